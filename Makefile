@@ -4,7 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-late check check-static coverage format bench soak clean
+# Each process of a test would compile all of flowdist anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-all test-late trust check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -23,32 +26,44 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
 	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
-test: $(VENV)/.dev  ## all tests; those on real processes three at a time: they mostly wait
-	$(BIN)/python -m pytest -q -n auto -m 'not real'
-	$(BIN)/python -m pytest -q -n 3 -m real
+test: $(VENV)/.dev  ## what every commit has to pass; tests on real processes three at a time: they mostly wait
+	$(BIN)/python -m pytest -q -n auto -m 'not real and not slow'
+	$(BIN)/python -m pytest -q -n 3 -m 'real and not slow'
+
+test-all: $(VENV)/.dev  ## every test, the slow ones too, with all examples of the long campaigns
+	TEST_ALL=1 $(BIN)/python -m pytest -q -n auto -m 'not real'
+	TEST_ALL=1 $(BIN)/python -m pytest -q -n 3 -m real
+
+RUNS ?= 20
+LOADED_RUNS ?= 5
+LOAD ?= 8
+
+trust: $(VENV)/.dev  ## how often `make test` fails, on an idle machine and beside LOAD busy processes
+	$(BIN)/python -m tests.trust --runs $(RUNS) --loaded-runs $(LOADED_RUNS) --load $(LOAD)
 
 LATE ?= 1.5
 STUTTER ?= 0.5
 
 test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seconds and stand still for STUTTER, at most: see tests/late
 	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
-		$(BIN)/python -m pytest -q -n 3 -m real
+		$(BIN)/python -m pytest -q -n 3 -m real --timeout 240
 
-check-static: $(VENV)/.dev  ## format, lint, types, import contracts
+check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the picture of the architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/draw_architecture.py --check
 
 check: check-static test  ## what to run before every commit
 
 # The rooms that `source` in pyproject.toml names, by their own tests: what is covered by the way proves little.
 # Those of control without the one that draws its events: it may hit or miss a branch.
-COVERED := tests/graph tests/dsl tests/test_faults.py tests/test_fault_plans.py tests/test_scenario.py tests/control
+COVERED := tests/graph tests/dsl tests/faults tests/control tests/record
 COVERED += --deselect tests/control/test_any_events.py
 
 coverage: $(VENV)/.dev  ## every statement and branch of these rooms, or it fails
-	$(BIN)/python -m coverage run -m pytest -q $(COVERED)
+	TEST_ALL=1 $(BIN)/python -m coverage run -m pytest -q $(COVERED)
 	$(BIN)/python -m coverage report
 
 format: $(VENV)/.dev

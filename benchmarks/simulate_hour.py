@@ -12,7 +12,7 @@ from pathlib import Path
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import HOUR
-from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.simulation import Simulation
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/ps.py")
 PARAMS = {"nodes": "8", "trainers": "2:8", "max_restarts": "9", "steps": "10000"}

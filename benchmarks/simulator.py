@@ -24,9 +24,9 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.record.journal import Header, record
 from flowdist.sim.engine.queue import Queue
-from flowdist.sim.engine.simulation import Simulation
 from flowdist.sim.engine.trace import Trace
 from flowdist.sim.faults.nemesis import FAULTS_MAX, Nemesis
+from flowdist.sim.simulation import Simulation
 from flowdist.testing.campaign import Rules, campaign, horizon, judge
 from flowdist.testing.kit import graph_of
 

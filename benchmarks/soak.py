@@ -158,8 +158,8 @@ class Watch:
     """Our own processes of the run, sampled while they live."""
 
     NAMES: ClassVar = {
-        "runtime.controller_main": "controller",
-        "runtime.guardian": "node",
+        "runtime.controller.controller_main": "controller",
+        "runtime.agent.guardian": "node",
         "-m\0flowdist\0run": "supervisor",
     }
 

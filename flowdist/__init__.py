@@ -1,14 +1,14 @@
 """flowdist: declare multi-role distributed training, run it elastically, test its failures before they happen.
 
-The names that a topology file uses are imported on first use, so that `import flowdist.worker` in a
-training script costs nothing but the standard library.
+The names that a topology file uses are imported on first use, so that `import flowdist.worker` in a training script
+imports nothing but the standard library.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from flowdist._version import __version__
 
 if TYPE_CHECKING:
     from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
@@ -21,8 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # PEP 562: the one place where the house allows a module __getattr__, because importing the DSL (msgspec)
-    # into every worker would cost each of them its import time.
+    # PEP 562. No other module has a __getattr__; this one saves every worker the import of the DSL and msgspec.
     if name == "launch":
         from flowdist.launching.caller import launch
 

@@ -1,15 +1,15 @@
-"""What can go wrong by a user's hand, as exceptions that the command line prints without a traceback."""
+"""Errors that the user can correct, as exceptions that the command line prints without a traceback."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-SHOWN_MAX = 20  # of the names that there are: clusters have hundreds of nodes
+SHOWN_MAX = 20  # names in a help line: clusters have hundreds of nodes
 
 
 class FlowdistError(Exception):
-    """Something that the user can put right. `exit_code` is what the command line returns for it."""
+    """Error that the user can correct. `exit_code` is the exit code of the command line, `help` says what to do."""
 
     exit_code = 2
 
@@ -18,17 +18,17 @@ class FlowdistError(Exception):
         self.message = message
         self.help = help
         if help:
-            self.add_note(f"help: {help}")  # where it is raised into a notebook or a test
+            self.add_note(f"help: {help}")  # shown if the exception reaches a notebook or a test
 
 
 class JobFailed(FlowdistError):
-    """The job ended, but not well."""
+    """The job has failed."""
 
     exit_code = 1
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A help line for a word that is not among those that are known: the nearest of them, or all."""
+    """Return a help line for an unknown word: the most similar known word, or the known words if none is similar."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     more = f" and {len(known) - SHOWN_MAX} more" if len(known) > SHOWN_MAX else ""
@@ -36,5 +36,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def underlined(text: str, start: int, end: int) -> str:
-    """The text with marks under a part of it, on two lines of their own."""
+    """Return the text, and a line of marks below its characters from `start` to before `end`."""
     return f"\n  {text}\n  {' ' * start}{'^' * max(1, end - start)}"

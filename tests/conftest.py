@@ -1,14 +1,22 @@
-"""Hypothesis draws anew at every run on a developer's machine, and the same in CI: a red run there is reproducible.
+"""What all tests share: how Hypothesis draws, and the end of tests that hang and of processes that tests leave.
 
-How long an example takes, or is drawn, says how busy the machine is, and nothing else.
+Hypothesis draws anew at every run on a developer's machine, and the same in CI: a red run there is reproducible. How
+long an example takes, or is drawn, says how busy the machine is, and nothing else.
 """
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import leftovers
 
 settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("usual"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "usual")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(leftovers)

@@ -1,57 +1,59 @@
-"""`flowdist`: a group whose verbs are imported when they are called, so that `--help` is quick."""
+"""`flowdist`: the group of all verbs. A verb is imported when it is called, so that `--help` is quick."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from flowdist import __version__
 from flowdist.errors import FlowdistError
 
-VERBS = {
-    "check": "Report every problem of a topology, each at its place.",
-    "plan": "Show what will happen: sizes, placement, start waves, policies, and what restarts with what.",
-    "graph": "Draw the role graph: Mermaid, dot, svg or png.",
-    "explain": "Explain an error code; or tell what a failure restarts, in which order, and who pays.",
-    "gpus": "List the GPUs of this machine, and who uses them.",
-    "run": "Run a topology, or a script, on this machine.",
-    "join": "Take part, as a node, in the job of another host.",
-    "torchrun": "Run a command line of torchrun as it is.",
-    "list": "List runs: running, succeeded, failed, cancelled, or died without an end.",
-    "status": "Show how a run is: roles, nodes, what is not as usual, what was decided lately.",
-    "logs": "Print what workers have printed, or the events of the run; -f as it comes.",
-    "scale": "Set how many replicas a role of a run has.",
-    "drain": "Have a node left in order.",
-    "cordon": "Place nothing new on a node.",
-    "uncordon": "Use a node again.",
-    "cancel": "End a run.",
-    "report": "Report how a run ended and why, with each incident.",
-    "simulate": "Run a topology, or a scenario, in virtual time, with failures.",
-    "replay": "Feed the journal of a run to a fresh controller: event by event, as a log, or the state after one.",
-    "timeline": "Draw a run or a simulation: one HTML file, or a trace for ui.perfetto.dev.",
-    "diff": "Show where two runs or simulations part.",
-}
-# Verbs that are in none of these come last, under a heading of their own.
-GROUPS = {
-    "Before anything runs": ("check", "plan", "graph", "explain", "gpus", "simulate"),
-    "Run": ("run", "join", "torchrun"),
-    "While it runs": ("status", "logs", "scale", "drain", "cordon", "uncordon", "cancel"),
-    "Afterwards": ("list", "report", "timeline", "replay", "diff"),
-}
-
-
-FOLDERS = {
-    "run": ("run", "join", "torchrun"),
-    "simulate": ("simulate",),
-    "operate": ("scale", "drain", "cordon", "uncordon", "cancel"),
-}
-FOLDER_OF = {verb: folder for folder, verbs in FOLDERS.items() for verb in verbs}  # the others are in `inspect`
-
+BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
+
+
+class Verb(NamedTuple):
+    """One verb: its heading in `flowdist --help`, the folder of its file, and its line of help."""
+
+    group: str
+    folder: str
+    help: str
+
+
+VERBS = {
+    "check": Verb(BEFORE, "inspect", "Report every problem of a topology, each at its place in the file."),
+    "plan": Verb(
+        BEFORE, "inspect", "Show sizes, placement, start waves, restart policies, and what restarts with what."
+    ),
+    "graph": Verb(BEFORE, "inspect", "Draw the role graph as Mermaid, dot, svg or png."),
+    "explain": Verb(
+        BEFORE, "inspect", "Explain an error code; or what a failure restarts, in which order, and which role pays."
+    ),
+    "gpus": Verb(BEFORE, "inspect", "List the GPUs of this machine and the processes that use them."),
+    "simulate": Verb(BEFORE, "simulate", "Run a topology or a scenario in virtual time, with failures."),
+    "run": Verb(RUN, "run", "Run a topology or a script on this machine."),
+    "join": Verb(RUN, "run", "Join the job of another host as a node."),
+    "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),
+    "status": Verb(DURING, "inspect", "Show the state of a run: roles, nodes, warnings and recent decisions."),
+    "logs": Verb(DURING, "inspect", "Print the output of workers, or the events of a run; -f follows it."),
+    "scale": Verb(DURING, "operate", "Set the number of replicas of a role in a run."),
+    "drain": Verb(DURING, "operate", "Move all work off a node, in order."),
+    "cordon": Verb(DURING, "operate", "Place no new replicas on a node."),
+    "uncordon": Verb(DURING, "operate", "Use a cordoned or drained node again."),
+    "cancel": Verb(DURING, "operate", "End a run."),
+    "list": Verb(AFTER, "inspect", "List runs: running, succeeded, failed, cancelled, or died without an end."),
+    "report": Verb(AFTER, "inspect", "Report how a run ended and why, with each incident."),
+    "timeline": Verb(AFTER, "inspect", "Draw a run or a simulation as an HTML page, or a trace for ui.perfetto.dev."),
+    "replay": Verb(
+        AFTER, "inspect", "Replay the journal of a run: event by event, as a log, or the state after one event."
+    ),
+    "diff": Verb(AFTER, "inspect", "Show the first difference between two runs or simulations."),
+}
 
 
 class _LazyGroup(click.Group):
@@ -61,9 +63,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(
-            f"flowdist.cli.{FOLDER_OF.get(cmd_name, 'inspect')}.{cmd_name}"
-        ).command
+        module = importlib.import_module(f"flowdist.cli.{VERBS[cmd_name].folder}.{cmd_name}")
+        command: click.Command = module.command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -71,32 +72,28 @@ class _LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Under --json a command line that cannot be read is told as any other problem is: one object on stdout."""
+        """Run the verb. With --json, report a wrong command line as every other problem: as one object on stdout."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
             if not ctx.meta[AS_JSON]:
                 raise
-            from flowdist.cli.shared.common import fail  # only when something is wrong
+            from flowdist.cli.shared.common import fail  # not needed by --help
 
             usage = error.ctx.command_path if error.ctx is not None else "flowdist"
             fail(FlowdistError(error.format_message(), help=f"see {usage} --help"), as_json=True)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        grouped = [verb for verbs in GROUPS.values() for verb in verbs]
-        rest = tuple(verb for verb in VERBS if verb not in grouped)
         width = max(map(len, VERBS))
-        for heading, verbs in {**GROUPS, "Others": rest}.items():
-            if verbs:
-                with formatter.section(heading):
-                    formatter.write_dl([(verb.ljust(width), VERBS[verb]) for verb in verbs])
+        for heading in dict.fromkeys(verb.group for verb in VERBS.values()):
+            with formatter.section(heading):
+                verbs = [(name.ljust(width), verb.help) for name, verb in VERBS.items() if verb.group == heading]
+                formatter.write_dl(verbs)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in VERBS:
-            import difflib
-
             close = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(VERBS)}"
             raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
@@ -108,12 +105,12 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Declare multi-role distributed training, run it elastically, and test its failures before they happen.
 
-    Verbs about a topology take its file; without one they take topology.py in the current folder. Verbs about a run
-    take its name, the beginning of it, or its folder; without one they take the newest in runs/.
+    Verbs about a topology take its file. The default is topology.py in the current folder. Verbs about a run take the
+    run's name, the beginning of its name, or its folder. The default is the newest run in runs/.
     """
 
 
 def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # what workers print need not be in the encoding of this terminal
+        sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
     cli(prog_name="flowdist")

@@ -1,4 +1,7 @@
-"""TorchX's built-in components as functions that return a `Topology`."""
+"""The built-in components of TorchX, as functions that return a `Topology`.
+
+They use nothing but the public DSL, and run nothing.
+"""
 
 from flowdist.components.builtins import Size, ddp, names_of, parse_j, spmd
 

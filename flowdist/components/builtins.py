@@ -1,8 +1,8 @@
-"""TorchX's builtins as plain functions that return a `Topology`, written as a user would write them.
+"""Builtins of TorchX as plain functions that return a `Topology`, written as a user would write them.
 
     flowdist run dist.ddp -j 2:4x8 --script main.py -- --epochs 5
 
-In a topology file they are functions like others: `t = ddp("--epochs", "5", script="main.py", j="2:4x8")`.
+They can also be called in a topology file: `t = ddp("--epochs", "5", script="main.py", j="2:4x8")`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import NamedTuple, NoReturn
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import CallSite, call_site
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
-from flowdist.dsl.topology import Node, Restart, Topology
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Node, Restart
 
 DEBUG = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -28,7 +29,7 @@ PROCS_MAX = 100_000
 
 
 class Size(NamedTuple):
-    """`[MIN:]NNODESxNPROC`."""
+    """Minimum and maximum of nodes, and processes on each: `[MIN:]NNODESxNPROC`."""
 
     low: int
     high: int
@@ -55,18 +56,18 @@ def ddp(
 
     Args:
         script_args: Arguments of the script or module.
-        script, m: The script, or the module; one of them.
-        name: `{experiment}/{run}`; without a run it is the name of the script or module.
-        h: A named size, of flowdist.toml; it takes the place of cpu, gpu and memMB.
-        cpu, gpu, memMB: What one node has: cores, devices, megabytes.
+        script, m: The script or the module; exactly one of them.
+        name: `{experiment}/{run}`; the default of the run is the name of the script or module.
+        h: A named size of flowdist.toml, instead of cpu, gpu and memMB.
+        cpu, gpu, memMB: Cores, devices and megabytes of one node.
         j: `[MIN:]NNODESxNPROC`, as in `2x8` or `2:4x8`.
-        env: Added to the environment of the workers.
-        max_retries: How often a failure restarts the job.
+        env: Variables added to the environment of the workers.
+        max_retries: Number of failures that restart the job.
         mounts, image: Refused: processes on this machine see its files.
-        debug: Sets the variables that make torch and NCCL talk.
+        debug: True: set the variables that make torch and NCCL log more.
 
     Raises:
-        TopologyProblems: when an argument cannot be read or cannot be honoured.
+        TopologyProblems: An argument cannot be read or cannot be honoured.
     """
     _check(script, m, mounts, image, max_retries)
     size = parse_j(j)
@@ -108,14 +109,14 @@ def spmd(
     image: str | None = None,
     debug: bool = False,
 ) -> Topology:
-    """One program, N nodes x M processes: `ddp` that is told the size of a node by `h` alone.
+    """One program on N nodes with M processes each: `ddp` with the size of a node given by `h` alone.
 
     Args:
         args: Arguments of the script or module.
-        script, m, name, h, j, env, max_retries, mounts, image, debug: As of `ddp`.
+        script, m, name, h, j, env, max_retries, mounts, image, debug: As for `ddp`.
 
     Raises:
-        TopologyProblems: when an argument cannot be read or cannot be honoured.
+        TopologyProblems: An argument cannot be read or cannot be honoured.
     """
     return ddp(
         *args,
@@ -133,6 +134,7 @@ def spmd(
 
 
 def _caller() -> CallSite:
+    """Return the call of the user's file that called this module."""
     depth = 1
     while sys._getframe(depth).f_code.co_filename == __file__:
         depth += 1
@@ -141,7 +143,7 @@ def _caller() -> CallSite:
 
 def _check(script: str | None, m: str | None, mounts: Sequence[str], image: str | None, max_retries: int) -> None:
     if (script is None) == (m is None):
-        _refuse("FD154", "it needs one of --script and -m", "write --script main.py, or -m my.module")
+        _refuse("FD154", "exactly one of --script and -m is needed", "write --script main.py, or -m my.module")
     if mounts:
         listed = mounts if isinstance(mounts, str) else ",".join(mounts)
         help = "leave it out: processes on this machine see its files"
@@ -154,10 +156,10 @@ def _check(script: str | None, m: str | None, mounts: Sequence[str], image: str 
 
 
 def parse_j(j: str) -> Size:
-    """`[MIN:]NNODESxNPROC`. The bare number is refused, because TorchX reads it in two ways.
+    """Parse `[MIN:]NNODESxNPROC`. A bare number is refused, because TorchX reads it in two ways.
 
     Raises:
-        TopologyProblems: when it cannot be read, or is no range.
+        TopologyProblems: The text cannot be read, or is not a range.
     """
     text = str(j).strip()
     if re.fullmatch(r"\d{1,6}", text):
@@ -177,7 +179,7 @@ def parse_j(j: str) -> Size:
 
 
 def names_of(name: str, program: str) -> tuple[str, str]:
-    """Experiment and run of `{experiment}/{run}`, `{experiment}/`, `/{run}`, `{run}` or `/`."""
+    """Return experiment and run of `{experiment}/{run}`, `{experiment}/`, `/{run}`, `{run}` or `/`."""
     experiment, slash, run = name.partition("/")
     if not slash:
         experiment, run = "", name

@@ -1,5 +1,10 @@
-"""What users write, and how it becomes a role graph."""
+"""The DSL: the words of a topology file, and the compiler that makes a role graph of them.
 
-from flowdist.dsl.topology import Gate, Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
+The compiler reports all problems of a topology at once, each at its place in the user's file. Nothing here runs a job,
+and user code is executed only to build the topology.
+"""
+
+from flowdist.dsl.topology import Gate, Role, Template, Topology
+from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Workload
 
 __all__ = ["Gate", "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload"]

@@ -1,51 +1,46 @@
-"""Topology -> RoleGraph: every argument is read, every default is filled in, every problem is kept.
+"""The compiler from a topology to a role graph.
 
-Roles are compiled one by one here; what concerns several of them is in `checks.py`.
+It reads every argument, fills in every default and collects every problem. Roles are compiled one by one; checks that
+concern several roles are in `check/`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from flowdist.dsl.between_roles import check_graph
-from flowdist.dsl.problems.places import COMMAND_LINE
+from flowdist.dsl.check.graph import check_graph
+from flowdist.dsl.check.worlds import check_worlds
 from flowdist.dsl.problems.problem import Problems, did_you_mean
+from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.read.env import read_env
-from flowdist.dsl.read.fields import NAME, Fields
+from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields
 from flowdist.dsl.read.models import check_model, model_of
 from flowdist.dsl.read.parallel import check_parallel, read_parallel
-from flowdist.dsl.read.placing import read_placement
+from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
 from flowdist.dsl.read.settings import load_settings
+from flowdist.dsl.read.sizes import parse_sizes
 from flowdist.dsl.read.workload import read_workload
-from flowdist.dsl.read.worlds import check_worlds
-from flowdist.dsl.replica_counts import parse_sizes
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
 from flowdist.graph import (
     MINUTE,
-    MS,
     SECOND,
     Cluster,
     Domain,
     JobOptions,
     JointWorld,
-    NodeSpec,
     Readiness,
     Resources,
     RoleGraph,
     RoleSpec,
-    format_duration,
 )
 from flowdist.graph import Gate as GateSpec
-
-RESERVED = ("all", "controller")
-MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -60,16 +55,16 @@ DEFAULTS = {
 
 
 def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
-    """The graph; whether it may be used is for `problems` to say."""
+    """Return the graph of the topology. It may only be used if `problems` has no error afterwards."""
     top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
-    cluster = _cluster(top, problems)
+    cluster = read_cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
     if not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
-    beat_ns, lease_ns = _beat_and_lease(top)
+    beat_ns, lease_ns = read_heartbeat_and_lease(top)
     graph = RoleGraph(
         name=topology.name,
         roles=roles,
@@ -98,76 +93,6 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     return graph
 
 
-def _beat_and_lease(top: Fields) -> tuple[int, int]:
-    """`heartbeat=` and `lease=`. An agent fences a margin before the end of its lease: by then it has to be heard."""
-    usual = JobOptions()
-    margin = usual.lease_margin_ns
-    given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]
-    beat, lease = given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns
-    is_read = all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True))
-    if not is_read or lease - margin > beat:
-        return beat, lease
-    words = {"lease": format_duration(lease), "heartbeat": format_duration(beat)}
-    words |= {name: top.values[name] for name in words if top.values.get(name) is not None}
-    message = (
-        f"lease={words['lease']!r} and heartbeat={words['heartbeat']!r}: "
-        f"a node stops its workers {format_duration(margin)} before its lease is over, "
-        "and no heartbeat would renew it before that"
-    )
-    help = f'write lease="{format_duration(margin + 2 * beat)}" or more'
-    if (most := (lease - margin) // 2) >= MS:
-        help += f', or heartbeat="{format_duration(most)}" or less'
-    on_command_line = [top.place(name).file == COMMAND_LINE for name in ("heartbeat", "lease")]
-    is_of_beat = lease == usual.lease_ns or on_command_line == [True, False]
-    top.error("FD156", "heartbeat" if is_of_beat else "lease", message, help)
-    return usual.heartbeat_ns, usual.lease_ns
-
-
-def _cluster(top: Fields, problems: Problems) -> Cluster:
-    nodes = top.values.get("nodes")
-    if nodes is None:
-        return Cluster(given=False)
-    if isinstance(nodes, int | str):
-        try:
-            sizes = parse_sizes(nodes)
-            if sizes.procs is not None:
-                raise ValueError("nodes have no procs")
-        except ValueError:
-            top.error(
-                "FD104", "nodes", f"nodes={nodes!r} cannot be read", 'write nodes=4, nodes="2:4" or a list of Node'
-            )
-            return Cluster(given=False)
-        if sizes.high > MOST:
-            top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
-            return Cluster(given=False)
-        if sizes.low < 1:
-            top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
-            return Cluster(given=False)
-        if sizes.low > sizes.high:
-            top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
-            return Cluster(given=False)
-        return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
-    specs: dict[str, NodeSpec] = {}
-    for i, node in enumerate(top.items("nodes", Node, help='write nodes=4, nodes="2:4" or a list of Node')):
-        if not isinstance(node, Node):
-            place = top.element("nodes", i)
-            top.error_at(place, "FD134", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
-            continue
-        name = f"node{i}" if node.name is None else str(node.name)
-        fields = Fields(f"node {name!r}", vars(node), node.site, problems)
-        if not NAME.fullmatch(name) or name in RESERVED:
-            fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
-        if name in specs:
-            fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-        cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
-        specs[name] = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
-    if isinstance(nodes, Sequence) and not nodes:
-        top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
-    if not specs:
-        return Cluster(given=False)
-    return Cluster(tuple(specs.values()), len(specs))
-
-
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
     domains: list[Domain] = []
     for name, members, site in topology.domains:
@@ -175,7 +100,7 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
         for role in members:
             if not isinstance(role, Role) or role.topology is not topology:
                 help = "pass handles that this topology's role() returned"
-                message = f"domain {name!r}: {_words_for(role)} is no role of this topology"
+                message = f"domain {name!r}: {_words_for(role)} is not a role of this topology"
                 problems.error("FD135", message, help, site.place())
                 continue
             other = next((domain for domain in domains if role.name in domain.roles), None)
@@ -192,12 +117,7 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
 
 class _RoleCompiler:
     def __init__(
-        self,
-        topology: Topology,
-        folder: Path,
-        shared: Mapping[str, int],
-        cluster: Cluster,
-        problems: Problems,
+        self, topology: Topology, folder: Path, shared: Mapping[str, int], cluster: Cluster, problems: Problems
     ) -> None:
         self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}
@@ -262,11 +182,11 @@ class _RoleCompiler:
         fields.choice("numa", ("node",))
         if not resources.gpu:
             help = "write gpu=1, or leave numa= out"
-            fields.error("FD155", "numa", "its workers have no GPU beside which they could run", help)
+            fields.error("FD155", "numa", "its workers have no GPU to which they could be bound", help)
         return "node"
 
     def _times(self, fields: Fields) -> dict[str, Any]:
-        """The durations that the topology may give defaults for."""
+        """Read the durations that default to those of the topology."""
         return {f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()}
 
     def _check_name(self, role: Role, fields: Fields) -> None:
@@ -275,10 +195,11 @@ class _RoleCompiler:
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
         elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
-            fields.error("FD102", "name", "its name means something else in faults", f'write "{name}-role"')
+            fields.error("FD102", "name", "its name has another meaning in faults", f'write "{name}-role"')
         if name in self._seen:
             line = self._seen[name].site.place().line
-            fields.error("FD101", "name", f"it is declared twice, first in line {line}", "give each role its own name")
+            help = "give each role its own name"
+            fields.error("FD101", "name", f"it is declared twice; the first time in line {line}", help)
         self._seen.setdefault(name, role)
 
     def _check_arguments(self, role: Role, fields: Fields) -> None:
@@ -313,7 +234,7 @@ class _RoleCompiler:
             low, high = high, low
         if resources.gpu and procs % resources.gpu:
             help = f"write x{resources.gpu} procs, or change gpu="
-            fields.error("FD111", "replicas", f"{procs} procs are no multiple of its {resources.gpu} gpus", help)
+            fields.error("FD111", "replicas", f"{procs} procs are not a multiple of its {resources.gpu} gpus", help)
         elif resources.gpu and procs > resources.gpu:
             help = "NCCL refuses two ranks on one GPU; gloo takes them"
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu_words}", help)
@@ -333,15 +254,15 @@ class _RoleCompiler:
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
-                message = f"{_words_for(item)} is no gate of this topology"
+                message = f"{_words_for(item)} is not a gate of this topology"
                 fields.error_at(fields.element("depends_on", i), "FD135", message, help)
                 continue
             if gate.role.name in gates:
-                message = f"two gates on role {gate.role.name!r}"
+                message = f"it has two gates on role {gate.role.name!r}"
                 place = fields.element("depends_on", i)
                 fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
                 continue
-            reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
+            reader = Fields(fields.owner, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())
@@ -356,7 +277,8 @@ class _RoleCompiler:
             fields.error("FD131", "ready_when", f"ready_when={value!r} is unknown", help)
             return None
         if how != "call" and not target:
-            fields.error("FD131", "ready_when", f"ready_when={value!r} says not what", f'write "{how}:..."')
+            message = f"ready_when={value!r} has nothing after the colon"
+            fields.error("FD131", "ready_when", message, f'write "{how}:..."')
             return None
         if how in ("tcp", "http") and (port := target.partition("/")[0]) not in ports:
             help = did_you_mean(port, ports) if ports else f'write ports=["{port}"]'
@@ -365,18 +287,18 @@ class _RoleCompiler:
             try:
                 re.compile(target)
             except re.error as error:
-                fields.error("FD131", "ready_when", f"{target!r} is no regular expression: {error}", "correct it")
+                fields.error("FD131", "ready_when", f"{target!r} is not a regular expression: {error}", "correct it")
         return Readiness(how, target)  # type: ignore[arg-type]
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The roles whose addresses are asked for."""
+    """Return the roles whose addresses the macros need."""
     names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
 
 
 def _words_for(value: object) -> str:
-    """What the user passed, as the user would call it."""
+    """Name a value in the words of a topology file."""
     if isinstance(value, Gate):
         return _words_for(value.role)
     return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

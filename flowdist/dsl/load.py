@@ -1,7 +1,7 @@
-"""A topology file -> a role graph: `topology.py`, `file.py:name`, its parameters and overrides.
+"""Loading of topology files: `topology.py` or `file.py:name`, with parameters and overrides, to a role graph.
 
-The file is executed in a module of its own, its folder first on the path. What it raises is reported with the user's
-line, not with ours.
+The file is executed as a module of its own, with its folder first on the path. An exception of the file is reported at
+the user's line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from flowdist.dsl import topology as words
+import flowdist.dsl as dsl
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
@@ -30,6 +30,8 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Loaded(NamedTuple):
+    """A compiled topology with the warnings about it."""
+
     graph: RoleGraph
     warnings: tuple[Problem, ...]
 
@@ -44,12 +46,12 @@ def load_topology(
 
     Args:
         target: `file.py` or `file.py:name`; None: topology.py in the current folder.
-        params: Arguments for a topology that is a function (`-p`).
-        sets: `role.field=value` and `field=value` overrides (`--set`).
-        nodes: Instead of the topology's own `nodes=` (`--nodes`).
+        params: Arguments for a function that returns the topology (`-p`).
+        sets: Overrides, `role.field=value` or `field=value` (`--set`).
+        nodes: Nodes instead of the topology's own `nodes=` (`--nodes`).
 
     Raises:
-        TopologyProblems: with every problem found.
+        TopologyProblems: The topology has errors; the exception has all of them.
     """
     file, _, name = (target or DEFAULT_FILE).partition(":")
     path = Path(file)
@@ -63,13 +65,17 @@ def load_topology(
         module = _execute(path, text)
         topology = _pick(module, name, Path(file), dict(params or {}))
     finally:
-        if folder in sys.path:  # the user's code may have taken it away
+        if folder in sys.path:  # unless the user's code has removed it
             sys.path.remove(folder)
     return compile_loaded(topology, sets, nodes)
 
 
 def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | None = None) -> Loaded:
-    """Compile a topology that is there already, with the overrides of the command line."""
+    """Compile a topology object, with the overrides of the command line.
+
+    Raises:
+        TopologyProblems: The topology has errors.
+    """
     problems = Problems()
     apply_sets(topology, sets, problems)
     if nodes is not None:
@@ -82,7 +88,7 @@ def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | No
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except (FileNotFoundError, ValueError):  # the second for a null byte
+    except (FileNotFoundError, ValueError):  # ValueError: the path has a null byte
         beside = [each.name for each in path.parent.glob("*.py")] if "\0" not in str(path) else []
         if close := difflib.get_close_matches(path.name, sorted(beside), n=1):
             help = f"did you mean {str(path.with_name(close[0]))!r}?"
@@ -94,7 +100,7 @@ def _read(path: Path) -> bytes:
 
 
 def looks_like_topology(path: str | Path) -> bool:
-    """Whether a file declares a topology, judged by its text: it is not imported."""
+    """Return whether a file declares a topology, by its text alone: the file is not imported."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -109,7 +115,7 @@ def looks_like_topology(path: str | Path) -> bool:
 
 
 def _imports_the_dsl(tree: ast.Module) -> bool:
-    """Whether anything of flowdist is imported but what workers use."""
+    """Return whether the file imports anything of flowdist except `flowdist.worker`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "flowdist" for alias in node.names):
             return True
@@ -121,11 +127,11 @@ def _imports_the_dsl(tree: ast.Module) -> bool:
 
 
 def _refuse_script(path: Path, text: bytes) -> None:
-    """A training script is not executed to look for a topology in it: who knows what it would do."""
+    """Refuse a file that imports no DSL: executing a training script to find a topology could start the training."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return  # executing it says what is wrong
+        return  # executing the file reports the error
     if not _imports_the_dsl(tree):
         help = f"run a script with: flowdist run {path}; name an object that another module makes: {path}:NAME"
         _refuse("FD140", f"{path} has no topology: it does not import flowdist", help)
@@ -141,16 +147,16 @@ def _execute(path: Path, text: bytes) -> ModuleType:
     sys.modules[module.__name__] = module
     try:
         code = compile(text, str(path), "exec")
-    except (SyntaxError, ValueError) as error:  # the second for a null byte, before Python 3.12
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
         line, column, end = (getattr(error, name, 0) or 0 for name in ("lineno", "offset", "end_offset"))
         place = Place(str(path), max(line, 1), max(column, 1), max(end, column, 1) + (end <= column))
-        message = f"the file is no Python: {getattr(error, 'msg', error)}"
+        message = f"the file is not valid Python: {getattr(error, 'msg', error)}"
         is_scenario = path.suffix == ".toml"
         help = "scenarios are read by flowdist simulate; name its topology" if is_scenario else "correct the syntax"
         _refuse("FD141", message, help, place)
     try:
         exec(code, module.__dict__)
-    except TopologyProblems:  # of a component, told by itself
+    except TopologyProblems:  # of a component, which has reported them
         raise
     except (Exception, SystemExit) as error:
         _refuse_exception(path, error)
@@ -158,7 +164,7 @@ def _execute(path: Path, text: bytes) -> ModuleType:
 
 
 def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
-    """The last line of the user's file that was on the way to the exception."""
+    """Report an exception of the topology file, at the last line of that file in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = Place(str(path), 1)
     if frames:
@@ -166,7 +172,7 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
         line, column = last.lineno or 1, last.colno or 0
         place = place_of_bytes(str(path), line, column, last.end_lineno or line, last.end_colno or column + 1)
     text = f"{type(error).__name__}: {error}"
-    help = "correct the line; the file is executed to find its topology"
+    help = "correct the line: flowdist executes the file to find its topology"
     if isinstance(error, TypeError) and str(error).startswith("Role.__init__()"):
         text, help = "a Role is made by its topology", 'write t.role("trainer", ["python", "train.py"])'
     unknown = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
@@ -176,41 +182,46 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
 
 
 def _arguments(name: str) -> list[str]:
-    """The arguments of a callable of the DSL, by its qualified name; none for one of the user's."""
+    """Return the parameters of a callable of the DSL, by its qualified name; none if the name is the user's."""
     owner, _, method = name.partition(".")
-    word = vars(words).get(owner)
+    word = vars(dsl).get(owner)
     called = vars(word).get(method) if isinstance(word, type) else None
     return [arg for arg in inspect.signature(called).parameters if arg != "self"] if called is not None else []
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
-    """The one Topology, or what the function `topology` returns for the parameters."""
-    found: Any
-    if name:
-        found = getattr(module, name, None)
-        if found is None:
-            known = [key for key, value in vars(module).items() if isinstance(value, Topology) or key == "topology"]
-            _refuse("FD140", f"{path} has no {name!r}", did_you_mean(name, known))
-    else:
-        function = vars(module).get("topology")
-        values = [value for value in vars(module).values() if isinstance(value, Topology)]
-        found = function if inspect.isfunction(function) else None
-        unique = list({id(value): value for value in values}.values())
-        if found is None and len(unique) > 1:
-            names = ", ".join(f"{path}:{key}" for key, value in vars(module).items() if isinstance(value, Topology))
-            _refuse("FD140", f"{path} has several topologies", f"name one of {names}")
-        if found is None and not unique:
-            help = 'write t = Topology("name") or def topology() -> Topology'
-            _refuse("FD140", f"{path} has no topology", help)
-        found = found or unique[0]
+    """Return the topology that the target names, or what the chosen function returns for the parameters."""
+    found = _named(module, name, path) if name else _only_one(module, path)
     if inspect.isfunction(found):
         found = _call(found, path, params)
     elif params:
         help = "parameters need a function: def topology(trainers: str = '2:4') -> Topology"
         _refuse("FD133", f"-p {next(iter(params))}: the topology takes no parameters", help)
     if not isinstance(found, Topology):
-        _refuse("FD140", f"{path}: {name or 'topology'} is no Topology", "return the Topology from the function")
+        _refuse("FD140", f"{path}: {name or 'topology'} is not a Topology", "return the Topology from the function")
     return found
+
+
+def _named(module: ModuleType, name: str, path: Path) -> Any:
+    found = getattr(module, name, None)
+    if found is None:
+        known = [key for key, value in vars(module).items() if isinstance(value, Topology) or key == "topology"]
+        _refuse("FD140", f"{path} has no {name!r}", did_you_mean(name, known))
+    return found
+
+
+def _only_one(module: ModuleType, path: Path) -> Any:
+    """Return the function `topology` of the file, else its only Topology."""
+    function = vars(module).get("topology")
+    if inspect.isfunction(function):
+        return function
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Topology)}
+    if not found:
+        _refuse("FD140", f"{path} has no topology", 'write t = Topology("name") or def topology() -> Topology')
+    if len({id(value) for value in found.values()}) > 1:
+        names = ", ".join(f"{path}:{key}" for key in found)
+        _refuse("FD140", f"{path} has several topologies", f"name one of {names}")
+    return next(iter(found.values()))
 
 
 def _call(function: Any, path: Path, params: dict[str, str]) -> Any:
@@ -246,7 +257,7 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
 
 
 def _kind(annotation: Any) -> str:
-    """`int` for `int`, `"int"`, `int | None` and `Optional[int]`; `str` for what is no single plain type."""
+    """Return "int", "float" or "bool" for an annotation of that type or its Optional; "str" for all others."""
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     kinds = [word for word in re.findall(r"\w+", text) if word not in ("None", "Optional", "typing")]
     return kinds[0] if kinds in (["int"], ["float"], ["bool"]) else "str"

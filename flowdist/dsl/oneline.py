@@ -8,7 +8,8 @@ from pathlib import Path
 
 from flowdist.dsl.load import Loaded, compile_loaded
 from flowdist.dsl.problems.places import COMMAND_LINE, CallSite
-from flowdist.dsl.topology import Restart, Topology
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Restart
 
 
 def one_role_graph(
@@ -20,10 +21,10 @@ def one_role_graph(
     nodes: str | None = None,
     sets: Sequence[str] = (),
 ) -> Loaded:
-    """One role `trainer` that runs the script, as torchrun would: a failure restarts all of it.
+    """Compile a topology with one role `trainer` that runs the script as torchrun would: a failure restarts the role.
 
     Raises:
-        TopologyProblems: when the script is not there or a number makes no sense.
+        TopologyProblems: There is no such script, or a number cannot be used.
     """
     topology = Topology(name_from(script), nodes=None)
     topology.role(
@@ -38,18 +39,18 @@ def one_role_graph(
 
 
 def name_from(path: str) -> str:
-    """The stem of a path as far as it can name a topology or a role."""
+    """Return the stem of a path, changed so that it can name a topology or a role."""
     name = re.sub(r"[^a-z0-9-]+", "-", Path(path).stem.lower()).strip("-")[:50].rstrip("-") or "job"
     return name if name[0].isalpha() else f"job-{name}"
 
 
 def written_on_the_command_line(topology: Topology) -> Topology:
-    """The same topology, whose problems are shown without a line of ours."""
+    """Return the topology with the command line as the place of its problems."""
     return written_at(topology, CallSite(COMMAND_LINE, 1, ()))
 
 
 def written_at(topology: Topology, site: CallSite) -> Topology:
-    """The same topology, as if one call had written all of it: problems are shown there, paths are relative to it."""
+    """Return the topology as if one call had written all of it: the place of problems, and the base of paths."""
     topology.site = site
     nodes = topology.fields["nodes"]
     for node in nodes if isinstance(nodes, list) else []:

@@ -1,7 +1,7 @@
-"""`--set` and `--nodes`: what the command line says wins over the file.
+"""`--set` and `--nodes`: overrides of the command line, which win over the file.
 
-`FIELD=VALUE` is a field of the topology; `ROLE.FIELD=VALUE` one of a role, and a further dot reaches into its restart
-policy, its workload and its environment. A role's name without a dot is never taken for a field of the topology.
+`FIELD=VALUE` sets a field of the topology, `ROLE.FIELD=VALUE` a field of a role. A further dot reaches into the role's
+restart policy, workload or environment. A role's name without a dot is never taken for a field of the topology.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from collections.abc import Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
-from flowdist.dsl.compile import MOST
 from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topology, Workload, replaced_by
+from flowdist.dsl.read.fields import MOST
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, replaced_by
+from flowdist.dsl.words import Node, Restart, Workload
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
-NOT_SET = ("like",)  # of a role: what has no spelling as text
+NOT_SET = ("like",)  # fields of a role that cannot be written as text
 CONDITIONS = ("started", "ready", "succeeded")
 
 
 def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) -> None:
-    """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
+    """Apply `--nodes N`: N nodes like those that the topology declares, or of the default size if it declares none.
+
+    Args:
+        given: The option as the user wrote it, for messages.
+    """
     declared = topology.fields["nodes"]
     declared = [declared] if isinstance(declared, Node) else declared
     value: int | str = int(nodes) if re.fullmatch(r"\d{1,9}", nodes) else nodes
@@ -32,9 +37,11 @@ def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) 
     if not is_list or not isinstance(value, int) or not 1 <= value <= MOST:
         topology.fields["nodes"] = value
         topology.overridden["nodes"] = CLI
-    elif all(isinstance(node, Node) for node in declared):  # others are a problem of the file
+    elif all(isinstance(node, Node) for node in declared):  # other values are a problem of the file
         if any(_size(node) != _size(declared[0]) for node in declared):
-            problems.error("FD104", f"{given}: the topology's nodes are not alike", "change nodes= in the file", CLI)
+            problems.error(
+                "FD104", f"{given}: the nodes of the topology have different sizes", "change nodes= in the file", CLI
+            )
             return
         topology.fields["nodes"] = [*declared[:value], *_more_like(declared, value - len(declared))]
 
@@ -44,7 +51,7 @@ def _size(node: Node) -> tuple[Any, Any, Any]:
 
 
 def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
-    """Nodes of the same size, with names that are free."""
+    """Return more nodes of the same size, with free names."""
     cpu, gpu, memory = _size(declared[0])
     taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
     free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
@@ -52,7 +59,7 @@ def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
 
 
 def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> None:
-    """Each override in its order, so that the last one wins; unknown names are problems."""
+    """Apply the overrides in order, so that the last one wins; report unknown names."""
     for text in sets:
         _Override(topology, text, problems).apply()
 
@@ -122,7 +129,7 @@ class _Override:
             self._error("FD132", f"a role has no {field!r} to set", did_you_mean(head, known))
 
     def _set_plain(self, role: Role, field: str) -> None:
-        """What the file gives is replaced as a template's is; what the command line has set before is kept."""
+        """Set a field, and reset the fields of the file that it replaces. Those of an earlier --set are kept."""
         for name in replaced_by(field) if not self._is_none else ():
             if name not in role.overridden:
                 role.fields[name] = ROLE_DEFAULTS[name]
@@ -138,20 +145,20 @@ class _Override:
         role.overridden[field] = CLI
 
     def _set_nested(self, role: Role, head: str, rest: str) -> None:
-        """Reaches into the role's own policy or workload, and makes one where there was none."""
+        """Set a field of the role's restart policy or workload, which is created if there is none."""
         kind = NESTED[head]
         default: Any = kind()
         default.site = HERE
         if head == "workload":
-            default.startup = None  # as of the role's kind
+            default.startup = None  # the default depends on the role's kind
         given = role.fields[head]
         if given is not None and not isinstance(given, kind):
-            return  # the compiler refuses what the file says
+            return  # the compiler reports the value of the file
         known = [name for name in vars(default) if name not in ("site", "rules")]
         if rest not in known:
             self._error("FD132", f"a {head} has no {rest!r}", did_you_mean(rest, known))
             return
-        changed: Any = copy.copy(given) if given is not None else default  # other roles may have the same object
+        changed: Any = copy.copy(given) if given is not None else default  # other roles may share the object
         setattr(changed, rest, getattr(default, rest) if self._is_none else self._value)
         role.fields[head] = changed
         role.overridden[f"{head}.{rest}"] = CLI
@@ -165,27 +172,36 @@ class _Override:
             role.overridden[f"env.{name}"] = CLI
 
     def _set_placement(self, role: Role, field: str) -> None:
-        """`near=ps,data`, `apart=true`, `where=zone=a,rack=7`."""
-        words = [word.strip() for word in self._value.split(",") if word.strip()]
-        roles = {other.name: other for other in self._topology.roles}
+        """Set `near=ps,data`, `apart=true` or `where=zone=a,rack=7`."""
         if self._is_none:
-            role.fields[field] = ROLE_DEFAULTS[field]
-        elif field == "where" and any("=" not in word for word in words):
-            self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
-            return
-        elif field == "where":
-            role.fields[field] = dict(word.partition("=")[::2] for word in words)
+            value: Any = ROLE_DEFAULTS[field]
         elif field == "apart" and self._value.lower() in ("true", "false"):
-            role.fields[field] = self._value.lower() == "true"
-        elif unknown := [word for word in words if word not in roles]:
-            self._error("FD133", f"no role {unknown[0]!r}", did_you_mean(unknown[0], roles))
-            return
+            value = self._value.lower() == "true"
         else:
-            role.fields[field] = [roles[word] for word in words]
-        role.overridden[field] = CLI
+            value = self._labels(role) if field == "where" else self._roles()
+        if value is not None or self._is_none:
+            role.fields[field] = value
+            role.overridden[field] = CLI
+
+    def _labels(self, role: Role) -> dict[str, str] | None:
+        if any("=" not in word for word in self._words()):
+            self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
+            return None
+        return dict(word.partition("=")[::2] for word in self._words())
+
+    def _roles(self) -> list[Role] | None:
+        roles = {other.name: other for other in self._topology.roles}
+        for word in self._words():
+            if word not in roles:
+                self._error("FD133", f"no role {word!r}", did_you_mean(word, roles))
+                return None
+        return [roles[word] for word in self._words()]
+
+    def _words(self) -> list[str]:
+        return [word.strip() for word in self._value.split(",") if word.strip()]
 
     def _set_gates(self, role: Role) -> None:
-        """`ps.ready,data.succeeded`: gates on roles, `started` where nothing is said."""
+        """Set gates by `ps.ready,data.succeeded`; a role alone means `started`."""
         gates = []
         upstreams = {other.name: other for other in self._topology.roles if other is not role}
         for word in [] if self._is_none else self._value.split(","):

@@ -1,7 +1,6 @@
-"""The words of a topology file: plain values and handles.
+"""Words of a topology file that build the job: topologies, roles, templates and gates.
 
-Nothing is checked here. Each call remembers where the user wrote it, so that `compile.py` can report every problem of
-a topology at once, each at its argument.
+As in `words.py`, nothing is checked here, and each call remembers where the user wrote it.
 """
 
 from __future__ import annotations
@@ -10,171 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from flowdist.dsl.problems.places import CallSite, Place, call_site
+from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Workload
 
-Duration = str | int | float
-Memory = str | int
-FailureWord = Literal[
-    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "gpu_lost", "node_lost"
-]
 OnRestart = Literal["reconnect", "restart"]
 
 
-class Node:
-    """What one node offers: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
-
-    Args:
-        name: Defaults to `node0`, `node1`, ... by its position.
-        cpu: Cores.
-        gpu: Whole devices.
-        memory: Bytes, or text such as `64GiB`.
-        labels: Free words about the node.
-    """
-
-    def __init__(
-        self,
-        name: str | None = None,
-        *,
-        cpu: float = 8,
-        gpu: int = 0,
-        memory: Memory = "32GiB",
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, labels
-        self.site = call_site(("name",))
-
-
-class Resources:
-    """A named size for roles: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`."""
-
-    def __init__(self, *, cpu: float = 1, gpu: float = 0, memory: Memory = 0) -> None:
-        self.cpu, self.gpu, self.memory = cpu, gpu, memory
-        self.site = call_site(())
-
-
-class On:
-    """One rule: what to do about a failure that matches. The first rule that matches decides.
-
-    Args:
-        kind: A kind of failure; None matches any.
-        exit: Only this exit code.
-        signal: Only this signal, such as `"SEGV"`.
-        do: `restart`, `fail` the job, or `ignore` the replica.
-        count: Whether a restart by this rule is charged to the budget.
-    """
-
-    def __init__(
-        self,
-        kind: FailureWord | None = None,
-        *,
-        exit: int | None = None,
-        signal: str | None = None,
-        do: Literal["restart", "fail", "ignore"] = "restart",
-        count: bool = True,
-    ) -> None:
-        self.kind, self.exit, self.signal, self.do, self.count = kind, exit, signal, do, count
-        self.site = call_site(("kind",))
-
-
-class Restart:
-    """What a failure of the role restarts, how often, and what comes after that.
-
-    Args:
-        scope: `replica` (roles without gang), `role`, `domain` or `job`.
-        max_restarts: The budget; 0 means that a failure is final.
-        within: The window of the budget; None: the whole job.
-        then: What happens when the budget is used up: `fail` the job, `ignore` the replica, or a wider Restart
-            with a budget of its own, such as `Restart("job", max_restarts=2)`.
-        rules: Exceptions by kind of failure, the first match decides.
-        backoff: Wait before the second counted restart; it doubles from there. The first waits for nothing.
-        backoff_max: The longest wait.
-        backoff_reset: This long without a counted incident starts the back-off anew.
-    """
-
-    def __init__(
-        self,
-        scope: Literal["replica", "role", "domain", "job"] = "role",
-        *,
-        max_restarts: int = 0,
-        within: Duration | None = None,
-        then: Literal["fail", "ignore"] | Restart = "fail",
-        rules: Sequence[On] = (),
-        backoff: Duration = "1s",
-        backoff_max: Duration = "1m",
-        backoff_reset: Duration = "10m",
-    ) -> None:
-        self.scope, self.max_restarts, self.within, self.then, self.rules = scope, max_restarts, within, then, rules
-        self.backoff, self.backoff_max, self.backoff_reset = backoff, backoff_max, backoff_reset
-        self.site = call_site(("scope",))
-
-
-class Workload:
-    """How the simulator plays a worker of the role.
-
-    Args:
-        steps: Steps until the task is done; services ignore it.
-        step_time: One step, by the fastest worker.
-        step_spread: How much longer the slowest may take, as a share: with 0.1 each attempt of a worker draws a step
-            time between `step_time` and a tenth more. The world goes at the pace of its slowest member; of N workers it
-            takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
-        startup: From the start of the process to its first step, or to readiness.
-        warmup: From the moment that all workers of the world are up to their first step: compilation, caches, the first
-            connections. Paid whenever a worker of the world is a new process.
-        checkpoint_every: Time between checkpoints in which workers step.
-        checkpoint_time: How long it takes until a checkpoint is whole. What dies earlier resumes from the one before.
-        checkpoint_blocks: For how long of that the workers stand still. None: all of it. With less the checkpoint is
-            asynchronous: they step on while it is written.
-        restore_time: How long a restart takes to read its checkpoint.
-        rejoin_time: Its workers call `worker.elastic()`: how long until they train on in a new generation, in the same
-            process. None: they are restarted.
-        collective: What becomes of the peers of a worker that dies: "fail", as with gloo, a moment later with exit code
-            1; "hang", as with NCCL, until they are killed; "wait", they stand still and do as they are told. None: not
-            said; they wait, and campaigns try all three.
-        collective_timeout: How long they hang before the process group gives up. None: as in torch, 30 minutes where
-            they fail and 10 where they hang.
-    """
-
-    def __init__(
-        self,
-        *,
-        steps: int = 600,
-        step_time: Duration = "1s",
-        startup: Duration = "5s",
-        checkpoint_every: Duration = "1m",
-        checkpoint_time: Duration = "1s",
-        restore_time: Duration = "0s",
-        rejoin_time: Duration | None = None,
-        collective: Literal["wait", "fail", "hang"] | None = None,
-        collective_timeout: Duration | None = None,
-        step_spread: float = 0.0,
-        warmup: Duration = "0s",
-        checkpoint_blocks: Duration | None = None,
-    ) -> None:
-        self.steps, self.step_time, self.startup = steps, step_time, startup
-        self.step_spread, self.warmup, self.checkpoint_blocks = step_spread, warmup, checkpoint_blocks
-        self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
-        self.restore_time, self.rejoin_time = restore_time, rejoin_time
-        self.collective, self.collective_timeout = collective, collective_timeout
-        self.site = call_site(())
-
-
-class Secret:
-    """A value for `env=` that is read when a worker starts, and is nowhere in the graph, the plan or the journal.
-
-    Args:
-        env: The variable that has it where flowdist runs.
-        file: The file that has it, without the newline at its end; relative to the topology file, `~` is the home.
-    """
-
-    def __init__(self, *, env: str | None = None, file: str | None = None) -> None:
-        self.env, self.file = env, file
-        self.site = call_site(())
-
-    def __repr__(self) -> str:
-        return f"Secret(env={self.env!r})" if self.env is not None else f"Secret(file={self.file!r})"
-
-
 class RoleFields(TypedDict, total=False):
-    """What `Topology.role` and `Template` take; `Topology.role` says what each means."""
+    """Arguments of `Topology.role` and `Template`; the docstring of `Topology.role` explains each."""
 
     script: str | None
     module: str | None
@@ -239,33 +80,29 @@ WAYS = ("command", "script", "module", "run")
 
 
 def replaced_by(name: str) -> tuple[str, ...]:
-    """What loses its inherited value when `name` is given: a role has one command and one size."""
+    """Return the arguments that `name` replaces in what is inherited: a role has one command and one size."""
     if name in WAYS:
         return (*(way for way in WAYS if way != name), *(("args",) if name == "command" else ()))
     return ("cpu", "gpu", "memory") if name == "resources" else ()
 
 
 class Template:
-    """Fields that several roles have in common: `base = Template(cpu=4)`, then `t.role("a", like=base, gpu=1)`.
+    """Arguments that several roles share: `base = Template(cpu=4)`, then `t.role("a", like=base, gpu=1)`.
 
     Args:
-        command: As of a role.
-        like: Another template: what is given here wins over it, `env` is merged.
-        fields: As of a role.
+        command: As for `Topology.role`.
+        like: Another template. Arguments given here win over it; `env` is merged.
+        fields: As for `Topology.role`.
     """
 
     def __init__(
-        self,
-        command: str | Sequence[str] | None = None,
-        *,
-        like: Template | None = None,
-        **fields: Unpack[RoleFields],
+        self, command: str | Sequence[str] | None = None, *, like: Template | None = None, **fields: Unpack[RoleFields]
     ) -> None:
         self.fields, self.sites = _inherit(like, {"command": command, **fields}, call_site(("command",)))
 
 
 def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str, Any], dict[str, CallSite]]:
-    """What is given here over what the template gives, and where each was written."""
+    """Merge the given arguments over those of the template; return them, and the call that wrote each."""
     if given["command"] is None:
         del given["command"]
     fields: dict[str, Any] = {}
@@ -273,7 +110,7 @@ def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str
     if isinstance(like, Template):
         fields, sites = dict(like.fields), dict(like.sites)
     elif like is not None:
-        given["like"] = like  # the compiler refuses it
+        given["like"] = like  # the compiler reports it
     for name, value in given.items():
         for other in replaced_by(name) if value is not None else ():
             fields.pop(other, None)
@@ -290,7 +127,7 @@ def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str
 
 
 class Gate:
-    """An edge: made by `role.started()`, `role.ready()` and `role.succeeded()`."""
+    """Dependency on a role, made by `role.started()`, `role.ready()` or `role.succeeded()`."""
 
     def __init__(self, role: Role, condition: str, on_restart: str, site: CallSite) -> None:
         self.role, self.condition, self.on_restart, self.site = role, condition, on_restart, site
@@ -300,51 +137,55 @@ class Gate:
 
 
 class Role:
-    """The handle of a role: pass it on to say what depends on it."""
+    """Handle of a role, for `depends_on=`, `near=` and other arguments of later roles."""
 
     def __init__(
         self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: Mapping[str, CallSite]
     ) -> None:
         self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
-        self.sites = sites  # where what is given was written, here or in a template
-        self.overridden: dict[str, Place] = {}  # by the command line, and where
+        self.sites = sites  # the call that wrote each argument, of the role or of a template
+        self.overridden: dict[str, Place] = {}  # arguments that the command line has set
 
     def __repr__(self) -> str:
         return f"role {self.name!r}"
 
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
-        """I start once every replica of it runs."""
+        """Return a gate that opens when every replica of this role runs."""
         return Gate(self, "started", on_restart, call_site(()))
 
     def ready(self, *, on_restart: OnRestart = "reconnect") -> Gate:
-        """I start once every replica of it has passed its readiness check."""
+        """Return a gate that opens when every replica of this role has passed its readiness check."""
         return Gate(self, "ready", on_restart, call_site(()))
 
     def succeeded(self, *, on_restart: OnRestart = "reconnect") -> Gate:
-        """I start once it has succeeded."""
+        """Return a gate that opens when this role has succeeded."""
         return Gate(self, "succeeded", on_restart, call_site(()))
 
     def addresses(self, port: str) -> str:
-        """`host:port,host:port` of all its replicas, in order; filled in when the dependent starts."""
+        """Return a macro for `host:port,host:port` of all replicas in order, filled in when the dependent starts."""
         return f"${{addresses:{self.name}:{port}}}"
 
 
 class Topology:
-    """What is to run: roles, on nodes, by rules.
+    """A job: its roles, nodes, and rules for restarts.
 
     Args:
-        name: Names the run's folder.
-        nodes: A number, `"2:4"`, or a list of `Node`. None: this machine in `run`, one large enough in `simulate`.
+        name: Name of the job, with which the name of the run's folder begins.
+        nodes: A number, `"2:4"`, or a list of `Node`. None: this machine in `run`, and in `simulate` one node that is
+            large enough.
         resources: Named sizes for `resources=` of roles.
-        heartbeat, lease: How often an agent is heard, and how long it may go unheard.
+        heartbeat: Interval between the heartbeats of an agent.
+        lease: Time for which an agent may be silent. The agent stops its workers 1 s before the lease ends, and the
+            controller replaces them 1 s after.
         cause_window, min_uptime, controller_outage: See the restart rules R7, R8 and R21 in docs/restarts.md.
-        move_after: So many failures of one kind on one node within an hour, and the replica runs elsewhere.
-        cordon_after: So many of any replicas, and the node takes no more, if the job can do without it.
-        checkpoint_dir: Where `${checkpoint_dir}` points; default: a folder of the run.
-        on_incident: A command, written as a role's, that `run` starts for each incident when it closes, and when the
-            job ends, with a JSON object on its stdin. It neither delays nor fails the job.
+        move_after: Failures of one kind of a replica on one node within an hour, after which it runs on another node.
+        cordon_after: Failures of one kind on one node within an hour, of any replicas, after which the node is
+            cordoned, if the job can run without it.
+        checkpoint_dir: Value of `${checkpoint_dir}` (default: a folder of the run).
+        on_incident: A command, written as a role's, that `run` starts when an incident closes and when the job ends,
+            with a JSON object on its stdin. It neither delays nor fails the job.
         grace, stop_grace, drain, ready_timeout, join_window, pending_timeout, finish_timeout, cooldown:
-            Defaults for roles that do not say otherwise.
+            Defaults for the roles.
     """
 
     def __init__(
@@ -373,7 +214,7 @@ class Topology:
     ) -> None:
         self.site = call_site(("name",))
         self.fields: dict[str, Any] = {key: value for key, value in locals().items() if key != "self"}
-        self.overridden: dict[str, Place] = {}  # by the command line, and where
+        self.overridden: dict[str, Place] = {}  # arguments that the command line has set
         self.name = str(name)
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
@@ -387,47 +228,52 @@ class Topology:
         like: Template | None = None,
         **fields: Unpack[RoleFields],
     ) -> Role:
-        """Declare a role; returns its handle.
+        """Declare a role and return its handle.
 
         Args:
             name: Lower case, usable as a host name.
-            command: A list or a string (split by shlex, never given to a shell). `python` is this interpreter.
-            like: A template: what is given here wins over it.
+            command: A list, or a string that is split as a shell would; no shell runs. `python` is this interpreter.
+            like: A template; arguments given here win over it.
             script, module, args: Instead of a command: `python script.py args` or `python -m module args`.
             run: Instead of a command: a function that can be imported and takes no arguments, or `"module:function"`.
-            kind: A task ends, a service must not.
+            kind: A task ends by itself, a service must not.
             replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
-            resources, cpu, gpu, memory: What one replica needs: cores, GPUs or a share of one (`gpu=0.5`), bytes.
-            placement: `spread` takes the node with most room first, `pack` the one with least.
+            resources: Named size of one replica; `cpu`, `gpu` and `memory` win over it.
+            cpu, gpu, memory: Cores, GPUs or a share of one (`gpu=0.5`), and bytes of one replica.
+            placement: `spread` takes the node with the most room first, `pack` the node with the least.
             near: Roles of which a replica has to be on the same node.
-            apart: True: no two of its replicas on one node; roles: not on a node with one of theirs.
-            where: Labels that a node has to have: `where={"zone": "a"}`.
-            env: Added to the environment of its workers: text, or a `Secret`.
-            ports: Names of ports; each replica gets its own number, kept for later attempts on that node.
-            workdir: Default: the folder of the topology file.
+            apart: True: no two replicas of this role on one node. Roles: no replica on a node with one of theirs.
+            where: Labels that the node must have: `where={"zone": "a"}`.
+            env: Variables added to the environment of the workers: text, or a `Secret`.
+            ports: Names of ports; each replica gets a number for each, and keeps it for later attempts on that node.
+            workdir: Working folder of the workers (default: the folder of the topology file).
             depends_on: `x.started()`, `x.ready()`, `x.succeeded()`; a bare role means started.
-            restart: None: a failure fails the job.
-            gang: Replicas share one world. Default: true for tasks, false for services and `Restart("replica")`.
-            primary: The job succeeds when every primary task has.
+            restart: Restart policy; None: a failure fails the job.
+            gang: True: the replicas share one world. Default: true for tasks, false for services and
+                `Restart("replica")`.
+            primary: True: the job waits for this task; it succeeds when every primary task has succeeded.
             ready_when: `tcp:PORT`, `http:PORT/PATH`, `file:PATH`, `log:REGEX`, or `call`.
-            ready_timeout: How long it may take to get ready.
-            state: Where its state lives: nowhere, in memory only, or in a checkpoint that it reloads.
-            grace: SIGTERM to SIGKILL where nothing is broken. stop_grace: the same after a failure.
-            drain: Time to end well when the job has succeeded.
-            join_window: How long a gang that has its minimum waits for more.
-            pending_timeout: How long a role may be below its minimum.
-            finish_timeout: How long the rest of a gang may run after its first member has finished.
-            cooldown: Between a re-formation and growing.
-            hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
-                once that is used, else no output of its world. The stacks of its Python workers go to their logs.
-            start_timeout: So long after its start without a first `progress()` is one, too; being ready is none.
-            preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
+            ready_timeout: Time from the start of a replica to its readiness, after which it has failed.
+            state: Place of the role's state: `none`, `memory` (lost at a restart) or `checkpoint` (reloaded).
+            grace: Time from SIGTERM to SIGKILL if nothing has failed.
+            stop_grace: Time from SIGTERM to SIGKILL after a failure.
+            drain: Time from SIGTERM to SIGKILL after the job has succeeded.
+            join_window: Time for which a gang that has its minimum waits for more replicas.
+            pending_timeout: Time for which a role may be below its minimum before the job fails.
+            finish_timeout: Time for which the rest of a gang may run after its first member has finished.
+            cooldown: Time between a re-formation and the next growth.
+            hang_after: Time without progress after which a worker has failed with kind `hang`. Progress is a call of
+                `flowdist.worker.progress()` once it has been called, else any output of its world. The stacks of Python
+                workers are written to their logs.
+            start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
+                `hang`; readiness does not count as progress.
+            preload: Modules that are imported before workers are forked; torch is added if the code imports it.
             numa: "node": each worker runs on the cores of the NUMA node of its GPU.
-            virtual_local_rank: Each worker has LOCAL_RANK=0 and sees one device, as with that option of torchrun.
-            warm: False: its workers are started by exec, never forked.
-            parallel: The dimensions of its mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
-            workload: How the simulator plays it.
-            simulate: A class that the simulator runs in place of its workers, or `"module:Class"`: see docs/models.md.
+            virtual_local_rank: True: each worker has LOCAL_RANK=0 and sees one device, as with torchrun's option.
+            warm: False: workers are started by exec, never forked.
+            parallel: Dimensions of the mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
+            workload: Timing of a worker in the simulator.
+            simulate: A class that the simulator runs instead of the workers, or `"module:Class"`: see docs/models.md.
         """
         site = call_site(("name", "command"))
         given, sites = _inherit(like, {"command": command, **fields}, site)
@@ -436,13 +282,13 @@ class Topology:
         return role
 
     def restart_together(self, name: str, *roles: Role) -> None:
-        """A restart domain: when one of the roles restarts, all do."""
+        """Declare a restart domain: roles with the scope "domain" restart together."""
         self.domains.append((str(name), roles, call_site(("name",))))
 
     def world(self, name: str, *roles: Role) -> None:
-        """One RANK space and one process group over several roles: they form, restart and end as one.
+        """Declare one RANK space and one process group over several roles, which form, restart and end as one.
 
         RANK counts over all of them, in the order of their declaration; ROLE_RANK within the role.
         """
-        members = (str(index) for index in range(len(roles)))  # each has a place of its own
+        members = (str(index) for index in range(len(roles)))  # so that each role has a place of its own
         self.worlds.append((str(name), roles, call_site(("name", *members))))

@@ -1,4 +1,4 @@
-"""`--faults FILE`: a plan of faults in a file, one fault a line, or as TOML.
+"""Files of `--faults FILE`: a plan of faults, one fault a line, or as TOML.
 
     # two nodes at once, and while the job recovers a third
     node1@3m/5m
@@ -7,7 +7,7 @@
     trainer@10m:scale=4
     rate node-kill=6.5e-3/node-day/15m
 
-In TOML the same stands in lists: `faults`, `rates`, `scale`, `add` and `drain`, as in a scenario file.
+In TOML the same texts stand in lists: `faults`, `rates`, `scale`, `add` and `drain`, as in a scenario file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ T = TypeVar("T")
 
 
 def read_plan(path: Path) -> Plan:
-    """FlowdistError, with the file and the line, for what cannot be read."""
+    """Return the plan in a file: TOML if its name ends so, else one fault or rate a line.
+
+    Raises:
+        FlowdistError: with the file and the line, for text that cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -37,7 +41,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def join_plans(plans: Iterable[Plan]) -> Plan:
-    """All that is in any of them, in that order."""
+    """Return one plan with everything in these plans, in that order."""
     plans = list(plans)
     return Plan(
         tuple(fault for plan in plans for fault in plan.faults),
@@ -56,7 +60,11 @@ def parse_plan(
     rates: Iterable[str] = (),
     files: Iterable[str] = (),
 ) -> Plan:
-    """What --fail, --scale, --add, --drain, --rate and --faults say; FlowdistError for what cannot be read."""
+    """Return the plan that --fail, --scale, --add, --drain, --rate and --faults describe.
+
+    Raises:
+        FlowdistError: for a text or a file that cannot be read.
+    """
     given = Plan(
         tuple(map(parse_fault, faults)),
         tuple(map(parse_scale, scales)),
@@ -93,7 +101,7 @@ def _from_toml(path: Path, text: str) -> Plan:
 
 
 def plan_of_scenario(path: Path) -> Plan:
-    """Of a scenario file that was read before: its faults, rates and orders, each with its place."""
+    """Return faults, rates and orders of a valid scenario file, each with its file and line."""
     text = path.read_text(encoding="utf-8")
     return _listed(path, text, tomllib.loads(text))
 
@@ -124,7 +132,7 @@ def _read(read: Callable[[str], T], text: str, where: str) -> T:
 
 
 class _Places:
-    """Where in a TOML file a text stands: the reader does not tell. The same text again is the next place."""
+    """Lines of texts in a TOML file, which `tomllib` does not report. The same text again is at its next place."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._lines = path, text.splitlines()

@@ -1,9 +1,9 @@
-"""What is to go wrong, and when: the fault grammar and its values.
+"""Fault grammar, and the values that it describes.
 
     TARGET@WHEN[+OFFSET][:KIND[=ARG]][/DURATION]        node2@30s/60s   trainer/0@step=trainer,500:exit=3
 
 The same text works in `flowdist simulate`, in `flowdist run` and in scenario files, and needs no quotes in a shell. A
-plan of faults is plain data: who carries it out says which kinds it can carry out, and refuses the others.
+plan of faults is plain data. The simulator and the runtime each say which kinds they carry out, and refuse the others.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
-COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these have a number: step=trainer,500
-MAY_COUNT = ("start",)  # this one may have one: start=trainer,2 is when the second generation starts, not when it runs
+COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these need a number: step=trainer,500
+MAY_COUNT = ("start",)  # start=trainer,2 is when the second generation starts, not when all of it runs
 
-# Each kind with what its argument is; None: it takes none.
+# By kind: its argument; None: it takes none.
 KINDS: dict[str, str | None] = {
     "kill": None,
     "exit": "exit code",
@@ -49,12 +49,12 @@ KINDS: dict[str, str | None] = {
     "drain": None,
 }
 _FILES = "it would be your files that are damaged; the disk of flowdist simulate is its own"
-SIMULATED_ONLY = {  # with the reason
+SIMULATED_ONLY = {  # kinds that only the simulator carries out, and why
     "lost-checkpoint": _FILES,
     "corrupt-checkpoint": _FILES,
     "slow-checkpoint": "the disk is that of the whole machine; flowdist simulate has one of its own",
 }
-ORDERS = ("scale", "add", "drain")  # what the operator does, or the cluster: events of the same kind
+ORDERS = ("scale", "add", "drain")  # acts of the operator or the cluster, not failures
 EXAMPLES = {
     "exit code": "3",
     "duration": "30s",
@@ -75,11 +75,11 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
 
 class FaultError(FlowdistError):
-    """A fault that cannot be read, or that nobody here can carry out. The message shows the place."""
+    """Error for a fault that cannot be read or carried out. The message underlines the place."""
 
 
 class When(NamedTuple):
-    """A time, an event, or a period. Exactly one of `at_ns`, `event` and `every_ns` is set."""
+    """Moment of a fault: a time, an event, or a period. Exactly one of `at_ns`, `event` and `every_ns` is set."""
 
     at_ns: int | None = None
     event: Event | None = None
@@ -89,7 +89,7 @@ class When(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault as the user wrote it in `spec`. Durations in nanoseconds."""
+    """One fault, as the user wrote it in `spec`. Durations are ns; `duration_ns` None: it does not heal."""
 
     target: str
     when: When
@@ -105,36 +105,36 @@ class Fault(NamedTuple):
 
     @property
     def replica(self) -> tuple[str, int] | None:
-        """Role and number, if it hits one replica or one worker of it."""
+        """Role and number of the one replica that it hits, or of whose workers it hits one; else None."""
         role, slash, rest = self.target.partition("/")
         return (role, int(rest.split(".")[0])) if slash else None
 
     @property
     def label(self) -> tuple[str, str] | None:
-        """If it hits all nodes with a label: `zone=a`."""
+        """Key and value if it hits all nodes with a label (`zone=a`), else None."""
         match = _LABEL.fullmatch(self.target)
         return (match[1], match[2]) if match else None
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The nodes that its argument names, for a partition."""
+        """Nodes that the argument of a partition names."""
         return tuple(self.arg.split(",")) if self.kind in NODE_LIST else ()
 
     @property
     def xid(self) -> tuple[int, int]:
-        """The number of the error, and of the GPU of the node that it is of: `xid=79,1`, or `xid=79` for GPU 0."""
+        """Number of the error and of the GPU on the node: `xid=79,1`, or `xid=79` for GPU 0."""
         number, _, gpu = self.arg.partition(",")
         return int(number), int(gpu or 0)
 
     @property
     def local_rank(self) -> int | None:
-        """Of the one worker that it hits; None: all of the replica."""
+        """Local rank of the one worker that it hits; None: it hits all workers of the replica."""
         _, dot, rank = self.target.partition(".")
         return int(rank) if dot else None
 
 
 class Scale(NamedTuple):
-    """`--scale trainer=4@60s`"""
+    """Order to scale a role: `--scale trainer=4@60s`."""
 
     role: str
     replicas: int
@@ -143,7 +143,7 @@ class Scale(NamedTuple):
 
 
 class Add(NamedTuple):
-    """`--add node5@90s`"""
+    """Node that joins: `--add node5@90s`."""
 
     node: str
     at_ns: int
@@ -151,7 +151,7 @@ class Add(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """`--drain node1@2m`"""
+    """Order to drain a node: `--drain node1@2m`."""
 
     node: str
     at_ns: int
@@ -159,12 +159,14 @@ class Drain(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """`--rate node-kill=6.5e-3/node-day/15m`: faults at random, each of `subject` by itself.
+    """Random faults: `--rate node-kill=6.5e-3/node-day/15m`.
 
-    `per_ns` is how many a nanosecond; `shared` when that is of all of them together.
+    Attributes:
+        subject: `node`, `replica`, `controller`, a role, a node, or the key of a label. Each entity is hit by itself.
+        per_ns: Faults a nanosecond, of each entity, or if `shared` of all entities together.
     """
 
-    subject: str  # node, replica, controller, the name of a role or of a node, or the key of a label
+    subject: str
     kind: str
     per_ns: float
     shared: bool
@@ -175,12 +177,12 @@ class Rate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its draws are keyed by. The rate is not in it: twice the rate is the same draws in half the time."""
+        """Key of the draws. The number is not in it, so that twice the rate gives the same draws in half the time."""
         return f"{self.subject}-{self.kind}"
 
 
 class Plan(NamedTuple):
-    """All that is to befall a job: what breaks, and what the operator does."""
+    """Everything that happens to a job from outside: faults, rates of faults, and acts of the operator."""
 
     faults: tuple[Fault, ...] = ()
     scales: tuple[Scale, ...] = ()
@@ -190,7 +192,7 @@ class Plan(NamedTuple):
 
     @property
     def new_nodes(self) -> list[str]:
-        """Names of the nodes that will join."""
+        """Names of the nodes that the plan adds."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
 
 
@@ -198,14 +200,14 @@ NOTHING = Plan()
 
 
 def parse_fault(text: str) -> Fault:
-    """FaultError, with the place underlined, for what cannot be read."""
+    """Return the fault that the text describes; raise FaultError, with the place underlined, if it cannot be read."""
     target, at, rest = text.partition("@")
     if not at:
         _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
     if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
         help = "write node2, trainer, trainer/0, all; names are in lower case"
         _refuse(text, 0, max(len(target), 1), f"target {target!r} cannot be read", help)
-    # the duration stands after the last slash; a slash inside WHEN or KIND does not occur
+    # WHEN and KIND have no slash, so the first one after @ begins the duration
     body, slash, duration = rest.partition("/")
     when_text, colon, kind_text = body.partition(":")
     start = len(target) + 1
@@ -220,10 +222,9 @@ def parse_fault(text: str) -> Fault:
 
 def _refuse_duration(fault: Fault) -> None:
     if fault.duration_ns is not None and fault.kind in MOMENTARY:
-        start = fault.spec.rindex("/")
-        whom = "the controller" if fault.target == "controller" else "a replica"
-        help = "leave it out; its policy decides what follows"
-        help = "leave it out; the next takes over at once" if fault.target == "controller" else help
+        start, is_controller = fault.spec.rindex("/"), fault.target == "controller"
+        whom = "the controller" if is_controller else "a replica"
+        help = f"leave it out; {'the next takes over at once' if is_controller else 'its policy decides what follows'}"
         help = "leave it out, or write pause/10s: that is over then" if fault.kind == "hang" else help
         _refuse(fault.spec, start, len(fault.spec), f"{fault.kind} of {whom} has no duration", help)
 
@@ -282,7 +283,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
 
 
 def parse_scale(text: str) -> Scale:
-    """`trainer=4@60s`; FaultError for what cannot be read."""
+    """Return the order `trainer=4@60s`; raise FaultError if it cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
     if match is None:
         _refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
@@ -290,23 +291,24 @@ def parse_scale(text: str) -> Scale:
 
 
 def parse_add(text: str) -> Add:
-    """`node5@90s`; FaultError for what cannot be read."""
-    match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
-    if match is None:
-        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --add node5@90s")
-    return Add(match[1], _duration(text, match[2], match.start(2)))
+    """Return the addition `node5@90s`; raise FaultError if it cannot be read."""
+    return Add(*_node_at(text, "--add node5@90s"))
 
 
 def parse_drain(text: str) -> Drain:
-    """`node1@2m`; FaultError for what cannot be read."""
+    """Return the order `node1@2m`; raise FaultError if it cannot be read."""
+    return Drain(*_node_at(text, "--drain node1@2m"))
+
+
+def _node_at(text: str, example: str) -> tuple[str, int]:
     match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
     if match is None:
-        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --drain node1@2m")
-    return Drain(match[1], _duration(text, match[2], match.start(2)))
+        _refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")
+    return match[1], _duration(text, match[2], match.start(2))
 
 
 def check_plan(plan: Plan, graph: RoleGraph) -> None:
-    """FaultError for a role, a node or a replica that the job does not have."""
+    """Raise FaultError for a role, a node or a replica that the job does not have, or an added node that it has."""
     roles = [role.name for role in graph.roles]
     nodes = [node.name for node in graph.cluster.nodes]
     added = [(add.node, add.node, add.where) for add in plan.adds]
@@ -326,13 +328,13 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
 
 
 def added_node(name: str, graph: RoleGraph) -> NodeSpec:
-    """What joins: a node like the first one of the job."""
+    """Return the node that joins under this name: one like the first node of the job."""
     like = graph.cluster.nodes[0]
     return NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
-    """FaultError for a target, or a role in WHEN, that the job does not have."""
+    """Raise FaultError for a target, or a role in WHEN, that the job does not have."""
     nodes = list(nodes)
     for fault in faults:
         try:
@@ -342,7 +344,7 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
 
 
 def located(error: FaultError, where: str) -> FaultError:
-    """The same, with the file and the line that it stands in, if it was read from a file."""
+    """Return the error with the file and the line in front, if the fault was read from a file."""
     return FaultError(f"{where}: {error.message}", help=error.help) if where else error
 
 
@@ -364,13 +366,13 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
             message = f"{other} cannot be cut off from itself" if other == name else f"there is no node {other!r}"
             _refuse(fault.spec, start, start + len(fault.arg), message, did_you_mean(other, others))
     if name in roles or name in ("all", "controller"):
-        _refuse_duration(fault)  # only here it is known what is a role and what a node
+        _refuse_duration(fault)  # the text alone does not say whether the target is a role or a node
     if fault.kind == "scale" and fault.target not in roles:
         _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", did_you_mean(fault.target, roles))
     if fault.replica is not None:
         _check_replica(fault, roles)
     if fault.when.event is not None and fault.when.role not in roles:
-        start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
+        start = fault.spec.index("=", fault.spec.index("@")) + 1  # the label of a target has one, too
         _refuse_unknown(fault.spec, start, "role", fault.when.role, roles)
 
 
@@ -392,10 +394,10 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
 
 
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
-    """FaultError for a kind that `where` (`flowdist run`) cannot carry out: it is never dropped in silence.
+    """Raise FaultError for a fault that the command `where` (`flowdist run`) cannot carry out.
 
-    Args:
-        kinds: What it can, by what is hit: `node`, `replica`, `controller`. Of other targets nothing is known here.
+    `kinds` has what it can, by target: `node`, `replica`, `controller`. A target such as `x@30s` may be a role or a
+    node; for it the kinds of both count.
     """
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
@@ -409,24 +411,23 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
 
 
 def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
-    """FaultError with the kind of the fault underlined: for reasons that whoever carries it out has."""
+    """Raise FaultError with the kind of the fault underlined, for a reason of the simulator or the runtime."""
     _refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
-    """FaultError for a kind that only nodes, or only replicas, can suffer."""
+    """Raise FaultError for a kind that its target cannot suffer: some hit only nodes, others only replicas."""
     nodes = list(nodes)
     for fault in faults:
         what = "node" if fault.target in nodes or fault.label is not None else "replica"
         what = "controller" if fault.target == "controller" else what
         if fault.kind not in kinds[what]:
-            message = f"{fault.kind} of a {what} means nothing here"
             help = f"what a {what} can suffer: {', '.join(kinds[what])}"
-            refuse_fault(fault, message, help)
+            refuse_fault(fault, f"{fault.kind} of a {what} means nothing here", help)
 
 
 def _kind_place(fault: Fault) -> tuple[int, int]:
-    """Where the kind begins and ends; of a kill that is not written, where the target does."""
+    """Return where the kind begins and ends in the text. For a kill, which need not be written, it is the target."""
     start = fault.spec.find(":") + 1
     return start, start + len(fault.kind if start else fault.target)
 

@@ -1,4 +1,4 @@
-"""When a job has come so far: what faults wait for, in simulation and on real processes alike."""
+"""Milestones of a job that faults wait for, in simulation and on real processes alike."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ Milestone = Literal["start", "ready", "generation", "step", "checkpoint"]
 
 
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:
-    """Whether `event`, which `job` has just handled, is the one.
+    """Return whether the job has reached the milestone with this event, which it has just handled.
 
-    `start` and `ready` are those of any replica of the role, `start` with a number that of this generation or a later
-    one; a generation has come when all of it runs; a checkpoint is the n-th that was accepted.
+    Args:
+        job: The job.
+        event: The event.
+        what: `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
+            `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a
+            later one. `checkpoint`: as many checkpoints of the role have been accepted.
+        role: Name of the role.
+        number: See `what`; 0 where it has none.
     """
     if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | CheckpointOffered):
         return False

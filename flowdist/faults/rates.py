@@ -1,10 +1,11 @@
-"""Faults at random: so many a day of each node, each replica, each zone.
+"""Random faults at a rate: so many a day of each node, each replica, each zone.
 
     SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION]        node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h
 
-The times between the faults of one entity are exponential, each drawn from a stream of its own by seed, entity and
-the rate's name: one more rate, fault or node leaves all others where they are, and another rate only stretches them.
-They are whole milliseconds, so that each fault can be written, and played again, in the fault grammar.
+The times between two faults of one entity are exponentially distributed. Each entity draws from a stream of its own,
+keyed by the seed, its name and the rate's name. So one more rate, fault or node leaves all other draws where they are,
+and another number in the rate only stretches them. Times are whole milliseconds, so that each fault can be written in
+the fault grammar and played again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ EXAMPLE = "write node-kill=6.5e-3/node-day, or node-kill=6.5e-3/node-day/15m for
 
 
 def parse_rate(text: str) -> Rate:
-    """FaultError, with the place underlined, for what cannot be read."""
+    """Return the rate that the text of `--rate` describes.
+
+    Raises:
+        FaultError: with the place underlined, if the text cannot be read.
+    """
     name, equals, value = text.partition("=")
     if not equals:
         _refuse(text, len(text), len(text) + 1, "there is no =RATE", EXAMPLE)
@@ -59,7 +64,7 @@ def parse_rate(text: str) -> Rate:
 
 
 def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
-    """Names may have hyphens, and kinds too: the longest kind that it ends with."""
+    """Split at the longest kind that the name ends with: names and kinds may both have hyphens."""
     kinds = [kind for kind in sorted(KINDS, key=len, reverse=True) if name.endswith(f"-{kind}")]
     if not kinds:
         start = name.rfind("-") + 1
@@ -70,7 +75,7 @@ def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
     if not _NAME.fullmatch(subject):
         _refuse(text, 0, max(len(subject), 1), f"{subject!r} cannot be read", EXAMPLE)
     if kinds[0] in ORDERS:
-        message = f"{kinds[0]} is an order, it does not befall anybody at random"
+        message = f"{kinds[0]} is an order of the operator, and does not happen at random"
         _refuse(text, len(subject) + 1, len(name), message, f"write --fail {subject}@5m:{kinds[0]}")
     return subject, kinds[0]
 
@@ -91,41 +96,61 @@ def _duration(text: str, value: str) -> int:
 
 
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
-    """Whom it befalls, each by itself, as targets of faults. FaultError for a subject that the job does not have."""
-    subject, keys = rate.subject, dict.fromkeys(key for node in graph.cluster.nodes for key, _ in node.labels)
-    roles = {role.name: role for role in graph.roles}
-    if subject == "node":
-        unit, found = "node", list(nodes)
-    elif subject == "replica":
-        unit, found = "replica", [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
-    elif subject == "controller":
-        unit, found = "controller", ["controller"]
-    elif subject in roles:
-        unit, found = "replica", [f"{subject}/{i}" for i in range(roles[subject].max_replicas)]
-    elif subject in nodes:
-        unit, found = "node", [subject]
-    elif subject in keys:
-        labels = [label for node in graph.cluster.nodes for label in node.labels if label[0] == subject]
-        unit, found = subject, ["=".join(label) for label in dict.fromkeys(labels)]
-    else:
-        known = ["node", "replica", "controller", *roles, *keys, *nodes]
-        help = did_you_mean(subject, known)
-        _refuse(rate.spec, 0, len(subject), f"there is no {subject!r}", help, rate.where)
-    start = rate.spec.index("/") + 1
-    what = re.match(r"([^:/]*)-[a-z]+(?=[:/]|$)", rate.spec[start:])
-    if what is not None and what[1] not in ("job", unit):
-        message = f"{rate.name} is a rate per {unit}, or per job"
-        _refuse(rate.spec, start, start + len(what[1]), message, f"write {unit}-day or job-day", rate.where)
+    """Return the targets of faults that the rate hits, each by itself.
+
+    Raises:
+        FaultError: for a subject that the job does not have, a unit of another subject, or a duration of what has none.
+    """
+    unit, found = _subjects(rate, graph, nodes)
+    _check_unit(rate, unit)
     if unit == "replica" and rate.kind in MOMENTARY and rate.duration_ns is not None:
         message = f"{rate.kind} of a replica has no duration"
         _refuse(rate.spec, rate.spec.rindex("/"), len(rate.spec), message, "leave it out", rate.where)
     return found
 
 
+def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the unit of the subject (`node`, `replica`, `controller` or the key of a label), and the targets."""
+    subject = rate.subject
+    replicas = {role.name: [f"{role.name}/{i}" for i in range(role.max_replicas)] for role in graph.roles}
+    labels = dict.fromkeys(label for node in graph.cluster.nodes for label in node.labels)
+    if subject == "node":
+        return "node", list(nodes)
+    if subject == "replica":
+        return "replica", [name for names in replicas.values() for name in names]
+    if subject == "controller":
+        return "controller", ["controller"]
+    if subject in replicas:
+        return "replica", replicas[subject]
+    if subject in nodes:
+        return "node", [subject]
+    found = ["=".join(label) for label in labels if label[0] == subject]
+    if not found:
+        known = ["node", "replica", "controller", *replicas, *dict.fromkeys(key for key, _ in labels), *nodes]
+        _refuse(rate.spec, 0, len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where)
+    return subject, found
+
+
+def _check_unit(rate: Rate, unit: str) -> None:
+    """Raise FaultError for `node-kill=1/replica-day`: the unit after the slash is that of the subject, or `job`."""
+    start = rate.spec.index("/") + 1
+    written = re.match(r"([^:/]*)-[a-z]+(?=[:/]|$)", rate.spec[start:])
+    if written is not None and written[1] not in ("job", unit):
+        message = f"{rate.name} is a rate per {unit}, or per job"
+        _refuse(rate.spec, start, start + len(written[1]), message, f"write {unit}-day or job-day", rate.where)
+
+
 def check_rates(
     rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], check: Callable[[list[Fault]], None]
 ) -> None:
-    """FaultError for a rate that the job, or who carries it out, cannot have. `check` refuses single faults so."""
+    """Raise FaultError for a rate that the job does not have, or that `check` refuses as a single fault.
+
+    Args:
+        rates: The rates of a plan.
+        graph: The job.
+        nodes: All nodes that may be there.
+        check: Raises FaultError for faults that the simulator, or the runtime, does not carry out.
+    """
     names: dict[str, None] = {}
     for rate in rates:
         if rate.name in names:
@@ -148,7 +173,7 @@ def check_rates(
 
 
 def fault_of(rate: Rate, target: str, at_ns: int) -> Fault:
-    """One of its faults, as it would be written."""
+    """Return one fault of the rate, at a time in ns, with the text that describes it in the fault grammar."""
     kind = f":{rate.kind}" + (f"={rate.arg}" if rate.arg else "")
     back = f"/{format_duration(rate.duration_ns)}" if rate.duration_ns is not None else ""
     spec = f"{target}@{format_duration(at_ns)}{kind if kind != ':kill' else ''}{back}"
@@ -156,20 +181,27 @@ def fault_of(rate: Rate, target: str, at_ns: int) -> Fault:
 
 
 def mean_ns(rate: Rate, count: int) -> float:
-    """Mean time between two of its faults of one of `count` entities."""
+    """Return the mean time in ns between two faults of one of `count` entities."""
     return (count if rate.shared else 1) / rate.per_ns
 
 
 def expected(rate: Rate, count: int) -> str:
-    """In words, for the heading of a run."""
+    """Return a line about the rate of `count` entities, for the heading of a run."""
     mean = round(mean_ns(rate, count) / max(count, 1))
     unit = SECOND if mean > MINUTE else MS
     return f"{rate.spec}: {count} of them, together a fault in {format_duration(mean // unit * unit)}"
 
 
 @dataclass(slots=True)
-class Befallen:
-    """One that faults of one rate befall: the n-th, at a time in ns; the mean time between two, and their stream."""
+class Entity:
+    """Entity that faults of one rate hit.
+
+    Attributes:
+        n: Number of its next fault.
+        at: When that comes, in ns.
+        mean: Mean time between two of its faults, in ns.
+        of: Key of the stream that their times are drawn from.
+    """
 
     n: int
     at: int
@@ -180,48 +212,48 @@ class Befallen:
 
 
 class Arrivals:
-    """The faults of some rates, one after the other, for as long as somebody asks.
+    """Endless sequence of the faults of several rates, in the order of their times.
 
     Args:
-        rates: Checked.
-        graph: Of the job.
-        nodes: All that may be there, in order.
-        seed: Another one, other faults.
+        rates: The rates, which `check_rates` has accepted.
+        graph: The job.
+        nodes: All nodes that may be there, in order.
+        seed: Another seed draws other faults.
     """
 
     def __init__(self, rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], seed: int) -> None:
-        self.entities: list[Befallen] = []
+        self.entities: list[Entity] = []
         for rate in rates:
             found = entities(rate, graph, nodes)
             mean = mean_ns(rate, len(found))
             for target in found:
                 of = stream(seed, target, rate.name)
-                self.entities.append(Befallen(0, int(-log1p(-number(of, 0)) * mean), mean, of, rate, target))
-        # Of each entity's next one: the millisecond, then the place in the list, so that two at the same time come in
-        # the order of the plan. They are plain numbers since a heap compares those fastest.
+                self.entities.append(Entity(0, int(-log1p(-number(of, 0)) * mean), mean, of, rate, target))
+        # One number for the next fault of each entity: its millisecond, and in the low bits the place of the entity, so
+        # that two faults of the same time come in the order of the plan. A heap compares plain numbers fastest.
         self.bits = len(self.entities).bit_length()
         self.heap = [entity.at // MS << self.bits | i for i, entity in enumerate(self.entities)]
         self.mask = (1 << self.bits) - 1
         heapify(self.heap)
 
     def next_ns(self) -> int | None:
-        """When the next one comes; None: never, as there are no rates."""
+        """Return when the next fault comes, in ns; None if there are no rates."""
         return (self.heap[0] >> self.bits) * MS if self.heap else None
 
     def pop(self) -> Fault:
-        """It, and on to the one after it."""
+        """Return the next fault, and go on to the one after it."""
         at_ns, rate, target = self.take()
         return fault_of(rate, target, at_ns)
 
     def take(self) -> tuple[int, Rate, str]:
-        """The same, not yet written: its time, its rate and its target."""
+        """Return time in ns, rate and target of the next fault, and go on: `pop` without the cost of the text."""
         first = self.heap[0]
         self.advance()
         entity = self.entities[first & self.mask]
         return (first >> self.bits) * MS, entity.rate, entity.target
 
     def advance(self) -> None:
-        """On to the one after the next: for whoever reads `heap`, where a number ends with the place in `entities`."""
+        """Go on to the fault after the next, for callers that read `heap` themselves."""
         heap = self.heap
         index = heap[0] & self.mask
         entity = self.entities[index]
@@ -230,7 +262,7 @@ class Arrivals:
         heapreplace(heap, at // MS << self.bits | index)
 
     def until(self, end_ns: int) -> Iterable[Fault]:
-        """Those up to that time."""
+        """Yield the faults up to that time, in ns."""
         while (at := self.next_ns()) is not None and at <= end_ns:
             yield self.pop()
 

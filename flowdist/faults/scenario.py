@@ -1,4 +1,4 @@
-"""A scenario file as a value: a topology, a cluster, faults and what is expected of it. One story a file."""
+"""Scenario files: a topology, a cluster, faults, and what is expected at the end. One story a file."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from flowdist.graph import RoleGraph, parse_duration
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What has to be true at the end. What is not given is not checked."""
+    """Expectations at the end of a scenario. Keys that are not given are not checked."""
 
     outcome: str | None = None
-    restarted: dict[str, int] = {}  # how often each role restarted; roles that are not named are not checked
+    restarted: dict[str, int] = {}  # restarts by role; roles that are not named are not checked
     generations: dict[str, int] = {}
     world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang, or of a joint world
-    members: dict[str, list[str]] = {}  # their numbers, in the order of ranks: "0 1 3"
+    members: dict[str, list[str]] = {}  # of each generation, numbers of the replicas in the order of ranks: "0 1 3"
     charged: dict[str, int] = {}  # incidents that the budget of a role was charged for
-    says: list[str] = []  # words that the controller said at some time
+    says: list[str] = []  # texts that stand in messages of the controller
     lost_work_max: str | None = None  # of any world
     recovered_within: str | None = None  # each incident, until its worlds step again
     goodput_min: float | None = None  # the productive share of the time of tasks, 0 to 1
-    seen: list[str] = []  # points that it reached: "failure during restore", or those of the topology's properties
+    seen: list[str] = []  # points that are reached: built-in ones such as "failure during restore", or the user's
     reason_contains: str | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`topology` is relative to the file; times are written as in the fault grammar."""
+    """One scenario. `topology` is relative to the file; times are written as in the fault grammar."""
 
     title: str
     topology: str
@@ -77,7 +77,11 @@ EXAMPLES = {
 
 
 def load_scenario(path: Path) -> Scenario:
-    """FlowdistError, with the file and the key, for what is no scenario."""
+    """Return the scenario in a file.
+
+    Raises:
+        FlowdistError: with the file and the key, if it is not a scenario.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -99,7 +103,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistError:
-    """In words of the file, what `msgspec` says as: Expected `int`, got `str` - at `$.expect.charged[...]`."""
+    """Return the error of `msgspec` (Expected `int`, got `str` - at `$.expect.charged[...]`) in words of the file."""
     _, found, place = text.partition("`$.")
     if not found:
         missing = "topology" if "topology" not in content else "title"
@@ -113,7 +117,7 @@ def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistEr
 
 
 def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
-    """FlowdistError for an expectation of a role or world that the job does not have, or with a bound that is none."""
+    """Raise FlowdistError for an expectation of a role or world that the job does not have, or for an invalid bound."""
     roles = [role.name for role in graph.roles]
     worlds = [*roles, *(world.name for world in graph.worlds)]
     worlds += [f"{role.name}/{i}" for role in graph.roles if not role.gang for i in range(role.max_replicas)]

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and on names alone: one more fault reshuffles nothing else."""
+"""Random numbers that depend on a seed and on names alone, so that one more fault leaves all other draws alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from hashlib import blake2b
 
 
 def draw(seed: int, entity: str, purpose: str, n: int = 0) -> float:
-    """A number from 0 up to, and without, 1."""
+    """Return the n-th number of the stream of these names, evenly distributed in [0, 1)."""
     return number(stream(seed, entity, purpose), n)
 
 
 def stream(seed: int, entity: str, purpose: str) -> bytes:
-    """What all numbers of one stream have in common: for whoever draws many."""
+    """Return the key of a stream, for callers that draw many numbers."""
     return f"{seed}/{entity}/{purpose}/".encode()
 
 
 def numbers(of: bytes) -> Callable[[int], float]:
-    """`number` of one stream, for whoever draws very many: the beginning is hashed once."""
+    """Return `number` of one stream as a function of n, which hashes the key once, for callers that draw very many."""
     begun = blake2b(of, digest_size=8)
 
     def number(n: int) -> float:
@@ -29,5 +29,5 @@ def numbers(of: bytes) -> Callable[[int], float]:
 
 
 def number(of: bytes, n: int) -> float:
-    """The n-th number of that stream."""
+    """Return the n-th number of the stream with this key, in [0, 1)."""
     return int.from_bytes(blake2b(of + b"%d" % n, digest_size=8).digest(), "big") * 2.0**-64

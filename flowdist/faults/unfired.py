@@ -1,4 +1,4 @@
-"""Why a fault of the plan has hit nothing: its moment never came, or nothing that it could hit was there then."""
+"""Reasons why a fault of a plan has hit nothing: its moment never came, or its target was not there then."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from flowdist.graph import SECOND, RoleSpec, format_duration
 
 
 def why_it_never_fired(fault: Fault, job: JobState, now_ns: int) -> str:
-    """For a line behind "never fired"; `now_ns` is when the job, or its clock, stopped."""
+    """Return why the fault never fired, as words for a report.
+
+    Args:
+        fault: The fault.
+        job: The job at its end.
+        now_ns: When the job, or its clock, stopped.
+    """
     return why_never_due(fault, job, now_ns) or why_nothing_was_hit(fault, job)
 
 
 def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
-    """Why its moment did not come; empty when it did."""
+    """Return why the moment of the fault did not come; empty if it came."""
     when = fault.when
     first_ns = when.every_ns if when.at_ns is None else when.at_ns
     if first_ns is not None and first_ns + fault.offset_ns > now_ns:
@@ -38,7 +44,7 @@ def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
 
 
 def why_nothing_was_hit(fault: Fault, job: JobState) -> str:
-    """Its moment came."""
+    """Return why the fault hit nothing although its moment came."""
     nodes = {node.name for node in job.graph.cluster.nodes} | set(job.nodes)
     if fault.kind.endswith("-checkpoint"):
         return f"there was no checkpoint of {fault.target} then"

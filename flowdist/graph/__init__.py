@@ -1,4 +1,8 @@
-"""The role graph: frozen values that the DSL writes and everything else reads."""
+"""The role graph: frozen values that describe a job, written by the DSL and read by everything else.
+
+The package also has the arithmetic on them that several packages need: capacity, units, mesh, warm starts, JSON. It
+imports nothing of flowdist but itself, and does no I/O.
+"""
 
 from flowdist.graph.capacity import (
     WHOLE,
@@ -15,25 +19,11 @@ from flowdist.graph.capacity import (
     without,
 )
 from flowdist.graph.codec import decode_graph, encode_graph
-from flowdist.graph.model import (
-    NODE_PROCS,
-    Cluster,
-    Domain,
-    FailureKind,
-    Gate,
-    JobOptions,
-    JointWorld,
-    NodeSpec,
-    Placement,
-    Readiness,
-    Resources,
-    RestartPolicy,
-    RoleGraph,
-    RoleSpec,
-    Rule,
-    SecretRef,
-    WorkloadSpec,
-)
+from flowdist.graph.nodes import NODE_PROCS, Cluster, NodeSpec
+from flowdist.graph.options import JobOptions
+from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
+from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
+from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef
 from flowdist.graph.units import (
     DAY,
     HOUR,
@@ -45,46 +35,12 @@ from flowdist.graph.units import (
     parse_duration,
     parse_memory,
 )
+from flowdist.graph.workload import WorkloadSpec
 
 __all__ = [
-    "DAY",
-    "HOUR",
-    "MINUTE",
-    "MS",
-    "NODE_PROCS",
-    "SECOND",
-    "WHOLE",
-    "Capacity",
-    "Cluster",
-    "Domain",
-    "FailureKind",
-    "Gate",
-    "JobOptions",
-    "JointWorld",
-    "Need",
-    "NodeSpec",
-    "Placement",
-    "Readiness",
-    "Resources",
-    "RestartPolicy",
-    "RoleGraph",
-    "RoleSpec",
-    "Rule",
-    "SecretRef",
-    "WorkloadSpec",
-    "add",
-    "decode_graph",
-    "encode_graph",
-    "fits",
-    "format_duration",
-    "format_memory",
-    "moments",
-    "needed",
-    "offered",
-    "parse_duration",
-    "parse_memory",
-    "pick",
-    "slots",
-    "subtract",
-    "without",
-]
+    "DAY", "HOUR", "MINUTE", "MS", "NODE_PROCS", "SECOND", "WHOLE", "Capacity", "Cluster", "Domain", "FailureKind",
+    "Gate", "JobOptions", "JointWorld", "Need", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy",
+    "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "add", "decode_graph", "encode_graph", "fits",
+    "format_duration", "format_memory", "moments", "needed", "offered", "parse_duration", "parse_memory", "pick",
+    "slots", "subtract", "without",
+]  # fmt: skip

@@ -1,6 +1,7 @@
-"""Arithmetic of what nodes offer and replicas need. cpu is counted in thousandths, so that 0.1 + 0.2 is 0.3.
+"""Arithmetic of capacity: what nodes offer, and what replicas need.
 
-So are GPUs, each for itself: three replicas of 0.6 do not fit on two devices, although 1.8 is less than 2.
+cpu is counted in thousandths of a core, so that 0.1 + 0.2 is 0.3. Each GPU is counted in thousandths by itself: three
+replicas that need 0.6 of a device do not fit on two devices, although 1.8 is less than 2.
 """
 
 from __future__ import annotations
@@ -8,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from flowdist.graph.model import NodeSpec, Resources
+from flowdist.graph.nodes import NodeSpec
+from flowdist.graph.roles import Resources
 
 WHOLE = 1000  # thousandths of a device
-UNLIMITED = 1000  # so often something fits that needs nothing
-MOMENTS_MAX = 64
+UNLIMITED = 1000  # slots for a replica that needs nothing
+MOMENTS_MAX = 64  # from half as many on, `moments` does not combine all of them
 
 
 class Need(NamedTuple):
-    """cpu in thousandths of a core, gpu in devices, memory in bytes; `share` is what is wanted of each device."""
+    """Need of one replica: cpu in thousandths of a core, gpu in devices, memory in bytes.
+
+    `share` is the part of each device, in thousandths.
+    """
 
     mcpu: int = 0
     gpu: int = 0
@@ -29,7 +34,7 @@ class Need(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """cpu in thousandths of a core, memory in bytes; of each device, by its number, the thousandths that are left."""
+    """Free capacity of a node: cpu in thousandths of a core, memory in bytes, each device in thousandths."""
 
     mcpu: int
     devices: tuple[int, ...]
@@ -37,24 +42,27 @@ class Capacity(NamedTuple):
 
 
 def offered(node: NodeSpec) -> Capacity:
+    """Return the capacity of an empty node."""
     return Capacity(round(node.cpu * 1000), (WHOLE,) * node.gpu, node.memory)
 
 
 def needed(resources: Resources) -> Need:
+    """Return the need of one replica with these resources."""
     return Need(round(resources.cpu * 1000), resources.gpu, resources.memory, resources.gpu_share)
 
 
 def fits(need: Need, free: Capacity) -> bool:
-    # A dimension that is not asked for does not matter, even where the node is oversubscribed in it.
+    """Return whether one more replica fits. A dimension that it does not need may be oversubscribed."""
     if (need.mcpu and need.mcpu > free.mcpu) or (need.memory and need.memory > free.memory):
         return False
     return not need.gpu or _gpu_slots(need, free) > 0
 
 
 def pick(need: Need, free: Capacity) -> tuple[int, ...]:
-    """The devices for one more replica: the lowest that nobody has, or the fullest that has room for its share.
+    """Return the devices for one more replica; empty if there are not enough.
 
-    Of devices that are as full the lowest. Empty when there are not enough.
+    Whole devices are the free ones with the lowest numbers. A share is put on the fullest device that has room for it,
+    with the lowest number among equals.
     """
     if need.share == WHOLE:
         whole = [number for number, left in enumerate(free.devices) if left == WHOLE]
@@ -63,26 +71,30 @@ def pick(need: Need, free: Capacity) -> tuple[int, ...]:
 
 
 def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None) -> Capacity:
-    """What is left with one more replica, on those devices; without them on those that `pick` gives it."""
+    """Return the free capacity with one more replica.
+
+    Args:
+        devices: Devices of the replica; None: those that `pick` returns.
+    """
     if need.gpu and devices is None:
         devices = pick(need, free)
     return Capacity(free.mcpu - need.mcpu, _change(free.devices, devices or (), -need.share), free.memory - need.memory)
 
 
 def add(free: Capacity, need: Need, devices: tuple[int, ...] = ()) -> Capacity:
-    """What is left without a replica that had those devices."""
+    """Return the free capacity with one replica less, which had those devices."""
     return Capacity(free.mcpu + need.mcpu, _change(free.devices, devices, need.share), free.memory + need.memory)
 
 
 def without(free: Capacity, devices: tuple[int, ...]) -> Capacity:
-    """Nothing is left of those devices."""
+    """Return the free capacity without those devices."""
     if not devices:
         return free
     return free._replace(devices=tuple(0 if i in devices else left for i, left in enumerate(free.devices)))
 
 
 def slots(need: Need, free: Capacity) -> int:
-    """How many replicas of that size fit into what is free; a replica that needs nothing fits a thousand times."""
+    """Return how many replicas fit into the free capacity; UNLIMITED for a replica that needs nothing."""
     count = free.mcpu // need.mcpu if need.mcpu else None
     if need.memory and (count is None or free.memory // need.memory < count):
         count = free.memory // need.memory
@@ -104,10 +116,13 @@ def _change(devices: tuple[int, ...], which: tuple[int, ...], by: int) -> tuple[
 
 
 def moments(before: Mapping[str, Collection[str]]) -> list[frozenset[str]]:
-    """What may have succeeded when another of these roles can start: at each such moment all that is alive needs room.
+    """Return the sets of roles that may have succeeded when another role can start.
 
-    `before` says of each role which have to succeed before it starts. Two that wait for different ones are alive
-    together when all of these have succeeded. Where there are more than MOMENTS_MAX, not all of them are named.
+    At each such moment all roles that are alive need room. Two roles that wait for different roles are alive together
+    after all of these have succeeded. With very many different moments, some are left out.
+
+    Args:
+        before: For each role, the roles that have to succeed before it starts.
     """
     found: dict[frozenset[str], None] = {frozenset(): None}
     for gone in dict.fromkeys(frozenset(names) for names in before.values()):

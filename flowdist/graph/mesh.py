@@ -1,7 +1,7 @@
-"""Parallel dimensions of a world: how its ranks form a mesh, and which sizes form one.
+"""Parallel dimensions of a world: the mesh that its ranks form, and the sizes that form one.
 
-`("pp", 2), ("dp", 0), ("tp", 2)` is a mesh of three dimensions, the first varying slowest, as torch's
-`init_device_mesh` has it; 0 stands for the elastic one, which takes what the others leave of the world.
+`("pp", 2), ("dp", 0), ("tp", 2)` is a mesh of three dimensions, of which the first varies slowest, as with torch's
+`init_device_mesh`. The size 0 marks the elastic dimension, whose size is what the others leave of the world.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ Parallel = tuple[tuple[str, int], ...]
 
 
 def fixed_ranks(parallel: Parallel) -> int:
-    """The product of the dimensions that do not change: a world's size is a multiple of it."""
+    """Return the product of the fixed dimensions; the size of a world is a multiple of it."""
     return prod(size for _, size in parallel if size)
 
 
 def is_elastic(parallel: Parallel) -> bool:
+    """Return whether a dimension is elastic."""
     return any(not size for _, size in parallel)
 
 
 def replica_step(parallel: Parallel, procs: int) -> int:
-    """Replicas come in multiples of this: of fewer the ranks form no mesh.
+    """Return the number of which the replicas are a multiple if their ranks form a mesh.
 
     Args:
         procs: Ranks of one replica.
@@ -31,10 +32,10 @@ def replica_step(parallel: Parallel, procs: int) -> int:
 
 
 def mesh_of(parallel: Parallel, world_size: int) -> Parallel:
-    """The dimensions with their sizes in a world of so many ranks.
+    """Return the dimensions with their sizes in a world of `world_size` ranks.
 
     Raises:
-        ValueError: if they form no mesh.
+        ValueError: The ranks form no mesh.
     """
     ranks = fixed_ranks(parallel)
     if world_size % ranks or (not is_elastic(parallel) and world_size != ranks):
@@ -43,5 +44,5 @@ def mesh_of(parallel: Parallel, world_size: int) -> Parallel:
 
 
 def spelled(parallel: Parallel) -> str:
-    """`pp=2 x dp=elastic x tp=2`."""
+    """Return the dimensions as text: `pp=2 x dp=elastic x tp=2`."""
     return " x ".join(f"{name}={size or 'elastic'}" for name, size in parallel)

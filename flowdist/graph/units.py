@@ -1,4 +1,4 @@
-"""Time is integer nanoseconds and memory integer bytes everywhere inside; people read and write units."""
+"""Units: inside, time is integer nanoseconds and memory integer bytes; users read and write `30s` and `64GiB`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY = 24 * HOUR
 
 
 def format_duration(ns: int) -> str:
-    """The shortest exact spelling that people use: `90s` is `1m30s`, a fraction of a second has at most 3 digits."""
+    """Return a duration as text, such as `1m30s` for 90 s; fractions have at most 3 digits."""
     if ns < 0:
         return "-" + format_duration(-ns)
     if ns < SECOND:
@@ -28,39 +28,24 @@ def format_duration(ns: int) -> str:
 
 
 def format_memory(size: int) -> str:
-    """Bytes as `64GiB`; a size that is no whole number of a unit keeps one decimal."""
+    """Return a size of memory as text, such as `64GiB`; a fraction of a unit has one digit."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.1f}".removesuffix(".0") + name
     return f"{size}B"
 
 
-_DURATION_NS = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60 * 1_000_000_000,
-    "h": 3600 * 1_000_000_000,
-    "d": 86400 * 1_000_000_000,
-}
-_MEMORY = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-}
+_DURATION_NS = {"ns": 1, "us": 1_000, "ms": MS, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+_MEMORY = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MEMORY |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_MEMORY |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Nanoseconds of `30s`, `1m30s`, `400ms`; a bare number is seconds. ValueError for anything else.
+    """Return the nanoseconds of `30s`, `1m30s` or `400ms`; a bare number is seconds.
 
-    So is what 64 bits cannot hold, 292 years.
+    Raises:
+        ValueError: The value is anything else, or longer than 292 years, which 64 bits cannot hold.
     """
     if isinstance(value, bool):
         raise ValueError("not a duration")
@@ -76,7 +61,7 @@ def parse_duration(value: str | int | float) -> int:
 
 
 def _exact(number: str, unit: int) -> int | float:
-    """Whole numbers are not sent through a float: 292 years of nanoseconds would lose their last digits."""
+    """Multiply a number with its unit; whole numbers stay integers, as a float would lose digits of long times."""
     return float(number) * unit if "." in number else int(number) * unit
 
 
@@ -87,13 +72,16 @@ def _whole(value: int | float) -> int:
 
 
 def parse_memory(value: str | int) -> int:
-    """Bytes of `64GiB`, `500MB`; a bare number is bytes. ValueError for anything else, and for 8 EiB and more."""
+    """Return the bytes of `64GiB` or `500MB`; a bare number is bytes.
+
+    Raises:
+        ValueError: The value is anything else, or 8 EiB and more.
+    """
     if isinstance(value, bool):
         raise ValueError("not a size of memory")
     if isinstance(value, int):
         return _whole(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
-    units = {name.lower(): size for name, size in _MEMORY.items()} | {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-    if match is None or match[2].lower() not in units:
+    if match is None or match[2].lower() not in _MEMORY:
         raise ValueError("not a size of memory")
-    return _whole(_exact(match[1], units[match[2].lower()]))
+    return _whole(_exact(match[1], _MEMORY[match[2].lower()]))

@@ -1,7 +1,7 @@
-"""Whether a role's workers can be forked from a process that has imported their modules already, or why not.
+"""Warm starts: whether the workers of a role can be forked from a process that has imported their modules, or why not.
 
-Told from the role alone, before anything runs: the plan shows it, and the agents go by it. What only shows in the
-process itself, a thread that an import has left running for example, is for the fork server to see.
+The answer follows from the role alone, before anything runs: the plan shows it, and agents use it. Conditions that only
+the process itself shows, such as a thread that an import has left running, are checked by the fork server.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowdist.graph.model import RoleSpec
+from flowdist.graph.roles import RoleSpec
 
 NOTHING_TO_PRELOAD = "it has nothing to preload"
-PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same; other flags change more than we know of
+PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same flags; others are not known to be safe
 READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "MALLOC_", "LC_", "LANG")
 _VARYING = re.compile(
     r"\$\{(replica|replica_index|rank|local_rank|world_size|attempt|generation|log_dir|self\.port:.*?|addresses:.*?)\}"
@@ -22,7 +22,7 @@ _VARYING = re.compile(
 
 
 class PythonCommand(msgspec.Struct, frozen=True):
-    """A command line of the interpreter, taken apart: it runs a script or, when `is_module`, a module."""
+    """Parsed command line of the interpreter, which runs a script or, with `is_module`, a module."""
 
     flags: tuple[str, ...]
     target: str
@@ -31,7 +31,7 @@ class PythonCommand(msgspec.Struct, frozen=True):
 
 
 def python_command(argv: Sequence[str]) -> PythonCommand | str:
-    """What an interpreter is told to do, or why that cannot be done by a process that runs already."""
+    """Parse a command line of the interpreter, or return why a forked process cannot do the same."""
     flags: list[str] = []
     rest = list(argv[1:])
     while rest:
@@ -52,16 +52,16 @@ def python_command(argv: Sequence[str]) -> PythonCommand | str:
 
 
 def varies(value: str) -> bool:
-    """Whether a value of `env=` has a macro that differs from start to start."""
+    """Return whether a value of `env=` has a macro whose value differs between starts."""
     return _VARYING.search(value) is not None
 
 
 def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
-    """Why workers of the role are started by exec; empty when they are forked from a fork server.
+    """Return why workers of the role are started by exec; empty if they are forked from a fork server.
 
     Args:
-        python: The interpreter that a command of `python` stands for.
-        ours: The interpreter that runs flowdist, and so the fork servers.
+        python: Path of the interpreter that `python` in a command means.
+        ours: Path of the interpreter that runs flowdist and the fork servers.
     """
     if not spec.warm:
         return "warm=False"

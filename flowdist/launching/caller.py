@@ -1,7 +1,7 @@
-"""`flowdist.launch(function, args, procs=4)`: a function on several processes, from a script or a notebook.
+"""The calling process of `flowdist.launch`: it packs the function, starts the job and unpacks the results.
 
 The job is an ordinary one, with one role. Its supervisor is a process of its own, because a supervisor adopts orphans
-and takes the signals, which is nothing to do to a user's process; it dies with that process.
+and handles signals, which must not change in the user's process. It dies with that process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
-from flowdist import __version__
+from flowdist._version import __version__
+from flowdist.dsl import Restart, Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import call_site
-from flowdist.dsl.topology import Restart, Topology
 from flowdist.errors import FlowdistError, JobFailed
 from flowdist.launching.worker_main import CALL, RESULT, Call, Result
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
@@ -32,12 +32,12 @@ from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.run_environment import write_environment
 
 T = TypeVar("T")
-INSIDE = "FLOWDIST_LAUNCHED"  # set in workers: they launch nothing themselves
+INSIDE = "FLOWDIST_LAUNCHED"  # set in workers, which may not launch themselves
 PROCS_MAX = 10_000
 
 
 class _RemoteTraceback(Exception):
-    """What the child printed, as the cause of what the parent raises."""
+    """The traceback in the worker, as the cause of the exception that the caller gets."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -61,30 +61,53 @@ def launch(
     runs: str | Path = "runs",
     quiet: bool = False,
 ) -> list[T]:
-    """Call the function on `procs` processes that form one world, and return what each has returned, by rank.
+    """Call a function on `procs` processes that form one world, and return what each has returned.
 
-    With procs=1 it is called in this process, where a debugger works; RANK, WORLD_SIZE and so on are set for that time.
+    With procs=1 the function is called in this process, where a debugger works; RANK, WORLD_SIZE and so on are set
+    during the call.
 
     Args:
         function: One that workers can import, or that can be pickled (with cloudpickle, if that is installed: lambdas,
             and functions of a notebook). A script calls `launch` below `if __name__ == "__main__":`.
-        args, kwargs: Its arguments, the same for all.
-        procs: How many processes.
-        setup: Called before it in each process, without arguments.
-        max_restarts: How often a failure restarts all of them; results are those of the last time.
-        start: `forkserver` forks the processes from one that has torch imported, if this one has; `spawn` starts each
-            afresh. They are never forked from this process: of its threads and its CUDA context only broken halves
-            would arrive.
-        parallel: The dimensions of their mesh, for `flowdist.worker.mesh()`.
-        env: Added to their environment.
-        runs: Where the folder of the run is made: logs, journal, results. Nothing is made with procs=1.
-        quiet: Not their output.
+        args: Its positional arguments, the same for all processes.
+        kwargs: Its keyword arguments, the same for all processes.
+        procs: How many processes, from 1 to 10,000.
+        setup: Called before the function in each process, without arguments.
+        max_restarts: How often a failure restarts all processes; the results are those of the last time.
+        start: `forkserver` forks the processes from one that has imported torch, if this process has; `spawn` starts
+            each afresh. They are never forked from this process: its threads and its CUDA context would be broken in
+            a fork.
+        parallel: The dimensions of the processes' mesh, for `flowdist.worker.mesh()`.
+        env: Environment variables that are added to theirs.
+        runs: The folder in which the folder of the run is made, with logs, journal and results; none with procs=1.
+        quiet: Do not show their output.
+
+    Returns:
+        What the function has returned in each process, by rank.
 
     Raises:
-        FlowdistError: when it cannot be launched: see the message.
-        JobFailed: when a process died without raising.
-        Exception: what the function has raised, in the process that failed first; its traceback there is the cause.
+        FlowdistError: if the function cannot be launched: see the message.
+        JobFailed: if a process died without raising.
+        Exception: the one that the function has raised in the process that failed first; its cause is the traceback
+            there.
     """
+    _check_call(procs, args, start, max_restarts)
+    if procs == 1:
+        with _world_of_one({**_mesh_of_one(parallel), **(env or {})}):
+            if setup is not None:
+                setup()
+            return [function(*args, **(kwargs or {}))]
+    call = _pack(function, tuple(args), dict(kwargs or {}), setup)
+    warm = start == "forkserver"
+    made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
+    run_dir = _new_run(made, Path(runs))
+    (run_dir / CALL).write_bytes(pickle.dumps(tuple(call)))
+    outcome = _supervise(run_dir, quiet)
+    return _results(run_dir, procs, outcome)
+
+
+def _check_call(procs: object, args: object, start: object, max_restarts: int) -> None:
+    """Raise FlowdistError for arguments that no launch can have here."""
     if INSIDE in os.environ:
         help = 'put the call below if __name__ == "__main__":, so that workers can import the script'
         raise FlowdistError("flowdist.launch was called in one of its own workers", help=help)
@@ -95,29 +118,17 @@ def launch(
     if start not in ("forkserver", "spawn"):
         help = 'write start="forkserver", which is as fast and inherits neither threads nor CUDA, or start="spawn"'
         raise FlowdistError(f"start={start!r} is no way to start processes here", help=help)
-    if procs == 1:
-        if max_restarts:
-            help = "leave max_restarts out, or write procs=2"
-            raise FlowdistError("procs=1 runs in this process, which nothing can restart", help=help)
-        with _world_of_one({**_mesh_of_one(parallel), **(env or {})}):
-            if setup is not None:
-                setup()
-            return [function(*args, **(kwargs or {}))]
-    if platform.system() != "Linux":
+    if procs == 1 and max_restarts:
+        help = "leave max_restarts out, or write procs=2"
+        raise FlowdistError("procs=1 runs in this process, which nothing can restart", help=help)
+    if procs > 1 and platform.system() != "Linux":
         raise FlowdistError("launch with several processes needs Linux", help="write procs=1")
-    call = _pack(function, tuple(args), dict(kwargs or {}), setup)
-    warm = start == "forkserver"
-    made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
-    run_dir = _new_run(made, Path(runs))
-    (run_dir / CALL).write_bytes(pickle.dumps(tuple(call)))
-    outcome = _supervise(run_dir, quiet)
-    return _results(run_dir, procs, outcome)
 
 
 @contextlib.contextmanager
 def _world_of_one(env: Mapping[str, str]) -> Iterator[None]:
-    """torchrun's variables for one worker of one; afterwards the environment is as it was."""
-    # not of those that any connection may be given between now and the moment when torch binds it
+    """Set torchrun's variables for a world of one worker, and restore the environment afterwards."""
+    # below the ephemeral ports: no outgoing connection can take it before torch binds it
     port = Ports(uuid.uuid4().hex, 0).of("launch", ("master",))["master"]
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
@@ -141,7 +152,7 @@ def _mesh_of_one(parallel: Mapping[str, int | Literal["elastic"]] | None) -> dic
 
 
 def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: Any) -> Call:
-    """By reference where that can be imported again, by value where only cloudpickle can do it."""
+    """Pickle a call: by reference if workers can import the function again, else by value with cloudpickle."""
     content = (function, args, kwargs, setup)
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)
@@ -162,8 +173,9 @@ def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: A
 
 
 def _by_value(content: tuple[Any, ...], why: str) -> bytes:
+    """Pickle by value. Raises FlowdistError, with why it cannot be by reference, if cloudpickle is missing or fails."""
     try:
-        import cloudpickle  # type: ignore[import-not-found, unused-ignore]  # the user's choice
+        import cloudpickle  # type: ignore[import-not-found, unused-ignore]  # optional
     except ImportError:
         help = "define it at the top of a module or script, or install cloudpickle"
         name = getattr(content[0], "__qualname__", repr(content[0]))
@@ -171,7 +183,9 @@ def _by_value(content: tuple[Any, ...], why: str) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps(content)
     except Exception as error:
-        raise FlowdistError(f"it cannot be sent to the workers: {error}", help="pass what can be pickled") from None
+        raise FlowdistError(
+            f"the call cannot be sent to the workers: {error}", help="pass what can be pickled"
+        ) from None
     return packed
 
 
@@ -187,7 +201,7 @@ def _role(
         workdir=str(Path.cwd()),
         env={**{key: value.replace("${", "${$}{") for key, value in env.items()}, INSIDE: "1"},
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
-        preload=["torch"] if warm and "torch" in sys.modules else [],  # whoever has imported it here wants it there
+        preload=["torch"] if warm and "torch" in sys.modules else [],  # the function will use it, too, then
         warm=warm,
         parallel=parallel,
     )
@@ -203,7 +217,11 @@ def _new_run(t: Topology, runs: Path) -> Path:
 
 
 def _supervise(run_dir: Path, quiet: bool) -> str:
-    """Until the job is over; its reason when it has failed, else nothing. Ctrl-C stops it in order, twice at once."""
+    """Run the job to its end. Ctrl-C stops it in order, a second one at once.
+
+    Returns:
+        Why it has failed; empty if it has not.
+    """
     command = [sys.executable, "-P", "-m", "flowdist.launching.supervisor_main", str(run_dir), str(os.getpid())]
     interrupted = False
     with subprocess.Popen(
@@ -244,6 +262,7 @@ def _show(source: IO[str], target: IO[str]) -> None:
 
 
 def _results(run_dir: Path, procs: int, failure: str) -> list[Any]:
+    """Return the results of the last attempt by rank, or raise the exception of the process that failed first."""
     attempts = sorted((run_dir / "worker/0").glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     files = [attempts[-1] / str(rank) / RESULT for rank in range(procs)] if attempts else []
     found = {rank: Result(*pickle.loads(file.read_bytes())) for rank, file in enumerate(files) if file.exists()}
@@ -257,7 +276,7 @@ def _results(run_dir: Path, procs: int, failure: str) -> list[Any]:
 
 
 def _raise(result: Result, rank: int, procs: int) -> None:
-    """The exception itself, where it can be had; its traceback in the child is its cause."""
+    """Raise the exception of a worker, or JobFailed if it cannot be unpickled. Its cause is the worker's traceback."""
     cause = _RemoteTraceback(f"in rank {rank} of {procs}:\n{result.raised}")
     try:
         error = pickle.loads(result.packed) if result.packed is not None else None

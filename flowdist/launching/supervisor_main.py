@@ -1,4 +1,4 @@
-"""The supervisor of `flowdist.launch`; it ends with its parent.
+"""The supervisor process of `flowdist.launch`; it dies with the calling process.
 
 python -m flowdist.launching.supervisor_main RUN PARENT [quiet]
 """
@@ -19,11 +19,21 @@ from flowdist.runtime.supervisor.supervisor import Supervisor
 
 
 def main(run_dir: Path, parent: int, quiet: bool) -> int:
+    """Run the job, and write the reason of its end into the folder of the run.
+
+    Args:
+        run_dir: The folder of the run, with its graph.
+        parent: The process id of the caller.
+        quiet: Do not print the output of workers.
+
+    Returns:
+        The exit code: 0 if the job has succeeded, 130 if it was interrupted, else 1.
+    """
     die_with_parent(parent)
     graph = decode_graph((run_dir / "graph.json").read_bytes())
 
     def show(kind: str, text: str) -> None:
-        if kind in ("warning", "error") and not text.startswith("the job fails: "):  # that is raised
+        if kind in ("warning", "error") and not text.startswith("the job fails: "):  # the caller raises that
             print(f"flowdist: {text}", file=sys.stderr, flush=True)
         elif kind in ("stdout", "stderr") and not quiet:
             print(text, file=sys.stdout if kind == "stdout" else sys.stderr, flush=True)

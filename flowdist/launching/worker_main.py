@@ -1,11 +1,11 @@
-"""`python -m flowdist.launching.worker_main FOLDER`: a worker of `flowdist.launch`. Standard library only.
+"""The program of a worker of `flowdist.launch`: `python -m flowdist.launching.worker_main FOLDER`.
 
-It calls the function that the parent has pickled, and leaves in its folder what that returned or raised.
+It calls the function that the caller has pickled, and writes what that returned or raised into its folder. Standard
+library only.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import traceback
@@ -14,6 +14,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from flowdist.runtime.atomic import write_atomically
 from flowdist.worker.process_groups import end_at_exit
 
 CALL = "call.pickle"  # in the folder of the run
@@ -21,22 +22,22 @@ RESULT = "result.pickle"  # in the folder of the worker
 
 
 class Call(NamedTuple):
-    """What to call, and what has to be there before it can be unpickled. `packed` is a pickle of function, arguments
-    and setup; `prepare` is what multiprocessing passes to a child that it spawns: sys.path, sys.argv, the script."""
+    """A pickled call, and what a worker has to prepare before it can unpickle the call."""
 
-    packed: bytes
-    prepare: dict[str, Any]
+    packed: bytes  # function, args, kwargs and setup
+    prepare: dict[str, Any]  # for multiprocessing.spawn.prepare: sys.path, sys.argv, the script
 
 
 class Result(NamedTuple):
-    """`packed` is a pickle of the value, or of the exception, None when that has none. `raised` is the traceback."""
+    """The end of a call: what the function has returned or raised."""
 
-    packed: bytes | None
-    error: str = ""
-    raised: str = ""
+    packed: bytes | None  # the value or the exception; None: the exception cannot be pickled
+    error: str = ""  # the exception in one line
+    raised: str = ""  # its traceback; empty: the function has returned
 
 
 def main(folder: Path) -> None:
+    """Call the function of the run that the folder is part of, and write its result into the folder."""
     call: Call = Call(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
     try:
         spawn.prepare(call.prepare)  # a script is imported as __mp_main__, so that its functions are found
@@ -47,7 +48,7 @@ def main(folder: Path) -> None:
         result = Result(_call(function, args, kwargs, setup))
     except Exception as error:
         _fail(folder, _of_exception(error, frames=2))
-    _leave(folder, result)
+    _write_result(folder, result)
     end_at_exit()
 
 
@@ -58,11 +59,15 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any, setup: Callable[
     try:
         return pickle.dumps(value)
     except Exception as error:
-        raise TypeError(f"it returned a {type(value).__name__}, which cannot be pickled: {error}") from None
+        raise TypeError(f"the function returned a {type(value).__name__}, which cannot be pickled: {error}") from None
 
 
 def _of_exception(error: BaseException, frames: int) -> Result:
-    """Without the innermost `frames` of ours."""
+    """Return the result of a call that raised.
+
+    Args:
+        frames: How many of the outermost frames are flowdist's, and left out of the traceback.
+    """
     trace = error.__traceback__
     for _ in range(frames):
         trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
@@ -77,16 +82,14 @@ def _of_exception(error: BaseException, frames: int) -> Result:
 
 
 def _fail(folder: Path, result: Result) -> NoReturn:
-    """Our own frames are of no use to anybody, in the log either."""
-    _leave(folder, result)
+    """Write the result, print the traceback without flowdist's frames, and exit with 1."""
+    _write_result(folder, result)
     sys.stderr.write(result.raised)
     sys.exit(1)
 
 
-def _leave(folder: Path, result: Result) -> None:
-    temporary = folder / f".{RESULT}.{os.getpid()}"
-    temporary.write_bytes(pickle.dumps(tuple(result)))
-    temporary.rename(folder / RESULT)
+def _write_result(folder: Path, result: Result) -> None:
+    write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
 
 
 if __name__ == "__main__":

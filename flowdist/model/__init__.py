@@ -1,4 +1,4 @@
-"""The documented name of `flowdist.worker.model`: what user code is written against that can be simulated and run."""
+"""The public name of `flowdist.worker.model`, the interface of workers that can be simulated and run."""
 
 from flowdist.worker.model import (
     Context,

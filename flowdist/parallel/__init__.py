@@ -1,4 +1,4 @@
-"""Deprecated name of `flowdist.worker.device_mesh`, which existing scripts import."""
+"""Deprecated name of `flowdist.worker.device_mesh`, kept for existing scripts."""
 
 from flowdist.worker.device_mesh import all_to_all, backend, has_own_gpu, mesh
 

@@ -21,9 +21,10 @@ from flowdist.faults.grammar import Plan
 from flowdist.graph import MS, SECOND, NodeSpec, RoleGraph
 from flowdist.proofs.runs import small
 from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
+from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.simulation import Simulation, Violation
+from flowdist.sim.simulation import Checks, Simulation, Violation
 from flowdist.testing.strategies import fault_plans, topologies
 
 UNTIL_NS = 75 * SECOND
@@ -109,11 +110,11 @@ class SlowSimulation(Simulation):
         for change in changes:
             self.queue.at(change.at_ns, self._changing(change))
 
-    def add_node(self, spec: NodeSpec) -> None:
-        before = self.nodes.get(spec.name)
-        node = SlowNode(self, spec, before.starts + 1 if before is not None else 0)
-        self.nodes[spec.name] = node
-        self.queue.after(0, node.connect)
+    def _new_controller(self, checks: Checks) -> SimController:
+        return SlowController(self, checks)
+
+    def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
+        return SlowNode(self, spec, self._controller, starts)
 
     def carry(self, name: NodeName, way: What, arrive: Callable[[], None]) -> None:
         """In order: nothing overtakes what was sent before."""
@@ -124,20 +125,6 @@ class SlowSimulation(Simulation):
         at = max(self.queue.now + latency, self.last_ns.get((name, way), 0))
         self.last_ns[name, way] = at
         self.queue.at(at, arrive)
-
-    def handle(self, event: ev.Event) -> None:
-        """Nothing runs on a node that is called silent, whoever could not be reached there (R19)."""
-        if isinstance(event, ev.NodeSilent):
-            node = self.nodes[event.node]
-            ran = [str(replica) for (replica, _), alive in node.workers.items() if alive] if node.is_alive else []
-            if ran:
-                raise Violation("R19", f"{event.node} is given up while {ran[0]} runs there")
-        super().handle(event)
-
-    def _send(self, node: SimNode, message: ToAgent) -> None:
-        self.sent.setdefault(node.spec.name, []).append(message)
-        link = node.link
-        self.carry(node.spec.name, "down", lambda: node.receive(message, link))
 
     def _changing(self, change: Change) -> Callable[[], None]:
         return lambda: self._change(change)
@@ -160,11 +147,33 @@ class SlowSimulation(Simulation):
                     node.tell(message)
 
 
+class SlowController(SimController):
+    """The controller at the other end of such links."""
+
+    def __init__(self, sim: SlowSimulation, checks: Checks) -> None:
+        super().__init__(sim.ctx, sim.nodes, sim, checks)
+        self._slow = sim
+
+    def handle(self, event: ev.Event) -> None:
+        """Nothing runs on a node that is called silent, whoever could not be reached there (R19)."""
+        if isinstance(event, ev.NodeSilent):
+            node = self._slow.nodes[event.node]
+            ran = [str(replica) for (replica, _), alive in node.workers.items() if alive] if node.is_alive else []
+            if ran:
+                raise Violation("R19", f"{event.node} is given up while {ran[0]} runs there")
+        super().handle(event)
+
+    def _send(self, node: SimNode, message: ToAgent) -> None:
+        self._slow.sent.setdefault(node.spec.name, []).append(message)
+        link = node.link
+        self._slow.carry(node.spec.name, "down", lambda: node.receive(message, link))
+
+
 class SlowNode(SimNode):
     """The node with such a link. What its agent does is judged as it does it."""
 
-    def __init__(self, sim: SlowSimulation, spec: NodeSpec, starts: int = 0) -> None:
-        super().__init__(sim, spec, starts)
+    def __init__(self, sim: SlowSimulation, spec: NodeSpec, controller: SimController, starts: int) -> None:
+        super().__init__(sim.ctx, spec, controller, sim.work, sim.running, starts)
         self._slow = sim
         self._asked: dict[Key, None] = {}  # attempts that were told to stop, or of it
         self._failed: dict[Key, None] = {}  # attempts of which a worker had failed before
@@ -226,8 +235,8 @@ class SlowNode(SimNode):
         link = self.link
 
         def arrive() -> None:
-            if link == self.link and not self._slow.is_down and not self.net.is_cut("up"):
-                self._slow.hear(message)
+            if link == self.link and not self._ctx.is_down and not self.net.is_cut("up"):
+                self._controller.hear(message)
 
         if not self.net.is_cut("up"):
             self._slow.carry(self.spec.name, "up", arrive)

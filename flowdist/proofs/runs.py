@@ -19,7 +19,7 @@ from flowdist.graph import HOUR, MINUTE, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
 from flowdist.report.static.restarts import Cause, restart_set
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
 
 UNTIL_NS = 3 * HOUR

@@ -1,4 +1,6 @@
-"""What a journal or a trace says of a job: its lines, its state, where the time went, which rules it keeps.
+"""Records of jobs: the lines of a journal or trace, the state and the time accounts that follow from them.
 
-Nothing here decides anything: `flowdist.control` does, and a record is what it was told and what it ordered.
+`journal` has the lines, and `replay` the job that they describe. `status` is a job at one moment as a value.
+`timesheet` says where the time went. `restart_rules` judges a record without asking the controller. Nothing in this
+folder makes a decision.
 """

@@ -1,8 +1,8 @@
-"""The record of a job: a journal when it was real, a trace when it was simulated. The same lines for both.
+"""Lines of a record: the journal of a real job, or the trace of a simulated one.
 
-JSON lines. The first is the header; then one line an event with all that followed from it, and a `fault` line for
-each fault that was carried out, which replay skips: control is never told of a fault and must notice. So it does with
-`unsaved` lines, of checkpoints that came to nothing: nobody offers them.
+A record is a file of JSON lines. The first line is the header. Then comes one line per event, with the effects that
+followed. Two kinds of line lie between events and never reach the controller: `fault`, a fault that was injected, and
+`unsaved`, a checkpoint that was not completed. The controller has to notice faults by itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from flowdist.control.protocol.effects import Effect, Notify
 from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
+from flowdist.record.format1 import has_old_names, with_present_names
+
+FORMAT = 2  # of the lines that are written; a new name in an event, an effect or the graph makes it a new one
+FORMATS_READ = (1, 2)
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
-    """What a fresh controller needs to make the same decisions. `options` is free for the driver."""
+    """First line of a record: what a fresh controller needs to make the same decisions.
+
+    `options` is free for the driver. `format` is the version of the lines, see `FORMAT`.
+    """
 
     graph: RoleGraph
     known_nodes: tuple[NodeName, ...]
@@ -27,11 +34,11 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     options: dict[str, str] = {}
     seed: int = 0
     epoch: int = 1
-    format: int = 1
+    format: int = FORMAT
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
-    """One event and what followed from it. `reason` is what the controller said about its decision."""
+    """One event and the effects that followed. `reason` joins the texts of its `Notify` effects."""
 
     n: int
     t_ns: int
@@ -41,7 +48,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
 
 
 class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
-    """A fault was carried out here. `spec` is its spelling in the fault grammar."""
+    """A fault that was injected at this time. `spec` is its spelling in the fault grammar."""
 
     t_ns: int
     spec: str
@@ -49,7 +56,7 @@ class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
 
 
 class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
-    """A checkpoint was to be written here, and is not whole. `reason` is for people."""
+    """A checkpoint that was due at this time and was not completed. `reason` is for people."""
 
     t_ns: int
     world: WorldName
@@ -67,41 +74,70 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER = msgspec.json.Decoder(Line)
 
 
+class UnknownFormat(msgspec.DecodeError):
+    """The record was written in a format that this version of flowdist does not read."""
+
+
+class _Version(msgspec.Struct):
+    type: str = ""
+    format: int = 1
+
+
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
-    """The line for one event; its reason is what the effects say in words."""
+    """Return the line for one event; its reason joins the texts of the `Notify` effects."""
     effects = tuple(effects)
     reason = "; ".join([effect.text for effect in effects if type(effect) is Notify]) if effects else ""
     return Record(n, t_ns, event, effects, reason)
 
 
 def encode_line(line: Line) -> bytes:
-    """One JSON object and a newline."""
+    """Return one JSON object and a newline."""
     return _ENCODER.encode(line) + b"\n"
 
 
 def encode_lines(lines: Sequence[Line]) -> bytes:
-    """As `encode_line` does one by one, in a third of the time."""
+    """Return the bytes of all lines: the same as one by one from `encode_line`, in a third of the time."""
     return _ENCODER.encode_lines(lines)
 
 
 def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
-    """Raises msgspec.DecodeError for what is no record; a half-written last line is the caller's to cut."""
+    """Yield the lines of a record of any format in `FORMATS_READ`; empty lines are skipped.
+
+    The caller cuts off a half-written last line.
+
+    Raises:
+        UnknownFormat: for a header of another format.
+        msgspec.DecodeError: for bytes that are no line of a record.
+    """
     for line in data:
+        if b'"header"' in line:
+            _check_format(line)
+        if has_old_names(line):
+            line = with_present_names(line)
         if line.strip():
             yield _DECODER.decode(line)
 
 
-def read_whole_lines(data: bytes) -> tuple[list[Line], int]:
-    """The lines of a record, and how many bytes they are; what a crash has left of a last one does not count.
+def _check_format(line: bytes) -> None:
+    """Refuse a header of an unknown format before its other fields are decoded: these may have changed as well."""
+    version = msgspec.json.decode(line, type=_Version)
+    if version.type == "header" and version.format not in FORMATS_READ:
+        known = " and ".join(map(str, FORMATS_READ))
+        raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads formats {known}")
 
-    Raises msgspec.DecodeError for a line that is whole and no record.
+
+def read_whole_lines(data: bytes) -> tuple[list[Line], int]:
+    """Return the lines of a record and their length in bytes; a last line that a crash has cut off does not count.
+
+    Raises:
+        msgspec.DecodeError: as `decode_lines`.
     """
     whole = data.rfind(b"\n") + 1
     return list(decode_lines(data[:whole].splitlines())), whole
 
 
 def digest(lines: Iterable[bytes]) -> str:
-    """SHA-256 of all encoded lines but the header, as hex."""
+    """Return the SHA-256 of all encoded lines but the header, as hex."""
     total = hashlib.sha256()
     for number, line in enumerate(lines):
         if number:

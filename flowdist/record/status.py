@@ -1,7 +1,7 @@
-"""A job at one moment, as a value that can be sent and shown: who runs where, what is not as usual, what was decided.
+"""Status of a job at one moment, as a value that can be sent and shown.
 
-It is made where the state is, and shown elsewhere: on a terminal, as JSON, as metrics. `RecentDecisions` keeps what
-the state has no need of: the last decisions in their own words, and how fast steps come.
+The process with the state makes the status; a terminal, --json and the metrics show it. `RecentDecisions` keeps what
+the state does not hold: the last decisions in words, and the rate of steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from flowdist.control.job.state import PHASES, Incident, JobState, Node, ReplicaPhase, Role, World, WorldPhase
+from flowdist.control.job.facts import Incident
+from flowdist.control.job.parts import Node, Replica, Role, World
+from flowdist.control.job.phases import PHASES, ReplicaPhase, WorldPhase
+from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed
@@ -27,7 +30,7 @@ WORKING_PHASES: tuple[ReplicaPhase, ...] = ("running", "ready", "stopping")
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What the controller has said about one of its decisions, and when."""
+    """Message of the controller about one of its decisions."""
 
     t_ns: int
     text: str
@@ -35,7 +38,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class RoleStatus(msgspec.Struct, frozen=True):
-    """A role in numbers. `workers` live, `step` is the most advanced; `steps_per_s` is None until two are known."""
+    """Role in numbers. `workers` counts live ones, `step` is the most advanced; `steps_per_s` is None if unknown."""
 
     name: str
     kind: str
@@ -55,7 +58,7 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
-    """A gang, or roles with one RANK space. `size` is its WORLD_SIZE, 0 while it does not run."""
+    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run."""
 
     name: WorldName
     phase: WorldPhase
@@ -70,12 +73,12 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     attempt: int
     node: NodeName | None
     step: int
-    stalled: str  # what was missed of it; empty: nothing
-    has_seat_to_come: bool  # it waits and is wanted: its number is below the role's target
+    stalled: str  # which sign of life is missing; empty: none
+    has_seat_to_come: bool  # it waits for a seat: its number is below the target of the role
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """`phase` is up, cordoned, leaving, unheard, lost or expected; `because` says why it is not as usual."""
+    """Node and its resources. `phase` is up, cordoned, leaving, unheard, lost or expected; `because` is the reason."""
 
     name: NodeName
     phase: str
@@ -85,8 +88,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     cpu_free: float = 0.0
     gpu: int = 0
     gpu_free: int | float = 0
-    heard_s_ago: float | None = None  # the driver knows that
-    bad_gpus: tuple[str, ...] = ()  # each with the reason
+    heard_s_ago: float | None = None  # only the driver knows it
+    bad_gpus: tuple[str, ...] = ()  # each with its reason
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
@@ -100,7 +103,7 @@ class IncidentStatus(msgspec.Struct, frozen=True):
 
 
 class RestartCount(msgspec.Struct, frozen=True):
-    """How often incidents of one kind have made replicas of one role start again."""
+    """Number of restarts of replicas of one role by incidents of one kind."""
 
     role: str
     cause: str
@@ -108,7 +111,7 @@ class RestartCount(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Everything that is shown of a job under way."""
+    """Status of a job: everything that is shown while it runs."""
 
     name: str
     run_id: str
@@ -120,28 +123,28 @@ class Status(msgspec.Struct, frozen=True):
     worlds: tuple[WorldStatus, ...]
     replicas: tuple[ReplicaStatus, ...]
     nodes: tuple[NodeStatus, ...]
-    incidents: dict[str, int]  # how many there were, by kind
+    incidents: dict[str, int]  # number of incidents, by kind
     open_incidents: tuple[IncidentStatus, ...]
     restarts: tuple[RestartCount, ...]
     held_up_by: tuple[str, ...]
     said: tuple[Decision, ...]
-    time_ns: Spent = {}  # of all replicas, by role and bucket; empty: not known here
-    goodput: float | None = None  # of the time of tasks, 0 to 1
+    time_ns: Spent = {}  # by role and bucket; empty: unknown
+    goodput: float | None = None  # share of the time of tasks, 0 to 1
 
 
 class RecentDecisions:
-    """What was said last, and how fast steps come. It is told every record, in order."""
+    """Last messages of the controller, and rate of steps. `hear` has to get every event, in order."""
 
     def __init__(self) -> None:
         self.said: deque[Decision] = deque(maxlen=SAID_MAX)
-        self._steps: dict[str, deque[tuple[int, int]]] = {}  # by role: when its most advanced replica got how far
+        self._steps: dict[str, deque[tuple[int, int]]] = {}  # by role: time and step of its most advanced replica
 
     def hear(self, record: Record) -> None:
         for effect in record.effects:
             if isinstance(effect, Notify):
                 self.said.append(Decision(record.t_ns, effect.text, effect.level))
             elif isinstance(effect, StartReplica):
-                self._steps.pop(effect.replica.role, None)  # it goes on from where it had saved
+                self._steps.pop(effect.replica.role, None)  # it resumes from its checkpoint
         event = record.event
         if isinstance(event, ReplicaProgressed):
             steps = self._steps.setdefault(event.replica.role, deque())
@@ -151,26 +154,28 @@ class RecentDecisions:
                 steps.popleft()
 
     def steps_per_s(self, role: str, now: int) -> float | None:
-        """Over the last half minute, or over the last two steps where they take longer. None: not known."""
+        """Return the rate over the last half minute, or over two steps if these took longer; None if unknown."""
         steps = self._steps.get(role)
         if steps is None or len(steps) < 2:
             return None
         (first_ns, first), (last_ns, last) = steps[0], steps[-1]
-        until = last_ns if now - last_ns < RATE_WINDOW_NS else now  # whoever stands still gets slower and slower
+        until = last_ns if now - last_ns < RATE_WINDOW_NS else now  # without progress the rate falls
         return (last - first) / ((until - first_ns) / SECOND) if until > first_ns else None
 
 
 def status_of(
     job: JobState, lately: RecentDecisions, run_id: str = "", now: int | None = None, spent: Spent | None = None
 ) -> Status:
-    """The job as it is. `now` is later than its last event when that was a while ago; `spent` is up to then."""
+    """Return the status of a job.
+
+    Args:
+        job: The state.
+        lately: The recent decisions, which have heard the same events.
+        run_id: The name of the run.
+        now: The present time in nanoseconds since the start of the job; without it the time of the last event.
+        spent: Where the time went up to `now`, if known.
+    """
     now = job.now if now is None else max(now, job.now)
-    counts = Counter(
-        (each.role, incident.kind)
-        for incident in job.incidents
-        for each in incident.restarted
-        if each not in incident.stayed
-    )
     return Status(
         name=job.graph.name,
         run_id=run_id,
@@ -179,32 +184,36 @@ def status_of(
         state=_state(job),
         reason=job.ending_reason,
         roles=tuple(_role(job, role, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
-        worlds=tuple(
-            _world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or _is_gang(job, world)
-        ),
-        replicas=tuple(
-            ReplicaStatus(
-                str(replica.id),
-                replica.phase,
-                replica.attempt,
-                replica.node,
-                replica.step,
-                replica.stalled,
-                replica.phase == "waiting" and replica.id.index < job.role_of(replica.id).target,
-            )
-            for replica in job.replicas.values()
-        ),
+        worlds=tuple(_world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or job.is_gang(world)),
+        replicas=tuple(_replica(job, replica) for replica in job.replicas.values()),
         nodes=(
             *(_node(name, node) for name, node in job.nodes.items()),
             *(NodeStatus(name, "expected") for name in job.missing if name not in job.nodes),
         ),
         incidents=dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
         open_incidents=tuple(_incident(incident) for incident in job.open_incidents()),
-        restarts=tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items())),
+        restarts=_restarts(job),
         held_up_by=tuple(held_up_by(job)),
         said=tuple(lately.said),
         time_ns=spent or {},
         goodput=goodput_of(job.graph, spent) if spent is not None else None,
+    )
+
+
+def _restarts(job: JobState) -> tuple[RestartCount, ...]:
+    counts = Counter(
+        (each.role, incident.kind)
+        for incident in job.incidents
+        for each in incident.restarted
+        if each not in incident.stayed
+    )
+    return tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items()))
+
+
+def _replica(job: JobState, replica: Replica) -> ReplicaStatus:
+    has_seat_to_come = replica.phase == "waiting" and replica.id.index < job.role_of(replica.id).target
+    return ReplicaStatus(
+        str(replica.id), replica.phase, replica.attempt, replica.node, replica.step, replica.stalled, has_seat_to_come
     )
 
 
@@ -214,10 +223,6 @@ def _state(job: JobState) -> JobPhase:
     if job.ending is not None:
         return "ending"
     return "running" if any(world.generation for world in job.worlds.values()) else "starting"
-
-
-def _is_gang(job: JobState, world: World) -> bool:
-    return job.roles[world.roles[0]].spec.gang
 
 
 def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:

@@ -1,4 +1,4 @@
-"""Means over seeds, with how sure they are; and the checkpoint interval that theory calls best.
+"""Means over seeds with confidence intervals, and the best checkpoint interval by theory.
 
 Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order
 estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 from flowdist.graph import format_duration
 from flowdist.report.table import table
 
-# Student's t for 95 % on both sides, by degrees of freedom; from the last on, the normal distribution is close enough.
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom; beyond these the normal distribution is close enough.
 T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 T_95 += [2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
 NORMAL_95 = 1.960
 
 
 class Estimate(NamedTuple):
-    """A mean, and half the width of its 95 % confidence interval; None with one value alone."""
+    """Mean, and half the width of its 95 % confidence interval, which is None for a single value."""
 
     mean: float
     half: float | None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of values that are independent of each other: one a seed."""
+    """Return the mean of independent values, one per seed, with its confidence interval."""
     n = len(values)
     mean = math.fsum(values) / n
     if n < 2:
@@ -38,12 +38,17 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def young_ns(checkpoint_ns: float, between_ns: float) -> float:
-    """Time of work between two checkpoints, for so much time between two failures."""
+    """Return the best time of work between two checkpoints by Young's formula, in nanoseconds.
+
+    Args:
+        checkpoint_ns: The time that a checkpoint takes.
+        between_ns: The mean time between failures.
+    """
     return math.sqrt(2 * checkpoint_ns * between_ns)
 
 
 def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
-    """The same, for checkpoints that are not short beside the time between failures."""
+    """Return the same by Daly's formula, which also holds for checkpoints that take long compared to `between_ns`."""
     if checkpoint_ns >= 2 * between_ns:
         return between_ns
     x = checkpoint_ns / (2 * between_ns)
@@ -51,7 +56,7 @@ def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
 
 
 def macro_text(summary: dict[str, Any]) -> str:
-    """For people: what the runs of a macro simulation came to."""
+    """Return the results of the runs of a macro simulation, for people."""
     many = len(summary["runs"])
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items())
     lines = [f"{many} run{'s' * (many != 1)}: {outcomes}", ""]
@@ -63,7 +68,7 @@ def macro_text(summary: dict[str, Any]) -> str:
     lines += ["", "Where the time went, of all replicas", *table(_buckets(summary["time"]))]
     if summary["causes"]:
         shown = [(kind, *_shown("count", *value)) for kind, value in summary["causes"].items()]
-        lines += ["", "Incidents, by cause, a run", *table([heading, *shown])]
+        lines += ["", "Incidents per run, by cause", *table([heading, *shown])]
     reasons = dict.fromkeys(run["reason"] for run in summary["runs"] if run["outcome"] == "failed")
     lines += [f"\nfailed: {reason}" for reason in list(reasons)[:3]]
     lines += ["", *_advice(summary)]

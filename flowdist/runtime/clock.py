@@ -1,4 +1,4 @@
-"""The one clock of the runtime: CLOCK_BOOTTIME goes on while the machine sleeps, so that a lease does too (R19)."""
+"""The only clock of the runtime: CLOCK_BOOTTIME. It also counts while the machine sleeps, as a lease must (R19)."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def boot_ns() -> int:
-    """Nanoseconds since the machine was started."""
+    """Return the nanoseconds since the machine was started."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

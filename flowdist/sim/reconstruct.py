@@ -1,8 +1,8 @@
-"""A record told again: what befell a job as a plan of faults, and how its workers worked as workloads.
+"""A record reconstructed as a simulation: the faults of the job as a plan, and its work as workloads.
 
-The journal of a run holds what came from outside (a worker that failed, a node that was lost, what the operator did)
-and what was decided about it. Only the first is kept here; the simulator lets the second follow anew, under the same
-policies or others. Times are those of the run: machines break when they break, whatever the job is doing.
+The journal of a run holds what came from outside (a worker that failed, a node that was lost, an order of the operator)
+and what was decided about it. Only the first is kept. The simulator lets the second follow anew, under the same
+policies or others. Times are those of the run: machines break when they break, whatever the job does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
@@ -23,42 +22,46 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.replay import Replay
+from flowdist.sim.engine.controller import TAKE_OVER_NS
+from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.engine.simulation import PROOF_NS, TAKE_OVER_NS, Simulation
+from flowdist.sim.simulation import Simulation
 
 
-class Retold(NamedTuple):
-    """What a record says about the world outside the controller.
+class Reconstructed(NamedTuple):
+    """The world outside the controller, as a record shows it.
 
-    `workloads` are by role, measured where the record allows it. `untold` says in words what is not repeated.
-    `arrivals` are when the first agents of the declared nodes called, in nanoseconds; of nodes that never did, none.
+    `arrivals` are the times in ns at which the first agents of the declared nodes connected; nodes that never did are
+    left out. `workloads` are by role, measured where the record allows it. `omitted` says in words what is not
+    repeated.
     """
 
     plan: Plan
     arrivals: dict[NodeName, int]
     workloads: dict[str, WorkloadSpec]
-    untold: tuple[str, ...]
+    omitted: tuple[str, ...]
 
 
-def retold(header: Header, lines: Sequence[Line]) -> Retold:
-    """What befell the job of a record, and how its workers worked.
+def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
+    """Reconstruct the faults and workloads of a record.
 
     Args:
-        header: Of the record; its graph says what the cluster was.
-        lines: The rest, in their order.
+        header: The header of the record; its graph describes the cluster.
+        lines: The other lines, in order.
     """
-    teller = _Teller(header)
+    found = _Reconstruction(header)
     for line in lines:
-        teller.hear(line)
-    teller.end()
-    texts = sorted(teller.faults, key=lambda fault: fault[0])  # of one moment: as they came
-    plan = parse_plan([text for _, text in texts], teller.scales, teller.adds, teller.drains)
+        found.add(line)
+    found.end()
+    texts = sorted(found.faults, key=lambda fault: fault[0])  # stable: faults of one time stay in order
+    plan = parse_plan([text for _, text in texts], found.scales, found.adds, found.drains)
     workloads, unmeasured = measured(header.graph, lines)
-    return Retold(plan, teller.arrivals, workloads, (*teller.untold, *unmeasured))
+    return Reconstructed(plan, found.arrivals, workloads, (*found.omitted, *unmeasured))
 
 
 def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
-    """The simulation, before it runs, with nodes that come up when they did; those it does not have are left out."""
+    """Let the nodes of a simulation that has not run come up at these times in ns; unknown nodes are ignored."""
     for name, at in arrivals.items():
         if name in simulation.nodes:
             simulation.nodes[name].comes_at_ns = at
@@ -66,7 +69,7 @@ def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simu
 
 
 def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> RoleGraph:
-    """The graph with what was measured, for the roles of these names."""
+    """Return the graph with these workloads, by role."""
     roles = tuple(
         msgspec.structs.replace(role, workload=workloads[role.name]) if role.name in workloads else role
         for role in graph.roles
@@ -75,19 +78,19 @@ def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> Role
 
 
 def _at(ns: int) -> str:
-    """A time as the fault grammar writes it; what would be before the start is at the start."""
+    """Return a time as the fault grammar writes it. One before the start becomes the start."""
     return f"{max(0, ns) / SECOND:.6f}".rstrip("0").rstrip(".") + "s"
 
 
-class _Teller:
-    """Goes through a record with a controller beside it, to know which events were causes."""
+class _Reconstruction:
+    """A pass through a record with a controller beside it, which shows what events were causes."""
 
     def __init__(self, header: Header) -> None:
         self._graph = header.graph
-        self._controller = Controller(header.graph, header.known_nodes)
-        self._away: dict[str, tuple[int, str]] = {}  # nodes that are gone: since when, and how it is spelled
+        self._replay = Replay(header)  # of the record only the events count here
+        self._away: dict[str, tuple[int, str]] = {}  # lost nodes: since when, and the fault as it is spelled
         self._failures = 0
-        self._stalled: dict[str, int] = {}  # replicas of which there is no sign: since when
+        self._stalled: dict[str, int] = {}  # stalled replicas: since when
         self._hit: dict[str, int] = {}  # when a fault was carried out, by its target
         self._declared = dict.fromkeys(node.name for node in header.graph.cluster.nodes)
         self._seen: dict[str, int] = {}  # incarnations
@@ -96,26 +99,26 @@ class _Teller:
         self.scales: list[str] = []
         self.adds: list[str] = []
         self.drains: list[str] = []
-        self.untold: list[str] = []
+        self.omitted: list[str] = []
 
-    def hear(self, line: Line) -> None:
+    def add(self, line: Line) -> None:
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
-        job = self._controller.state
+        job = self._replay.job
         if not isinstance(line, Record) or job.outcome is not None:
             return
         before = len(job.incidents), job.ending
         if isinstance(line.event, ev.ReplicaStalled):
             self._stalled[str(line.event.replica)] = line.t_ns - line.event.for_ns
-        self._controller.handle(line.event, line.t_ns)
+        self._replay.hear(line)
         is_cause = (len(job.incidents), job.ending) != before
         for incident in job.incidents[before[0] :]:
             if incident.kind == "hang" and incident.root in self._stalled:
                 since = self._stalled[incident.root]
                 self._fault(since, f"{incident.root}@{_at(since)}:hang")
-        self._tell(line.event, line.t_ns, is_cause)
+        self._note(line.event, line.t_ns, is_cause)
 
-    def _tell(self, event: ev.Event, now: int, is_cause: bool) -> None:
+    def _note(self, event: ev.Event, now: int, is_cause: bool) -> None:
         match event:
             case ev.ReplicaExited(kind=str()):
                 self._failure(event, now, is_cause)
@@ -127,7 +130,7 @@ class _Teller:
             case ev.NodeLeft():
                 self._lose(event.node, now, ":leave")
             case ev.NodePreempted():
-                self._lose(event.node, now, f":preempt={_at(event.notice_ns)}")  # what follows is its doing
+                self._lose(event.node, now, f":preempt={_at(event.notice_ns)}")  # what follows is its effect
             case ev.NodeJoined():
                 self._join(event, now)
             case ev.ScaleRequested():
@@ -137,13 +140,13 @@ class _Teller:
             case ev.ControllerStarted():
                 self._fault(now - TAKE_OVER_NS, f"controller@{_at(now - TAKE_OVER_NS)}")
             case ev.StoreLost():
-                self.untold.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
+                self.omitted.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
             case ev.CancelRequested():
-                self.untold.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
+                self.omitted.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
             case ev.GpuFailed():
                 self._fault(now, f"{event.node}@{_at(now)}:xid={event.xid},{event.gpu}")
             case ev.CordonRequested() | ev.UncordonRequested() | ev.ReplicaUnkillable():
-                self.untold.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
+                self.omitted.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
             case _:
                 pass
 
@@ -151,19 +154,22 @@ class _Teller:
         self.faults.append((max(0, at), text))
 
     def _failure(self, event: ev.ReplicaExited, now: int, is_cause: bool) -> None:
-        """One that only followed another's, in the incident of that, would follow again."""
+        """Note a failure.
+
+        One that only followed another, in the incident of that, would follow again and is left out.
+        """
         hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
         if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
-            self.untold.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
+            self.omitted.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
             return
         if event.kind in ("start_failed", "unready"):
-            self.untold.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
+            self.omitted.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
             return
         how = {"oom": ":oom", "hang": ":hang"}.get(event.kind or "", f":exit={event.exit_code}")
         if event.signal is not None and event.kind == "signal":
             number = signal.Signals[f"SIG{event.signal}"]
             how = "" if number == signal.SIGKILL else f":exit={128 + number}"  # R16
-        # When it happened. Each a little later than the one before: what followed from that one has to be over.
+        # Each a little later than the one before, so that all that follows from that one is over.
         self._failures += 1
         at = now - LATENCY_NS + self._failures * 1000
         self._fault(at, f"{event.replica}@{_at(at)}{how}")
@@ -179,7 +185,7 @@ class _Teller:
             self.arrivals[event.node] = max(0, now - LATENCY_NS)
         gone = self._away.pop(event.node, None)
         if gone is None and before is not None and before < event.incarnation:
-            gone = (now - PROOF_NS, "")  # it lost what it ran, before anybody missed it
+            gone = (now - PROOF_NS, "")  # the agent was restarted before its silence was noticed
         if gone is not None:
             since, how = gone
             self._fault(since, f"{event.node}@{_at(since)}{how}/{_at(max(1000, now - since))}")
@@ -187,13 +193,13 @@ class _Teller:
             self.adds.append(f"{event.node}@{_at(now)}")
 
     def end(self) -> None:
-        """Nodes that never came back."""
+        """Note the nodes that never came back."""
         for node, (since, how) in self._away.items():
             self._fault(since, f"{node}@{_at(since)}{how}")
 
 
 def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, WorkloadSpec], list[str]]:
-    """Workloads of the roles as the record shows them, and what it does not show, in words."""
+    """Return the workloads of the roles as a record shows them, and in words what it does not show."""
     found, missing = {}, []
     records = [line for line in lines if isinstance(line, Record)]
     for role in graph.roles:
@@ -210,7 +216,7 @@ def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, Workloa
 
 
 def _service(role: RoleSpec, records: Sequence[Record]) -> WorkloadSpec:
-    """A service is up when it is ready, or has started where nothing asks for more."""
+    """Return the workload of a service, whose start-up ends when it is ready."""
     begun, took = {}, []
     for line in records:
         for effect in line.effects:
@@ -223,18 +229,18 @@ def _service(role: RoleSpec, records: Sequence[Record]) -> WorkloadSpec:
 
 
 class _Attempts:
-    """What the attempts of one role show: when they were started, how far they were when, what they saved."""
+    """The attempts of one role: their starts, their progress, and what they saved."""
 
     def __init__(self, role: str, records: Sequence[Record]) -> None:
         self.runs: dict[tuple[ReplicaId, int], int] = {}  # when each was started
         self._progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
         self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
-        self._lasted: dict[tuple[ReplicaId, int], int] = {}  # of those that succeeded
-        self._first_suspended: int | None = None  # when the first stayed in place
+        self._lasted: dict[tuple[ReplicaId, int], int] = {}  # how long each attempt took that succeeded
+        self._first_suspended: int | None = None  # when workers first stayed in place
         for line in records:
-            self._hear(role, line)
+            self._add(role, line)
 
-    def _hear(self, role: str, line: Record) -> None:
+    def _add(self, role: str, line: Record) -> None:
         for effect in line.effects:
             if isinstance(effect, StartReplica) and effect.replica.role == role:
                 self.runs.setdefault((effect.replica, effect.attempt), line.t_ns)
@@ -256,12 +262,12 @@ class _Attempts:
 
     @property
     def _reports(self) -> dict[tuple[ReplicaId, int], list[tuple[int, int]]]:
-        """How far they were when: by their progress; where they report none, by the checkpoints that they offered."""
+        """The steps of each attempt with their times: by its progress, or else by its checkpoints."""
         return self._progress or self._saved
 
     @property
     def steps_per_ns(self) -> float:
-        """Over all attempts, from their first report to their last; 0 where there are too few reports."""
+        """The pace over all attempts, from first to last report; 0.0 if there are too few reports."""
         reports = [seen for seen in self._reports.values() if seen[-1][1] > seen[0][1]]
         time = sum(seen[-1][0] - seen[0][0] for seen in reports)
         return sum(seen[-1][1] - seen[0][1] for seen in reports) / time if time else 0.0
@@ -281,34 +287,37 @@ class _Attempts:
             step_ns=step_ns,
             startup_ns=startup,
             checkpoint_every_ns=every,
-            checkpoint_ns=0,  # what it costs is in the time of the steps that were measured
+            checkpoint_ns=0,  # included in the measured time of the steps
             checkpoint_blocks_ns=None,
-            restore_ns=0,  # and this in the time until the first report, with the warm-up
+            restore_ns=0,  # included in the time until the first report, as the warm-up is
             warmup_ns=0,
         )
 
     def _after_the_last(self, step_ns: int) -> int:
-        """Steps that were done after the last checkpoint, of which only the end of the attempt tells."""
+        """Return the steps after the last checkpoint, which only the end of the attempt shows."""
         if self._progress:
             return 0
         ends = [(self.runs[key] + lasted, key) for key, lasted in self._lasted.items() if key in self._saved]
         return max(((end - self._saved[key][-1][0]) // step_ns for end, key in ends), default=0)
 
     def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
-        """Once some stay in place (R6), those who are started afresh go on from what these have in memory."""
+        """Return whether the attempt started from a checkpoint.
+
+        Once some workers stay in place (R6), fresh ones continue from what these have in memory.
+        """
         return key in self.runs and (self._first_suspended is None or self.runs[key] < self._first_suspended)
 
     def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
-        """From the start of an attempt to its first step, which may have been some steps before its first report."""
+        """Return the time from the start of an attempt to its first step, estimated from its first report."""
         begun, (reported, step) = self.runs[key], self._reports[key][0]
         saved = [step for seen in self._saved.values() for when, step in seen if when <= begun]
         before = max(saved, default=0)
-        steps = step - before if self._saved or key[1] == 1 else 1  # who never says what it saved goes on somewhere
+        steps = step - before if self._saved or key[1] == 1 else 1  # the first step is unknown
         took = reported - begun
         return took - steps * step_ns if 0 < steps * step_ns <= took else max(0, took - step_ns)
 
     def _by_loss(self, step_ns: int) -> int | None:
-        """Without a word about checkpoints: who goes back by n steps on average saves every 2n."""
+        """Return the time between checkpoints where none is reported: n lost steps on average mean 2n between two."""
         reached = 0
         lost = []
         for _, seen in sorted(self._progress.items(), key=lambda item: item[1][0]):
@@ -318,7 +327,7 @@ class _Attempts:
         return 2 * round(statistics.mean(lost)) * step_ns if lost else None
 
     def _by_length(self, declared: WorkloadSpec) -> WorkloadSpec:
-        """Nobody knows its steps: it takes as long as it took, and begins anew when it restarts."""
+        """Return a workload without known steps: as long as the attempt took, and from the start after a restart."""
         if not self._lasted:
             return declared
         seconds = max(1, round(statistics.median(self._lasted.values()) / SECOND))

@@ -1,6 +1,7 @@
-"""The test kit: simulate a topology in tests, demand that it recovers, explore; strategies of Hypothesis; the proofs.
+"""Test kit for topologies: simulate one in a test, demand that it recovers, explore what else could happen.
 
-`strategies` needs the extra `flowdist[testing]`; the rest does not.
+The functions below are what users import, and `flowdist.testing.strategies` for Hypothesis, which needs the extra
+`flowdist[testing]`. The kit never touches real processes. Proofs about flowdist itself are in `flowdist.proofs`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _DECLARED = ("always", "eventually", "sometimes")
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: pytest loads this package for its plugin in every run."""
+    """Import a function when it is used: pytest loads this package for its plugin in every run."""
     if name in __all__:
         from flowdist.testing import declare, kit
 

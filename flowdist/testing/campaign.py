@@ -1,9 +1,9 @@
-"""A campaign: many seeds, each with a plan of faults that the topology has to survive; what fails is made small.
+"""Campaign of many seeds, each with a plan of faults that the topology has to survive; failures are shrunk.
 
-Safety is checked after every moment of every run: split brain always, the invariants where something has changed, and
-all of them now and then and at the end; the user's properties after every event. Quiet stretches are computed, where no
-property of the user's looks on. A seed that fails is run again, every step played and everything checked after every
-event, and its plan is shrunk by leaving faults out for as long as it goes on failing. How a run is judged: `judging`.
+Safety is checked after every event: split brain always, the invariants where something has changed (all of them now and
+then, and at the end), and the user's properties. Quiet stretches are fast-forwarded unless a property of the user's has
+to see them. A seed that fails is run again with every step played and everything checked after every event. Then its
+plan is shrunk: faults are left out as long as it fails. `verdicts` judges a run.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from flowdist.graph import HOUR, RoleGraph
 from flowdist.sim.checks.bounds import Bounds
 from flowdist.sim.checks.points import CONTROLLER, DOUBLE, reachable
 from flowdist.sim.checks.properties import Properties
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.nemesis import Nemesis, tolerance_of
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.corpus import Known
 from flowdist.testing.sameness import errors_text, has_models, unlike
@@ -38,26 +38,45 @@ __all__ = ["Failure", "Report", "Rules", "Verdict", "campaign", "horizon", "judg
 MUST_SEE = ("steady", "starting", "in recovery")
 SAVING = "saving"  # only where roles have models
 CHUNK = 20
-COLLECT_AFTER = 50_000  # objects
+COLLECT_AFTER = 50_000  # new objects, between two garbage collections
 NOTHING_DEMANDED, UNBOUNDED = Properties(), Bounds()
 
 
 class Verdict(NamedTuple):
-    """What one seed came to. `hits` counts the faults that hit, by kind and by the phase of the job."""
+    """Result of one seed.
+
+    Attributes:
+        faults: The plan, in the fault grammar.
+        failure: None: the topology survived.
+        hits: Faults that hit something, by kind and by the phase of the job.
+        recoveries: Incidents that ended in a recovery.
+        seen: Points that were reached, built-in ones and the user's.
+        collective: What peers of dead workers did, where the topology does not say.
+    """
 
     seed: int
     faults: tuple[str, ...]
     failure: Failure | None
     hits: dict[tuple[str, str], int]
     recoveries: int
-    seen: tuple[str, ...] = ()  # points, built in or the user's
-    collective: str = ""  # what became of the peers of dead workers, where the topology does not say
+    seen: tuple[str, ...] = ()
+    collective: str = ""
 
 
 class Report(NamedTuple):
-    """Of a whole campaign. `points` says in how many runs each was seen that can be, built in or the user's.
+    """Result of a campaign.
 
-    `stopped` says why it did not go on: what it would have seen is not known.
+    Attributes:
+        seeds: How many seeds were tried.
+        failures: One for each seed that failed.
+        coverage: Faults that hit something, by kind and by the phase of the job.
+        recoveries: Incidents that ended in a recovery.
+        has_models: A role has a model of the user's.
+        points: By point, built in or the user's: in how many runs it was reached.
+        demanded: The user's points.
+        collectives: In how many runs peers of dead workers failed, or hung.
+        stopped: Why the campaign ended early; empty: it did not. A point may be unreached for that reason alone.
+        outdated: Plans of the corpus with nodes, roles or kinds that this topology does not have.
     """
 
     seeds: int
@@ -66,41 +85,41 @@ class Report(NamedTuple):
     recoveries: int
     has_models: bool = False
     points: Mapping[str, int] = MappingProxyType({})
-    demanded: tuple[str, ...] = ()  # the user's
-    collectives: Mapping[str, int] = MappingProxyType({})  # in how many runs peers were made to fail, or to hang
+    demanded: tuple[str, ...] = ()
+    collectives: Mapping[str, int] = MappingProxyType({})
     stopped: str = ""
-    outdated: tuple[Known, ...] = ()  # plans of the corpus that this topology has no nodes, roles or kinds for
+    outdated: tuple[Known, ...] = ()
 
     @property
     def never_seen(self) -> list[str]:
-        """Points of the user's that no run reached: the campaign has not tested what it was to test."""
+        """Points of the user's that no run reached: the campaign has not tested what the user wanted."""
         return [point for point in self.demanded if not self.points.get(point)]
 
     @property
     def never_reached(self) -> list[str]:
-        """Built-in ones."""
+        """Built-in points that no run reached."""
         return [point for point, runs in self.points.items() if not runs and point not in self.demanded]
 
     @property
     def unseen(self) -> list[str]:
-        """Phases that no fault ever hit: a campaign that never saw them has not tested them."""
+        """Phases of the job in which no fault hit: the campaign has not tested them."""
         seen = {phase for (_, phase), count in self.coverage.items() if count}
         must = (*MUST_SEE, SAVING) if self.has_models else MUST_SEE
         return [phase for phase in must if phase not in seen]
 
 
 def horizon(graph: RoleGraph) -> int:
-    """How long the job takes when nothing goes wrong, in ns."""
+    """Return how long the job takes without faults, in ns."""
     return _undisturbed(graph).run(1000 * HOUR).now
 
 
 def _undisturbed(graph: RoleGraph) -> Simulation:
-    """The job when nothing goes wrong, as the seeds are run: quiet stretches computed, what has changed checked."""
+    """Return the simulation of the job without faults, with the checks of the seeds."""
     return Simulation(graph, checks="changed", fast_forward=True)
 
 
 def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
-    """Draw a plan, run it, and make it small if it fails."""
+    """Draw the plan of the seed, run it, and shrink it if it fails."""
     rules, failure = _with_truth(graph, seed, rules)
     if failure is not None:
         return Verdict(seed, (), failure, {}, 0)
@@ -113,7 +132,11 @@ def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
 
 
 def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
-    """A plan that failed before. FaultError when the topology has not what it is about any more."""
+    """Run a plan that failed before.
+
+    Raises:
+        FaultError: if the topology no longer has a node, role or kind of the plan.
+    """
     plan = Plan(tuple(map(parse_fault, known.faults)))
     check_faults(plan, graph)
     rules, failure = _with_truth(graph, known.seed, rules)
@@ -124,7 +147,7 @@ def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
 
 
 def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failure | None]:
-    """Where roles have models, what they do without faults; a failure when they do not get to their end."""
+    """Return the rules, with the run without faults if roles have models, and a failure if that run fails."""
     if not has_models(graph):
         return rules, None
     truth, property, text = judge(graph, NOTHING, seed, rules)
@@ -136,9 +159,12 @@ def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failu
 def _made_small(
     graph: RoleGraph, plan: Plan, seed: int, rules: Rules, collective: str, broken: tuple[str, str]
 ) -> Failure:
-    """With the plan, what becomes of peers goes, too, when it is not needed."""
+    """Shrink the plan of a failure, and drop what peers of dead workers do if the failure does not need it.
+
+    `broken` is the property and the text of the quick run.
+    """
     drawn = with_collective(graph, collective)
-    _, played, _ = judge(drawn, plan, seed, rules)  # what is wrong may be seen earlier
+    _, played, _ = judge(drawn, plan, seed, rules)  # with all checks the violation may be found earlier
     if not played:
         text = f"{broken[1]}; only when quiet stretches are computed"
         return Failure(seed, broken[0], text, specs(plan), schedule=seed, collective=collective)
@@ -159,20 +185,20 @@ def campaign(
     known: Sequence[Known] = (),
     tell: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
-    """Try every seed. The report is the same for any number of jobs.
+    """Try every seed. The report is the same for any number of processes.
 
-    A KeyboardInterrupt ends it with the report of what was tried until then.
+    A KeyboardInterrupt ends the campaign with the report of what was tried until then.
 
     Args:
-        graph: With nodes.
-        seeds: Each is a run.
-        jobs: Processes to use.
-        fail_fast: Stop at the first failure, one of `known` included.
+        graph: The topology, with nodes.
+        seeds: Each is one run.
+        jobs: Number of processes.
+        fail_fast: Stop at the first failure, also at one of `known`.
         strict: An exception of user code is a failure, whatever the topology makes of it.
-        properties: The user's, which hold in every run, and points that some run has to reach.
+        properties: The user's properties, which hold in every run, and points that some run has to reach.
         bounds: What the faults of a run may cost.
-        known: Plans that failed before. They are tried first; the seed of one that fails again is not tried once more.
-        tell: Hears of each seed, in order, and of plans that fail again.
+        known: Plans that failed before. They are tried first. The seed of one that fails again is not tried.
+        tell: Called with the verdict of each seed, in order, and of each known plan that fails again.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
@@ -211,7 +237,7 @@ def campaign(
 
 @dataclass(slots=True)
 class _Tally:
-    """What a campaign has seen so far."""
+    """Counts of a campaign so far."""
 
     points: dict[str, int]
     done: int = 0
@@ -237,7 +263,7 @@ class _Tally:
 def _from_corpus_on(
     graph: RoleGraph, known: Sequence[Known], seeds: Sequence[int], rules: Rules, jobs: int, tally: _Tally
 ) -> Iterator[Verdict]:
-    """First the plans that fail again, then the other seeds."""
+    """Yield the verdicts of known plans that fail again, then those of the other seeds."""
     failed: set[int] = set()
     for one in known:
         try:
@@ -252,7 +278,7 @@ def _from_corpus_on(
 
 
 def _without_faults(result: SimResult) -> Failure | None:
-    """Seed 0, which is nominal, when it does not come to its end by itself."""
+    """Return the failure of the run of seed 0 without faults; None if it succeeded."""
     if result.violation is not None:
         return Failure(0, result.violation.property, f"without any fault: {result.violation}", ())
     if result.job.outcome == "succeeded":
@@ -264,7 +290,7 @@ def _without_faults(result: SimResult) -> Failure | None:
 
 
 def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
-    """Points that plans within the declared tolerance can bring about."""
+    """Return the built-in points that plans within the declared tolerance can reach."""
     tolerance = tolerance_of(graph)
     bears = sum(tolerance.budgets.values()) + tolerance.nodes
     points = reachable(graph, has_spare=has_spare)
@@ -272,7 +298,7 @@ def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
 
 
 def _unsteady(graph: RoleGraph, seed: int) -> Failure | None:
-    """User code that does not do the same twice: nothing that is found with it could be seen again."""
+    """Return a failure if user code does not do the same twice: nothing that it shows could be replayed."""
     text = unlike(*(Simulation(graph, seed=seed).run(1000 * HOUR) for _ in range(2)))
     return Failure(seed, "determinism", text, ()) if text else None
 
@@ -282,7 +308,7 @@ def _verdicts(graph: RoleGraph, seeds: list[int], rules: Rules, jobs: int) -> It
         with _rare_collections():
             yield from (try_seed(graph, seed, rules) for seed in seeds)
         return
-    # Forked, so that the user's functions need not be importable by name: the processes have them.
+    # Forked processes have the user's functions already. Others would have to import them by name.
     context = get_context("fork")
     enough = context.Event()
     with ProcessPoolExecutor(jobs, context, _take_over, (graph, rules, enough)) as pool:
@@ -297,11 +323,11 @@ def _verdicts(graph: RoleGraph, seeds: list[int], rules: Rules, jobs: int) -> It
                 future.cancel()
 
 
-_CAMPAIGN: list[tuple[RoleGraph, Rules, Any]] = []  # of this process, which was forked for it
+_CAMPAIGN: list[tuple[RoleGraph, Rules, Any]] = []  # of a process that was forked for a campaign
 
 
 def _take_over(graph: RoleGraph, rules: Rules, enough: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a group: the one who asked tells the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent sets `enough`
     _CAMPAIGN[:] = [(graph, rules, enough)]
 
 
@@ -313,7 +339,7 @@ def _try_all(seeds: list[int]) -> list[Verdict]:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Nearly all that a run makes is needed up to its end: looking for garbage all the time finds none."""
+    """Collect garbage rarely: nearly all objects of a run live up to its end, so frequent collections find none."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *before[1:])
     try:
@@ -323,9 +349,9 @@ def _rare_collections() -> Iterator[None]:
 
 
 def replay_command(target: str, options: Iterable[str], failure: Failure) -> str:
-    """The one line that shows the failure again."""
+    """Return the command line that replays the failure."""
     words = ["flowdist", "simulate", *([target] if target else []), *options]
-    if failure.property == "determinism":  # a single run has nothing to be compared with
+    if failure.property == "determinism":  # a single run has no other to be compared with
         return shlex.join([*words, "--seeds", str(failure.seed)])
     words += ["--seed", str(failure.seed)]
     words += ["--schedule", str(failure.schedule)] if failure.schedule else []

@@ -1,6 +1,6 @@
-"""Failures of former campaigns, kept in a file: each with its seed and the shortest plan of faults that showed it.
+"""Corpus of a campaign: a file of failures, each with its seed and the shortest plan of faults that showed it.
 
-The plan is tried as well as the seed: of a topology that was changed the seed draws another plan.
+The plan is tried as well as the seed, because in a changed topology the seed draws another plan.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from flowdist.errors import FlowdistError
 from flowdist.testing.deduplication import likeness
 from flowdist.testing.verdicts import Failure
 
-ALIKE_MAX = 10  # one bug can make most seeds fail, and each that is kept is tried first the next time
+ALIKE_MAX = 10  # one bug can make most seeds fail, and each kept failure costs a run in every later campaign
 
 
 class Known(NamedTuple):
-    """One line of the file. `collective`: what became of the peers of dead workers, where the topology does not say."""
+    """One failure in the file. `collective` is what peers of dead workers did, where the topology does not say."""
 
     seed: int
     faults: tuple[str, ...]
@@ -27,17 +27,17 @@ class Known(NamedTuple):
 
 
 class Corpus:
-    """JSON lines, in the order in which they were found."""
+    """File of failures as JSON lines, in the order in which they were found."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._alike: dict[tuple[str, str], dict[tuple[int, tuple[str, ...]], None]] = {}
 
     def open(self) -> list[Known]:
-        """What is known, when it is certain that what is found can be kept.
+        """Return the failures in the file, after a check that new ones can be written to it.
 
         Raises:
-            FlowdistError: for a file that cannot be read or written, or that is something else.
+            FlowdistError: if the file cannot be read or written, or is not a corpus.
         """
         was_there = self._path.exists()
         try:
@@ -57,16 +57,16 @@ class Corpus:
         return known
 
     def known(self) -> list[Known]:
-        """Oldest first; a line that cannot be read tells of no failure."""
+        """Return the failures in the file, oldest first. A line that cannot be read is skipped."""
         lines = self._path.read_text().splitlines() if self._path.is_file() else []
         return [known for known in map(_read, lines) if known is not None]
 
     def seeds(self) -> list[int]:
-        """Each once, oldest first."""
+        """Return the seeds in the file, each once, oldest first."""
         return list(dict.fromkeys(known.seed for known in self.known()))
 
     def keep(self, failures: Iterable[Failure]) -> None:
-        """Those that are new; of those that are alike, and that this corpus was told of, the first ten."""
+        """Append the failures that are new; of failures that are alike `ALIKE_MAX` at most, over all calls."""
         before = {(known.seed, known.faults) for known in self.known()}
         new = []
         for failure in failures:

@@ -1,4 +1,4 @@
-"""Properties as a user writes them, in a test or in a file of their own beside the topology.
+"""Declarations of properties, in a test or in a file of their own beside the topology:
 
 # topology_properties.py
 from flowdist.testing import always, eventually, sometimes
@@ -36,10 +36,11 @@ SUFFIX = "_properties.py"
 
 
 def always(check: Check) -> Always:
-    """A property that holds after every event.
+    """Declare a property that holds after every event.
 
     Args:
-        check: Given the job's state (`flowdist.control.job.state.JobState`); False, or an AssertionError, breaks it.
+        check: Called with the state of the job (`flowdist.control.job.state.JobState`). It breaks the property if it
+            returns False or raises an AssertionError.
     """
     return Always(name_of(check), check)
 
@@ -53,14 +54,14 @@ def eventually(check: None = None, *, within: str) -> Callable[[Check], Eventual
 
 
 def eventually(check: Check | None = None, *, within: str) -> Eventually | Callable[[Check], Eventually]:
-    """A property that comes back: after every moment at which it is not true it is again, and at the end it is.
+    """Declare a property that comes back: whenever it is not true, it is again in time, and it is true at the end.
 
     Args:
-        check: Given the state of the job; true where it holds. Without it, a decorator.
-        within: The longest that it may take, in virtual time: `"2m"`. It counts from the start of the job, too.
+        check: Called with the state of the job; true where the property holds. Without it, a decorator is returned.
+        within: The longest that it may take, in virtual time: `"2m"`. The start of the job counts as such a moment.
 
     Raises:
-        FlowdistError: where `within` is no duration.
+        FlowdistError: if `within` is not a duration.
     """
     try:
         within_ns = parse_duration(within)
@@ -86,11 +87,11 @@ def sometimes(name: str, check: None = None) -> Callable[[Check], Sometimes]: ..
 
 
 def sometimes(name: str | Check, check: Check | None = None) -> Sometimes | Callable[[Check], Sometimes]:
-    """A point that some run of a campaign has to reach: a campaign that never did has not tested it.
+    """Declare a point that some run of a campaign has to reach: a campaign that never did has not tested it.
 
     Args:
-        name: Under which it is listed; or the check itself, whose name it is then.
-        check: Given the state of the job; true where the point is reached. Without it, a decorator.
+        name: The name in reports; or the check itself, whose name is used.
+        check: Called with the state of the job; true where the point is reached. Without it, a decorator is returned.
     """
     if not isinstance(name, str):
         return Sometimes(name_of(name), name)
@@ -98,17 +99,17 @@ def sometimes(name: str | Check, check: Check | None = None) -> Sometimes | Call
 
 
 def side_file(topology: str | Path) -> Path | None:
-    """`job_properties.py` beside `job.py`, where there is one."""
+    """Return the path of `job_properties.py` beside `job.py`; None if there is no such file."""
     path = Path(str(topology).partition(":")[0])
     side = path.with_name(path.stem + SUFFIX) if path.name else path
     return side if side.is_file() else None
 
 
 def load_properties(path: Path) -> Properties:
-    """What the file declares.
+    """Import a file of properties, and return what it declares.
 
     Raises:
-        FlowdistError: with the line at which it cannot be imported; where it declares nothing, or one name twice.
+        FlowdistError: with the line at which it cannot be imported; or if it declares nothing, or a name twice.
     """
     if not path.is_file():
         raise FlowdistError(f"no file of properties {str(path)!r}", help="name a Python file: --properties props.py")
@@ -127,7 +128,7 @@ def load_properties(path: Path) -> Properties:
 
 
 def refuse_doubles(properties: Properties, where: str = "") -> None:
-    """FlowdistError for two properties of one name, and for a point that has the name of a built-in one."""
+    """Raise FlowdistError for two properties of one name, and for a point with the name of a built-in one."""
     names = Counter(rule.name for rules in properties for rule in rules)
     for name, count in names.items():
         if count > 1:

@@ -1,4 +1,4 @@
-"""Failures that are alike: one bug makes many seeds fail, and is to be read once."""
+"""Deduplication of failures: one bug makes many seeds fail, and a report shows it once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flowdist.testing.verdicts import Failure
 
 _DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|us|ns|s|m|h|d))+\b")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-_AFTERWARDS = re.compile(r"; (?:waiting for|resumed: ).*")  # another in each seed
+_AFTERWARDS = re.compile(r"; (?:waiting for|resumed: ).*")  # differs from seed to seed
 
 
 class Kind(NamedTuple):
-    """The one that is easiest to understand, and the seeds of all of them, in order."""
+    """Failures that are alike: the one with the fewest faults, and the seeds of all of them in order."""
 
     shown: Failure
     seeds: tuple[int, ...]
 
 
 def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
-    """In the order in which the first of each was found. What is alike says the same but for times and numbers."""
+    """Group failures that say the same but for times and numbers, in the order in which each group was first found."""
     found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         found.setdefault(likeness(failure), []).append(failure)
@@ -29,12 +29,12 @@ def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
 
 
 def likeness(failure: Failure) -> tuple[str, str]:
-    """The same for those that are alike."""
+    """Return a key that is equal for failures that are alike."""
     return failure.property, _pattern(failure)
 
 
 def _pattern(failure: Failure) -> str:
-    """Of user code that raised, the place in it says more than whose budget was used up by it."""
+    """Return the text without times and numbers. For user code that raised it is the place in the code instead."""
     where = re.search(r"user code raised in .*, at (.*)$", failure.text)
     if where is not None:
         return where[1]
@@ -46,7 +46,7 @@ def _size(failure: Failure) -> tuple[int, int]:
 
 
 def seeds_text(shown: Failure, seeds: tuple[int, ...], most: int = 8) -> str:
-    """`seed 2, and 81 alike: 3, 4, 6, ...`"""
+    """Return words such as `seed 2, and 81 alike (3, 4, 6, ...)`."""
     others = [seed for seed in seeds if seed != shown.seed]
     if not others:
         return f"seed {shown.seed}"

@@ -1,4 +1,4 @@
-"""What a test of one's own topology says: simulate it, demand that it recovers, explore what else could happen.
+"""Functions for tests of a topology: simulate it, demand that it recovers, explore what else could happen.
 
     from flowdist.testing import assert_recovers, explore, simulate
 
@@ -8,7 +8,8 @@
     def test_whatever_the_topology_promises_to_survive():
         explore("topology.py", seeds=200)
 
-Topologies are files, Topology objects or compiled graphs. No torch, no processes, and no clock but the simulated one.
+Topologies are files, Topology objects or compiled graphs. Nothing runs but the simulator: no torch, no processes, no
+real time.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded, load_topology
-from flowdist.dsl.topology import Topology
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
-from flowdist.sim.engine.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus
@@ -38,12 +39,13 @@ from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypot
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced
 
+KINDS_SHOWN = 5  # failures that are not alike, in the message of `explore`
 Given = ParamSpec("Given")
 T = TypeVar("T")
 
 
 def _in_words(function: Callable[Given, T]) -> Callable[Given, T]:
-    """What is wrong with what was asked is told where it was asked, without the places in here where it was found."""
+    """Wrap a function of the kit so that its FlowdistError points to the caller, without the frames of the kit."""
 
     @functools.wraps(function)
     def asked(*args: Given.args, **options: Given.kwargs) -> T:
@@ -59,7 +61,11 @@ def _in_words(function: Callable[Given, T]) -> Callable[Given, T]:
 
 @_in_words
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
-    """The compiled topology, with nodes.
+    """Return the compiled topology, with nodes.
+
+    Args:
+        topology: A file, a Topology, or a compiled graph.
+        params: Parameters of a topology file that is a function.
 
     Raises:
         TopologyProblems: with every problem of the topology.
@@ -89,28 +95,32 @@ def simulate(
     sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
     properties: str | Path | None = None,
 ) -> SimResult:
-    """One run in virtual time.
+    """Simulate one run of the topology in virtual time.
 
     Args:
-        faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`; or plans of them.
-        seed: 0 is nominal; others spread start-up times.
-        schedule: In which order things happen that happen at the same time: another one for each number.
-        collective: What becomes of the peers of a worker that dies, where `workload=` does not say: see `Workload`.
-        until: When to stop the clock, such as `"2h"`.
-        scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`; one, or several.
-        params: Of a topology file that is a function.
-        always: Called with the state of the job after every event; False, or an AssertionError, is a violation.
-        eventually: What `flowdist.testing.eventually` made: true again within its time, and at the end.
-        sometimes: Points to look for: what `flowdist.testing.sometimes` made, or functions by name. Those that were
+        topology: A file, a Topology, or a compiled graph.
+        faults: Texts in the fault grammar, `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`, or plans.
+        seed: Draws start-up times. With 0 they are nominal.
+        schedule: Orders events of the same time, each number in another way.
+        collective: What the peers of a dead worker do, where `workload=` does not say: see `Workload`.
+        until: When the clock stops, such as `"2h"`. None: at the end of the job.
+        scale: Orders to scale as on the command line, one or several: `"trainer=4@60s"`.
+        add: Nodes that join: `"node5@90s"`.
+        drain: Orders to drain: `"node1@2m"`.
+        params: Parameters of a topology file that is a function.
+        always: Properties that are called with the state of the job after every event. False, or an AssertionError,
+            is a violation.
+        eventually: Properties made by `flowdist.testing.eventually`: true again within their time, and at the end.
+        sometimes: Points to look for: made by `flowdist.testing.sometimes`, or functions by name. Those that were
             reached are in `result.seen`, beside the built-in ones.
-        properties: A file of more of them; else `x_properties.py` beside `x.py`, where there is one.
+        properties: A file with more of all three; None: `x_properties.py` beside `x.py`, if it exists.
 
     Returns:
         The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`, `seen`.
 
     Raises:
-        FaultError: for a fault that cannot be read, or has no target.
-        FlowdistError: for properties that cannot be read, or raise an exception.
+        FaultError: for a fault that cannot be read, or that has no target in this topology.
+        FlowdistError: for properties that cannot be read, or that raise an exception.
     """
     compiled = graph_of(topology, params)
     graph = with_collective(compiled, collective or "")
@@ -133,7 +143,7 @@ def _joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
-    """By the test, and by the file that is named or stands beside the topology."""
+    """Return the properties of the test, and those of the file that is named or stands beside the topology."""
     if file is None and isinstance(topology, str | Path):
         file = side_file(topology)
     demanded = load_properties(Path(file)).and_also(given) if file is not None else given
@@ -152,21 +162,26 @@ def assert_recovers(
     same_state: bool = False,
     **options: Any,
 ) -> SimResult:
-    """The job succeeds, every fault fires, and what it costs stays within bounds.
+    """Simulate one run, and demand that the job succeeds, every fault fires, and the cost stays within bounds.
 
     Args:
-        within: Each incident's worlds step again after so long at most: `"30s"`.
-        lost_work: Of any world, at most.
-        goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
-        charged: How many incidents the budgets of these roles were charged for, exactly.
-        same_state: What the models of its roles did is what they do without faults: see `assert_same_result`.
-        options: As of `simulate`; what is given as `sometimes` has to be reached.
+        topology: A file, a Topology, or a compiled graph.
+        faults: As of `simulate`.
+        within: The worlds of each incident step again after so long at most: `"30s"`.
+        lost_work: The longest work of any world that may have to be done again: `"1m"`.
+        goodput: The least productive share of the time of the replicas of tasks, from 0 to 1.
+        charged: By role: how many incidents its budgets are charged for, exactly.
+        same_state: The models of the roles do what they do without faults: see `assert_same_result`.
+        options: As of `simulate`. Points given as `sometimes` have to be reached.
+
+    Returns:
+        The result, as of `simulate`.
 
     Raises:
-        AssertionError: with all that is not so, and the command that shows it again.
-        FlowdistError: as of `simulate`, and for a role in `charged` that is not there.
+        AssertionError: with all demands that are not met, and the command that replays the run.
+        FlowdistError: as of `simulate`, and for a role in `charged` that the job does not have.
     """
-    __tracebackhide__ = True  # of pytest: what is not so says more than where that was noticed
+    __tracebackhide__ = True  # of pytest: the message says more than the frames of the kit
     result = simulate(topology, *faults, **options)
     for role in charged or {}:
         if role not in result.job.roles:
@@ -182,7 +197,7 @@ def assert_recovers(
     if same_state and not wrong:
         wrong += _changed(topology, result, options)
     wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
-    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # a file's are for campaigns
+    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # points of a file are for campaigns
     wrong += [f"never seen: {point.name}" for point in points if point.name not in result.seen]
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:
@@ -195,18 +210,22 @@ def assert_recovers(
 
 
 def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> SimResult:
-    """Resume logic is right: after these faults all is as it is without them.
+    """Demand that resume logic is right: after these faults the result is the same as without them.
 
-    Compared is what the models of the roles (`simulate=`) did, with a run of the same seed and without faults: each
-    sample was used as often in the history that counts, rank 0 has logged the same in every step, and the states of all
-    at the end are the same.
+    What the models of the roles (`simulate=`) did is compared with a run of the same seed without faults. In the
+    history that counts each sample was used as often, rank 0 has logged the same in every step, and the states at the
+    end are the same.
 
     Args:
-        faults: In the fault grammar; each has to fire.
+        topology: A file, a Topology, or a compiled graph.
+        faults: As of `simulate`. Each has to fire.
         options: As of `simulate`.
 
+    Returns:
+        The result of the run with faults, as of `simulate`.
+
     Raises:
-        AssertionError: with the first difference, and the command that shows it again; also when the job does not
+        AssertionError: with the first difference, and the command that replays the run; also if the job does not
             succeed, or no role has a model.
     """
     __tracebackhide__ = True
@@ -226,10 +245,12 @@ def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, opt
 
 
 def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> None:
-    """User code does the same when it runs again: no clock, no randomness but `ctx.random`.
+    """Demand that user code does the same when it runs again: it reads no clock, and no randomness but `ctx.random`.
 
     Args:
-        faults, options: As of `simulate`.
+        topology: A file, a Topology, or a compiled graph.
+        faults: As of `simulate`.
+        options: As of `simulate`.
 
     Raises:
         AssertionError: with the first step that differs.
@@ -258,57 +279,68 @@ def explore(
     cover: bool = False,
     corpus: str | Path | None = None,
 ) -> Report:
-    """Whatever the topology promises to survive, seed by seed; where roles have models, with the result it has anyway.
+    """Draw a plan of faults that the topology promises to survive for each seed, and demand that it does.
+
+    The models of roles have to give the result that they give without faults.
 
     Args:
-        seeds: How many, from 1; or which.
-        jobs: Processes to use.
+        topology: A file, a Topology, or a compiled graph.
+        seeds: The number of seeds, from 1 on; or the seeds.
+        jobs: Number of processes.
+        params: Parameters of a topology file that is a function.
         strict: An exception of user code is a failure, whatever the topology makes of it.
-        params: Of a topology file that is a function.
-        always, eventually, sometimes, properties: As of `simulate`. Each point has to be reached by some run.
-        recovers_within: In every run the worlds of each incident step again after so long at most.
-        lost_work: Of any world of any run, at most.
-        goodput: In every run at least this share of the time of the replicas of tasks is productive, 0 to 1.
-        cover: The built-in points that faults can bring about in this topology have to be reached, too.
-        corpus: A file that keeps what fails; what failed before is tried first, the seed and the plan.
+        always, eventually, properties: As of `simulate`.
+        sometimes: As of `simulate`. Each point has to be reached by some run.
+        recovers_within: In every run the worlds of each incident step again after so long at most: `"1m"`.
+        lost_work: The longest work of any world in any run that may have to be done again: `"5m"`.
+        goodput: The least productive share of the time of the replicas of tasks in any run, from 0 to 1.
+        cover: The built-in points that faults can reach in this topology have to be reached as well.
+        corpus: A file that keeps failures. Those in it are tried first, both the seed and the plan.
 
     Returns:
-        The report: `coverage` (faults by kind and phase), `points` (in how many runs each was seen), `recoveries`.
+        The report: `coverage` (faults by kind and phase), `points` (in how many runs each was reached), `recoveries`.
 
     Raises:
-        AssertionError: with the shortest plan of faults of each failure and the command that shows it again, or with
-            the points that no run reached.
+        AssertionError: with the shortest plan of faults of each failure and the command that replays it, or with the
+            points that no run reached.
         FlowdistError: for bounds, properties or a corpus that cannot be read.
     """
     __tracebackhide__ = True
-    chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     bounds = bounds_of(recovers_within, lost_work, goodput)
     kept = Corpus(Path(corpus)) if corpus is not None else None
     known = kept.open() if kept is not None else []
-    chosen = list(dict.fromkeys([*(one.seed for one in known), *chosen]))
-    asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds, "known": known}
-    report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
+    asked_for = range(1, seeds + 1) if isinstance(seeds, int) else seeds
+    chosen = list(dict.fromkeys([*(one.seed for one in known), *asked_for]))
+    asked: dict[str, Any] = {"jobs": jobs, "strict": strict, "properties": demanded, "bounds": bounds, "known": known}
+    report = campaign(graph_of(topology, params), chosen, **asked)
     if kept is not None:
         kept.keep(report.failures)
-    more = bound_words(recovers_within, lost_work, goodput)
-    lines: list[str] = []
     if report.stopped == "interrupted":
         raise KeyboardInterrupt
-    kinds = kinds_of(report.failures)
-    for failure, alike in kinds[:5]:
-        lines += [f"{seeds_text(failure, alike)}: {failure.property}: {failure.text}"]
-        lines += [f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}"]
-        lines += [f"  {failure.divergence}"] if failure.divergence else []
-        words = [*words_of({"params": params, "properties": properties}), *more]
-        if isinstance(topology, str | Path):
-            lines += [f"  again: {replay_command(str(topology), words, failure)}"]
-    if lines:
-        more_kinds = [f"... and {len(kinds) - 5} kinds of failures more"] if len(kinds) > 5 else []
-        lines = [f"{len(report.failures)} of {report.seeds} seeds fail", *lines, *more_kinds]
-    missed = [] if report.stopped else report.never_seen + (report.never_reached if cover else [])
-    if missed:
-        lines += [f"never seen in {report.seeds} seeds: {', '.join(missed)}"]
+    named = {"params": params, "properties": properties}
+    words = [*words_of(named), *bound_words(recovers_within, lost_work, goodput)]
+    lines = [*_failure_lines(topology, report, words), *_missed_lines(report, cover=cover)]
     if lines:
         raise AssertionError("\n".join(lines))
     return report
+
+
+def _failure_lines(topology: object, report: Report, words: Sequence[str]) -> list[str]:
+    """Return the lines about the failures of a campaign, and about the first kinds the command that replays one."""
+    kinds = kinds_of(report.failures)
+    lines = [f"{len(report.failures)} of {report.seeds} seeds fail"] if kinds else []
+    for failure, alike in kinds[:KINDS_SHOWN]:
+        lines += [f"{seeds_text(failure, alike)}: {failure.property}: {failure.text}"]
+        lines += [f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}"]
+        lines += [f"  {failure.divergence}"] if failure.divergence else []
+        if isinstance(topology, str | Path):
+            lines += [f"  again: {replay_command(str(topology), words, failure)}"]
+    more = len(kinds) - KINDS_SHOWN
+    return [*lines, f"... and {more} kinds of failures more"] if more > 0 else lines
+
+
+def _missed_lines(report: Report, *, cover: bool) -> list[str]:
+    """Return a line with the points that no run reached: the user's, and with `cover` the built-in ones."""
+    missed = [] if report.stopped else report.never_seen + (report.never_reached if cover else [])
+    return [f"never seen in {report.seeds} seeds: {', '.join(missed)}"] if missed else []

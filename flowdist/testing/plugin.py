@@ -1,6 +1,6 @@
-"""The pytest plugin: a `simulate` fixture whose seed is the command line's, and a line that shows a failure again.
+"""Plugin of pytest: a `simulate` fixture with the seed of the command line, and commands that replay a failed test.
 
-Loaded by pytest where flowdist is installed; the simulator is imported only by tests that use it.
+Pytest loads it wherever flowdist is installed, so the simulator is imported only by tests that use it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """`simulate("topology.py", "node1@5m")`, as `flowdist.testing.simulate`, with the seed of --flowdist-seed."""
+    """Function `flowdist.testing.simulate`, with the seed of --flowdist-seed: `simulate("topology.py", "node1@5m")`."""
     from flowdist.testing.kit import simulate as run
     from flowdist.testing.repro_command import is_hypothesis_at_work, replay_lines
 
@@ -30,7 +30,7 @@ def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     def simulate_with_seed(topology: Any, *faults: Any, **options: Any) -> Any:
         __tracebackhide__ = True
         options.setdefault("seed", request.config.getoption("--flowdist-seed"))
-        if not is_hypothesis_at_work():  # else its report has the one of the example that it made small
+        if not is_hypothesis_at_work():  # else its report shows the command of the smallest example
             calls.extend(line.removeprefix("again: ") for line in replay_lines(topology, faults, options))
         return run(topology, *faults, **options)
 

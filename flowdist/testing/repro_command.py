@@ -1,4 +1,4 @@
-"""The command that shows a run again: for reports of tests, and in the examples that Hypothesis has made small."""
+"""Command that replays a run, for reports of tests and for the smallest example of Hypothesis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.engine.simulation import with_nodes
+from flowdist.sim.simulation import with_nodes
 from flowdist.testing.campaign import Failure, replay_command
 
 TITLE = "see it again: "
@@ -21,11 +21,13 @@ TITLE = "see it again: "
 def replay_lines(
     topology: object, faults: Sequence[str | Plan], options: Mapping[str, Any], more: Sequence[str] = ()
 ) -> list[str]:
-    """The command that shows a run of a topology file again.
+    """Return a line with the command that replays a run of a topology file; no line for a topology without a file.
 
     Args:
-        faults, options: As of `simulate`.
-        more: Words of the command line.
+        topology: As of `simulate`.
+        faults: As of `simulate`.
+        options: As of `simulate`.
+        more: Further words of the command line.
     """
     if not isinstance(topology, str | Path):
         return []
@@ -47,7 +49,7 @@ def replay_lines(
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Of a command line, for options of `simulate`."""
+    """Return the words of the command line for options of `simulate`."""
     words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
     for flag in ("scale", "add", "drain"):
         words += [word for value in as_texts(options.get(flag, ())) for word in (f"--{flag}", value)]
@@ -56,7 +58,7 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def as_texts(given: str | Sequence[str]) -> tuple[str, ...]:
-    """One text is meant as one, and not as its letters."""
+    """Return a sequence of texts; a single text is one, not its letters."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -66,7 +68,7 @@ def bound_words(recovers_within: str | None, lost_work: str | None, goodput: flo
 
 
 def is_hypothesis_at_work() -> bool:
-    """The example that is tried now is one of many: only the last one is to be told of."""
+    """Return whether a Hypothesis test runs: of its many examples only the smallest is reported."""
     hypothesis = sys.modules.get("hypothesis")
     return hypothesis is not None and bool(hypothesis.currently_in_test_context())
 
@@ -74,9 +76,9 @@ def is_hypothesis_at_work() -> bool:
 def note_for_hypothesis(
     topology: object, graph: RoleGraph, faults: Sequence[str | Plan], options: Mapping[str, Any]
 ) -> None:
-    """Inside a test of Hypothesis the command stands in the report of the example that it has made small.
+    """Inside a Hypothesis test, add the command to the report of the smallest example.
 
-    A graph is known by the file that it was compiled from, if it says the same today, without parameters.
+    A compiled graph is named by its source file, if compiling that file without parameters still gives the same graph.
     """
     if not is_hypothesis_at_work():
         return
@@ -90,7 +92,7 @@ def note_for_hypothesis(
 def _compiled(source: str) -> RoleGraph | None:
     try:
         return with_nodes(load_topology(source, {}, (), None).graph)
-    except FlowdistError:  # it needs parameters, or is written anew by now
+    except FlowdistError:  # the file needs parameters, or has changed
         return None
 
 

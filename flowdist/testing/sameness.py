@@ -1,7 +1,7 @@
-"""Whether faults have changed anything: a run of user code beside the run of the same seed without faults.
+"""Comparison of two runs of user code: with faults, and of the same seed without faults.
 
-Compared is the history that counts, step by step: each sample is used as often as without faults, what rank 0 logs is
-the same; and at the end so is the state. The first difference is told, with what the generation resumed from.
+In the history that counts each sample is used as often, rank 0 logs the same in every step, and the state at the end
+is the same. The first difference is reported, with the steps that the generations resumed from.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import Counter
 from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.sim.user_code.answers import same
 from flowdist.sim.user_code.played import Played, PlayedStep
 
-SHOWN_MAX = 80  # letters of a value
+SHOWN_MAX = 80  # characters of a value in a message
 
 
 class Broken(NamedTuple):
-    """A property that does not hold, and how that shows."""
+    """Property that does not hold, and what is wrong in words."""
 
     property: str
     text: str
@@ -29,7 +29,12 @@ def has_models(graph: RoleGraph) -> bool:
 
 
 def difference(truth: SimResult, result: SimResult) -> Broken | None:
-    """Of two runs that both succeeded; `truth` is the one without faults."""
+    """Return the first difference of two runs that succeeded; None if there is none.
+
+    Args:
+        truth: The run without faults.
+        result: The run with faults.
+    """
     for world in truth.played.steps:
         text = _steps(world, truth.played, result.played)
         if text:
@@ -96,7 +101,7 @@ def _ends(truth: Played, played: Played) -> str:
 
 
 def _resumed(world: str, played: Played) -> str:
-    """Where each generation began."""
+    """Return the steps from which the last generations of the world resumed, in words."""
     found = [f"generation {r.generation} from step {r.step}" for r in played.resumed.get(world, [])]
     return f"resumed: {', '.join(found[-4:])}" if found else "it never resumed"
 
@@ -107,7 +112,7 @@ def _shown(value: object) -> str:
 
 
 def errors_text(played: Played) -> str:
-    """What user code raised last, in words; empty when it raised nothing."""
+    """Return the last exception of user code in words; empty if there was none."""
     if not played.errors:
         return ""
     last = played.errors[-1]
@@ -120,9 +125,9 @@ def _alike(step: PlayedStep, other: PlayedStep) -> bool:
 
 
 def unlike(first: SimResult, second: SimResult) -> str:
-    """How two runs of the same seed and plan differ: by user code that reads a clock, or draws from a stream of others.
+    """Return how two runs of the same seed and plan differ, in words; empty if they do not.
 
-    Empty when they do not.
+    They differ if user code reads a clock, or draws random numbers that are not `ctx.random`'s.
     """
     for world, steps in first.played.steps.items():
         for number, step in steps.items():

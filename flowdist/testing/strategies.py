@@ -1,4 +1,4 @@
-"""What Hypothesis draws: topologies, and what befalls them. All of it shrinks towards few roles, faults and moves.
+"""Hypothesis strategies for topologies, plans of faults and schedules. All shrink towards few roles, faults and orders.
 
 For users: `topologies()`, `fault_plans(topology)`, `schedules(topology)`. What is drawn is plain data: Hypothesis alone
 searches and shrinks, and a case that fails is the same case in every run.
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from flowdist.dsl.topology import Topology
+from flowdist.dsl import Topology
 from flowdist.faults.grammar import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
@@ -36,7 +36,7 @@ from flowdist.graph import (
     Rule,
     WorkloadSpec,
 )
-from flowdist.graph.model import GateCondition
+from flowdist.graph.roles import GateCondition
 from flowdist.testing.kit import graph_of
 from flowdist.testing.tracing import untraced
 
@@ -46,13 +46,13 @@ FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
 BRISK = WorkloadSpec(
     steps=40, step_ns=SECOND, startup_ns=2 * SECOND, checkpoint_every_ns=15 * SECOND, checkpoint_ns=SECOND
 )
-STAYING = msgspec.structs.replace(BRISK, rejoin_ns=200 * MS)  # its workers stay in place
+STAYING = msgspec.structs.replace(BRISK, rejoin_ns=200 * MS)  # its workers stay in place between generations
 LOADS = (BRISK, STAYING, *(msgspec.structs.replace(BRISK, collective=how) for how in COLLECTIVES))
 
 
 @st.composite
 def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
-    """A restart policy of a gang; None in one of four."""
+    """Draw a restart policy of a gang, or in one of four cases None."""
     if draw(st.booleans()) and draw(st.booleans()):
         return None
     actions = ["restart", "fail", "ignore"] if may_ignore else ["restart", "fail"]
@@ -72,7 +72,7 @@ def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
 
 @st.composite
 def placements(draw: st.DrawFn, others: list[str]) -> Placement:
-    """One of four is near, or apart from, a role before it."""
+    """Draw a placement. In one of four cases it is near, or apart from, an earlier role."""
     if draw(st.integers(0, 3)):
         return Placement(draw(st.sampled_from(["spread", "pack"])))
     names = st.lists(st.sampled_from(others), max_size=1) if others else st.just([])
@@ -84,7 +84,7 @@ _RESOURCES = st.sampled_from([Resources(gpu=1), Resources(gpu=1), Resources(gpu=
 
 @st.composite
 def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) -> RoleSpec:
-    """One role with gates on some of those before it."""
+    """Draw a role with gates on some of the earlier roles."""
     service = not before and draw(st.booleans())
     gang = not service and draw(st.booleans())
     primary = draw(st.booleans()) or not before
@@ -124,32 +124,49 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
 @st.composite
 @untraced()
 def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> RoleGraph:
-    """One to three roles (four, where a job would never end otherwise) on three nodes.
+    """Draw a topology of one to three roles (four, where the job would never end otherwise) on three nodes.
 
-    With gates, policies, placement rules, ports, readiness checks; with `domains` also a domain and a joint world; with
-    `gpus` roles that need one, or half of one, on nodes of two.
+    The roles have gates, policies, placement rules, ports and readiness checks.
+
+    Args:
+        draw: Supplied by Hypothesis.
+        gpus: Roles may need a GPU, or half of one; each node has two.
+        domains: There may be a restart domain and a joint world.
     """
     roles: list[RoleSpec] = []
     for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
         roles.append(draw(roles_of(name, list(roles), gpus=gpus)))
-    if all(spec.kind == "service" or not spec.primary for spec in roles):
-        gates = tuple(Gate(spec.name, "started") for spec in roles[:1])
-        roles.append(RoleSpec("main", ("true",), gates=gates, resources=Resources(cpu=1.0), workload=BRISK))
+    roles = _with_primary_task(roles)
     names = tuple(spec.name for spec in roles)
     together = (Domain("d", names[:2]),) if domains and len(names) > 1 and draw(st.booleans()) else ()
     roles = [_without_stray_domain(spec, together) for spec in roles]
-    gangs = [spec for spec in roles if spec.gang and spec.kind == "task"] if domains else []
+    worlds = _joint_worlds(draw, roles) if domains else ()
+    return RoleGraph("test", tuple(roles), together, _cluster(draw, gpus=gpus), worlds=worlds)
+
+
+def _with_primary_task(roles: list[RoleSpec]) -> list[RoleSpec]:
+    """Return the roles, with a primary task added if there is none: without one the job never ends."""
+    if any(spec.kind == "task" and spec.primary for spec in roles):
+        return roles
+    gates = tuple(Gate(spec.name, "started") for spec in roles[:1])
+    return [*roles, RoleSpec("main", ("true",), gates=gates, resources=Resources(cpu=1.0), workload=BRISK)]
+
+
+def _joint_worlds(draw: st.DrawFn, roles: list[RoleSpec]) -> tuple[JointWorld, ...]:
+    gangs = [spec for spec in roles if spec.gang and spec.kind == "task"]
     pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
-    worlds = (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
+    return (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
+
+
+def _cluster(draw: st.DrawFn, *, gpus: bool) -> Cluster:
     cpu = draw(st.sampled_from([2.0, 1.0, 4.0, 8.0]))
     uneven = draw(st.booleans())  # each host says itself how many workers a replica has there
-    said = {name: ((NODE_PROCS, str(draw(st.integers(1, 3)))),) if uneven else () for name in NODES}
-    cluster = Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0, labels=said[name]) for name in NODES))
-    return RoleGraph("test", tuple(roles), together, cluster, worlds=worlds)
+    labels = {name: ((NODE_PROCS, str(draw(st.integers(1, 3)))),) if uneven else () for name in NODES}
+    return Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0, labels=labels[name]) for name in NODES))
 
 
 def _may_be_joint(a: RoleSpec, b: RoleSpec) -> bool:
-    """No gate between the two, over others neither, and the end of one is the end of the other."""
+    """Return whether the second has no gates, and both roles end the job alike, so that they can share a world."""
     return not b.gates and a.primary == b.primary and _ignores(a) == _ignores(b)
 
 
@@ -174,7 +191,7 @@ def _without_stray_domain(spec: RoleSpec, domains: tuple[Domain, ...]) -> RoleSp
 
 @st.composite
 def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
-    """Two to five roles that fit on any two of the nodes, start at once and restart after every failure."""
+    """Draw two to five roles that fit on any two nodes, start at once and restart after every failure."""
     names = ("a", "b", "c", "d", "e")[: draw(st.integers(2, 5))]
     domains = (Domain("x", tuple(draw(st.permutations(names))[:2])),) if draw(st.booleans()) else ()
     roles = []
@@ -204,7 +221,7 @@ def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
 
 
 def with_steady_services(graph: RoleGraph) -> RoleGraph:
-    """In simulation whoever needs a service waits for every replica of it: none may be gone for good."""
+    """Return the graph with services that keep all replicas: in simulation their clients wait for every one of them."""
     roles = []
     for role in graph.roles:
         if role.kind == "service":
@@ -219,22 +236,22 @@ def with_steady_services(graph: RoleGraph) -> RoleGraph:
 def fault_plans(
     topology: str | Path | Topology | RoleGraph, *, most: int = 4, operator: bool = True
 ) -> st.SearchStrategy[Plan]:
-    """What may befall a topology in simulation, whether it has promised to survive it or not.
+    """Draw plans for `simulate(topology, plan)`, also such that the topology does not promise to survive.
 
-    Times are few, so that faults meet: at one moment, just after one another, inside a restart, after a cool-down. For
-    `simulate(topology, plan)`. Shrinks towards no fault, and towards the first kinds and times.
+    Few times are drawn, so that faults meet: at one moment, one just after another, inside a restart, after a
+    cool-down. Plans shrink towards no fault, and towards the first kinds and times.
 
     Args:
         topology: A file, a Topology, or a compiled graph.
-        most: Faults, or pairs of them.
-        operator: The operator may scale a role and drain a node, too.
+        most: Faults, or pairs of faults.
+        operator: The operator may also scale a role and drain a node.
     """
     graph = graph_of(topology)
     return _plans(graph, most, operator)
 
 
 class Schedule(NamedTuple):
-    """When things happen that nobody is to blame for: `simulate(topology, plan, **schedule._asdict())`."""
+    """Timing and orders of a run without faults: `simulate(topology, plan, **schedule._asdict())`."""
 
     seed: int = 0  # spreads start-up times; 0 is nominal
     schedule: int = 0  # the order of what happens at the same time; 0 is the order in which it was planned
@@ -244,9 +261,9 @@ class Schedule(NamedTuple):
 
 
 def schedules(topology: str | Path | Topology | RoleGraph, *, most: int = 3) -> st.SearchStrategy[Schedule]:
-    """Start-up times, the order of ties, and what the operator and the cluster do, over time; no faults.
+    """Draw start-up times, the order of ties, and orders of the operator and the cluster, but no faults.
 
-    Shrinks towards the nominal run: seed 0, schedule 0, and nobody does anything.
+    Schedules shrink towards the nominal run: seed 0, schedule 0, no orders.
 
     Args:
         topology: A file, a Topology, or a compiled graph. Its gangs are scaled within their bounds.
@@ -260,8 +277,8 @@ def schedules(topology: str | Path | Topology | RoleGraph, *, most: int = 3) -> 
     return _schedules(sizes, [f"extra{n}" for n in range(most)], [node.name for node in graph.cluster.nodes][1:], most)
 
 
-# What follows is drawn by functions, and not put together with `tuples` and `builds`: of what these have put together
-# Hypothesis tries a hundred examples for each part, once it is small, to say which parts do not matter.
+# The strategies below are functions instead of combinations of `tuples` and `builds`: for each part of those Hypothesis
+# runs a hundred more examples once the case is small, to say which parts do not matter.
 
 
 @st.composite
@@ -274,7 +291,7 @@ def _schedules(draw: st.DrawFn, sizes: list[str], extra: list[str], nodes: list[
 
 @st.composite
 def _orders(draw: st.DrawFn, names: Sequence[str], most: int) -> tuple[str, ...]:
-    """At most one for each name: a node joins once, and is drained once."""
+    """Draw orders, at most one for each name: a node joins once, and is drained once."""
     chosen = draw(st.lists(st.sampled_from(names), max_size=most, unique=True)) if names else []
     return tuple(f"{name}@{draw(_TIMES)}" for name in chosen)
 
@@ -283,9 +300,9 @@ def _orders(draw: st.DrawFn, names: Sequence[str], most: int) -> tuple[str, ...]
 @untraced()
 def _plans(draw: st.DrawFn, graph: RoleGraph, most: int, operator: bool) -> Plan:
     nodes = [node.name for node in graph.cluster.nodes]
-    blows = _blows(graph)
-    pairs = _pairs(st.one_of(blows)), _failing_while_preempted(nodes, [role.name for role in graph.roles])
-    parts = draw(st.lists(st.one_of(*map(_single, blows), *pairs), max_size=most))
+    hits = _hits(graph)
+    pairs = _pairs(st.one_of(hits)), _failing_while_preempted(nodes, [role.name for role in graph.roles])
+    parts = draw(st.lists(st.one_of(*map(_single, hits), *pairs), max_size=most))
     faults = _once_a_node(graph, [fault for part in parts for fault in part])
     if not operator:
         return Plan(faults)
@@ -305,7 +322,7 @@ def _drains(draw: st.DrawFn, nodes: list[str]) -> Drain:
 
 
 def _once_a_node(graph: RoleGraph, faults: list[Fault]) -> tuple[Fault, ...]:
-    """No fault twice, and no node comes back while it is there: one fault each."""
+    """Return the faults, at most one for each node and no other one twice: a node that is there cannot come back."""
     nodes = [node.name for node in graph.cluster.nodes]
     return tuple({fault.target if fault.target in nodes else fault.spec: fault for fault in faults}.values())
 
@@ -317,10 +334,10 @@ _FIRST = st.sampled_from([3, 12, 30])
 _LATER = st.sampled_from([0.0, 0.1, 1.0, 4.0])
 OF_NODES = ("", "/20s", ":lost/20s", ":lost", ":leave/5s", ":leave", ":preempt=15s/5s", ":preempt=15s")
 OF_REPLICAS = ("", ":exit=3", ":oom")
-RemoteFault = tuple[str, str]  # whom a fault hits, and how
+Hit = tuple[str, str]  # target and kind of a fault
 
 
-def _blows(graph: RoleGraph) -> list[st.SearchStrategy[RemoteFault]]:
+def _hits(graph: RoleGraph) -> list[st.SearchStrategy[Hit]]:
     replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
     nodes = [node.name for node in graph.cluster.nodes]
     of_replicas = _of([*[role.name for role in graph.roles], *replicas], OF_REPLICAS)
@@ -328,34 +345,34 @@ def _blows(graph: RoleGraph) -> list[st.SearchStrategy[RemoteFault]]:
 
 
 @st.composite
-def _of(draw: st.DrawFn, targets: Sequence[str], kinds: Sequence[str]) -> RemoteFault:
+def _of(draw: st.DrawFn, targets: Sequence[str], kinds: Sequence[str]) -> Hit:
     return draw(st.sampled_from(targets)), draw(st.sampled_from(kinds))
 
 
-def _fault(blow: RemoteFault, at: str) -> Fault:
-    target, kind = blow
+def _fault(hit: Hit, at: str) -> Fault:
+    target, kind = hit
     return parse_fault(f"{target}@{at}{kind}")
 
 
-# A single fault in a list is five choices: whether there is one more, which of these, whom, how and when. So many, and
-# no more, Hypothesis leaves out at once: with six it keeps faults that do not matter.
+# A single fault in a list is five choices: one more or not, which strategy, target, kind, time. Hypothesis drops up to
+# five choices at once when it shrinks; with a sixth it would keep faults that do not matter.
 
 
 @st.composite
-def _single(draw: st.DrawFn, blow: st.SearchStrategy[RemoteFault]) -> tuple[Fault, ...]:
-    return (_fault(draw(blow), draw(_TIMES)),)
+def _single(draw: st.DrawFn, hit: st.SearchStrategy[Hit]) -> tuple[Fault, ...]:
+    return (_fault(draw(hit), draw(_TIMES)),)
 
 
 @st.composite
-def _pairs(draw: st.DrawFn, blows: st.SearchStrategy[RemoteFault]) -> tuple[Fault, ...]:
-    """Two faults, the second a moment after the first."""
+def _pairs(draw: st.DrawFn, hits: st.SearchStrategy[Hit]) -> tuple[Fault, ...]:
+    """Draw two faults, the second a moment after the first."""
     at = draw(_FIRST)
-    return _fault(draw(blows), f"{at}s"), _fault(draw(blows), f"{at + draw(_LATER):g}s")
+    return _fault(draw(hits), f"{at}s"), _fault(draw(hits), f"{at + draw(_LATER):g}s")
 
 
 @st.composite
 def _failing_while_preempted(draw: st.DrawFn, nodes: list[str], roles: list[str]) -> tuple[Fault, ...]:
-    """Something fails on a node that is about to go."""
+    """Draw the preemption of a node, and a failure while it is drained."""
     at = draw(_FIRST)
     first = _fault((draw(st.sampled_from(nodes)), ":preempt=15s"), f"{at}s")
     return first, _fault((draw(st.sampled_from(roles)), ""), f"{at + draw(_LATER):g}s")

@@ -1,7 +1,8 @@
-"""Simulations inside a test of Hypothesis run without its look at each line.
+"""Simulations inside a Hypothesis test, without its line tracing.
 
-Once a test has failed, Hypothesis traces every line of each further example, to name the lines that only failing ones
-run. Of a simulation those are lines of flowdist, which tell a user nothing, and each run takes ten times as long.
+Once a test has failed, Hypothesis traces every line of each further example, to name the lines that only failing
+examples run. In a simulation those are lines of flowdist, which tell a user nothing, and each run takes ten times as
+long.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TRACER = "hypothesis.internal.scrutineer"
-TOOL, TOOL_ID = "scrutineer", 3  # as it is known to sys.monitoring, from Python 3.12 on
+TOOL, TOOL_ID = "scrutineer", 3  # of Hypothesis in sys.monitoring, from Python 3.12 on
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Hypothesis looks away until the end of the block. Debuggers and coverage go on."""
+    """Switch the tracing of Hypothesis off for the block. Debuggers and coverage are not affected."""
     if sys.version_info >= (3, 12):
         monitoring = sys.monitoring
         events = monitoring.get_events(TOOL_ID) if monitoring.get_tool(TOOL_ID) == TOOL else 0

@@ -1,8 +1,8 @@
-"""How a run is judged, and how a plan of faults that breaks a promise is made small.
+"""Verdict on one run of a campaign, and shrinking of plans of faults that break a promise.
 
-Liveness has two phases: the faults end and what they broke heals; from then on the job has to commit a new step, and to
-succeed, within bounds that follow from the topology (`sim.liveness`). Where roles have models, nothing that user code
-did may differ from a run without faults.
+Liveness has two phases. First the faults end, and what they broke heals. From then on the job has to commit a new step,
+and to succeed, within bounds that follow from the topology (`sim.checks.liveness`). Where roles have models, what user
+code did must not differ from a run without faults.
 """
 
 from __future__ import annotations
@@ -18,17 +18,29 @@ from flowdist.record.restart_rules import CRASHES, crash
 from flowdist.report.record.trace import event_lines, event_text, stamp, trace_lines
 from flowdist.sim.checks.bounds import Bounds
 from flowdist.sim.checks.liveness import end_ns, late
-from flowdist.sim.checks.properties import Properties, Violation
-from flowdist.sim.engine.simulation import Checks, SimResult, Simulation
+from flowdist.sim.checks.properties import Properties
+from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.testing.sameness import difference, errors_text
 
-SHORT = 2  # faults: a plan that is no longer is as good as it gets
+SHORT = 2  # faults: a plan of so few is not tried at other times
 SHIFTS_S = (-1, 1, -3, 3, -8, 8, -20, 20, -40, 40)
-KEPT = 200  # last lines of a run that fails
+KEPT = 200  # last lines of the trace of a run that fails
 
 
 class Failure(NamedTuple):
-    """A broken promise. `faults` is the shortest plan found; `seed` spreads start-up times, `schedule` orders ties."""
+    """Broken promise of a topology.
+
+    Attributes:
+        seed: Spreads start-up times.
+        property: Name of the property that does not hold.
+        text: What is wrong.
+        faults: The shortest plan that was found.
+        waiting: What waits for what at the end of the run.
+        divergence: The first difference from a run that passes.
+        schedule: Orders events of the same time.
+        last: The last lines of the trace.
+        collective: What peers of dead workers did, where the topology does not say.
+    """
 
     seed: int
     property: str
@@ -37,15 +49,19 @@ class Failure(NamedTuple):
     waiting: tuple[str, ...] = ()
     divergence: str = ""
     schedule: int = 0
-    last: tuple[str, ...] = ()  # lines of its trace, up to where it failed
-    collective: str = ""  # what became of the peers of dead workers, where the topology does not say
+    last: tuple[str, ...] = ()
+    collective: str = ""
 
 
 class Rules(NamedTuple):
-    """What a run is judged by, beside what always holds. `horizon_ns` is how long the job takes without faults.
+    """Demands on a run, beside those that always hold.
 
-    `truth` is the run without faults, where roles have models. With `strict` an exception of user code is a failure by
-    itself; else it is an exit that the topology has to survive.
+    Attributes:
+        horizon_ns: How long the job takes without faults.
+        properties: The user's properties.
+        bounds: What the faults may cost.
+        strict: An exception of user code is a failure by itself; else it is an exit that the topology has to survive.
+        truth: The run without faults, where roles have models.
     """
 
     horizon_ns: int
@@ -56,9 +72,9 @@ class Rules(NamedTuple):
 
 
 def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool = False) -> tuple[SimResult, str, str]:
-    """The run, and the property that does not hold with what is wrong; two empty strings when all hold.
+    """Run the plan, and return the result, the property that is broken, and what is wrong; both empty if none is.
 
-    A `quick` one computes quiet stretches and checks what has changed: ten times as many in the same time.
+    With `quick` the run fast-forwards and checks only what has changed. That is ten times as fast.
     """
 
     def run(until: int) -> SimResult:
@@ -67,7 +83,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         sim = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=asked)
         try:
             result = sim.run(until)
-        except CRASHES as error:  # of control: the plan is what one wants to see, a single run shows the rest
+        except CRASHES as error:  # control raised: the plan is shrunk all the same, and a single run shows the stack
             result = sim.result(Violation(*crash(error)), has_crashed=True)
         sim.take_apart()
         return result
@@ -77,7 +93,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
     property, text = _broken(result, plan, until, rules)
     stuck = late(result, plan) if property in ("", "liveness") else None
     if stuck is not None:
-        result = run(stuck[0])  # who waits for what is seen there
+        result = run(stuck[0])  # at that moment the result says what waits for what
         property, text = "liveness", f"{stuck[1]}; waiting for {', '.join(result.waiting)}"
     raised = errors_text(result.played) if property else ""
     return result, property, f"{text}; {raised}" if raised else text
@@ -102,7 +118,10 @@ def specs(plan: Plan) -> tuple[str, ...]:
 
 
 def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str) -> Failure:
-    """Leave out what is not needed for a failure of the same property, one fault after the other, from the last."""
+    """Return the failure with a shorter plan that breaks the same property.
+
+    Faults are left out one after the other, from the last; then also with later faults at other times.
+    """
     faults = list(plan.faults)
     passing: list[Sequence[Line]] = []
     for fault in reversed(plan.faults):
@@ -124,14 +143,17 @@ def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str)
 
 
 def _last_lines(lines: Sequence[Line]) -> tuple[str, ...]:
-    """Of the events before the end: what happened, and what followed from it."""
+    """Return the last lines of the trace: what happened before the end, and what followed from it."""
     return tuple(text for line in lines[max(1, len(lines) - KEPT) :] for text in event_lines(line))[-KEPT:]
 
 
 def _fewer_at_other_times(
     graph: RoleGraph, faults: list[Fault], seed: int, rules: Rules, property: str
 ) -> list[Fault] | None:
-    """One fault less, with those after it at another time: what is left out may only have made them meet something."""
+    """Return the plan without one fault and with later faults shifted; None if no such plan breaks the property.
+
+    The fault that is left out may have mattered only because it delayed what the later ones hit.
+    """
     for at in reversed(range(len(faults) - 1)):
         for seconds in SHIFTS_S:
             fewer = [*faults[:at], *(_shifted(other, seconds * SECOND) for other in faults[at + 1 :])]
@@ -147,16 +169,16 @@ def _shifted(fault: Fault, by_ns: int) -> Fault:
     return parse_fault(re.sub(r"@[^:/+]+", f"@{at}", fault.spec, count=1))
 
 
-def _said(line: Record) -> str:
-    """In short: what was decided, else the event."""
+def _decided(line: Record) -> str:
+    """Return the first decision that followed from the event; without one, the event."""
     return next(iter(trace_lines([line])), f"{stamp(line.t_ns)}  {event_text(line)}").strip()
 
 
 def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> tuple[int, str]:
-    """For how many events the two agree, and the first line that differs, in words."""
+    """Return for how many events the two runs agree, and the first difference in words."""
     ours = [line for line in failing if isinstance(line, Record)]
     theirs = [line for line in passing if isinstance(line, Record)]
     for n, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
-            return n, f"the runs agree for {n} events; then this one: {_said(a)}; one that passes: {_said(b)}"
+            return n, f"the runs agree for {n} events; then this one: {_decided(a)}; one that passes: {_decided(b)}"
     return 0, ""

@@ -1,1 +1,4 @@
-"""A command line of torchrun as a topology with one role: `options` is what there is, `settle` what becomes of it."""
+"""Command lines of torchrun, as topologies with one role.
+
+`options` has every option of torchrun, and `settle` makes the topology. No option is ignored in silence.
+"""

@@ -1,4 +1,4 @@
-"""Whether a name or an address is this machine's."""
+"""Hosts of endpoints, and whether one of them is this machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flowdist.runtime.wire.addresses import has_address
 
 
 def host_of(endpoint: str) -> str:
-    """`head:29500` -> `head`; `[::1]:29500` -> `::1`."""
+    """Return the host of an endpoint: `head` of `head:29500`, `::1` of `[::1]:29500`."""
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
     return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
 
 
 def is_this_machine(host: str) -> bool:
-    """By its names, and by whether it has the address; a name is looked up only if it is no known one."""
+    """Return whether the host is a name or an address of this machine; unknown names are looked up by DNS."""
     if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
         return True
     try:

@@ -1,7 +1,8 @@
-"""Every option of torchrun (torch 2.13), and what becomes of it here.
+"""Every option of torchrun (torch 2.13), and its meaning in flowdist.
 
-This table is the only source: the command line is read by it, the help and docs/torchrun.md show it, and a test holds
-it against torch's own parser. No option is ignored in silence: it is honoured, or said to change nothing, or refused.
+This table is the only source: it is used to parse the command line, shown by --help and docs/torchrun.md, and compared
+with torch's own parser by a test. No option is ignored in silence: it is honoured, reported as without effect, or
+refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Stance = Literal["same", "better", "no effect", "refused"]
 
 
 class Option(NamedTuple):
-    """One option. `names` are spelt with dashes; underscores do as well. `words` say what becomes of it."""
+    """One option. `names` have dashes, and may be given with underscores. `words` say what the option means here."""
 
     names: tuple[str, ...]
     stance: Stance
@@ -25,14 +26,14 @@ class Option(NamedTuple):
     default: str = ""
     flag: bool = False
     choices: tuple[str, ...] = ()
-    from_env: bool = True  # whether PET_<NAME> gives a default
+    from_env: bool = True  # True: the variable PET_<NAME> gives a default
 
     @property
     def key(self) -> str:
         return self.names[-1].removeprefix("--").replace("-", "_")
 
     def spellings(self) -> list[str]:
-        """The names, each long one with underscores too."""
+        """Return all names, and each long name with underscores."""
         other = ["--" + name.removeprefix("--").replace("-", "_") for name in self.names if name.startswith("--")]
         return list(dict.fromkeys([*self.names, *other]))
 
@@ -41,8 +42,8 @@ OPTIONS = (
     Option(
         ("--nnodes",),
         "same",
-        "`N` or `MIN:MAX`: hosts that meet at --rdzv-endpoint; without one, logical nodes of this machine, all started "
-        "by this one command",
+        "`N` or `MIN:MAX`: hosts that meet at --rdzv-endpoint; without it, logical nodes of this machine, all started "
+        "by one command",
         "1:1",
     ),
     Option(
@@ -92,12 +93,12 @@ OPTIONS = (
     Option(
         ("--event-log-handler",),
         "refused",
-        "but for `null`: events are in journal.jsonl; a hook (`on_incident=`) is told of incidents",
+        "except `null`: events are in journal.jsonl, and a hook (`on_incident=`) gets incidents",
         "null",
     ),
     Option(("--role",), "same", "`ROLE_NAME`, and the prefix of --tee", "default"),
     Option(("-m", "--module"), "same", "`python -m`", flag=True),
-    Option(("--no-python",), "same", "the program itself, by its path or from PATH", flag=True),
+    Option(("--no-python",), "same", "the program itself, by its path or found on PATH", flag=True),
     Option(
         ("--run-path",),
         "better",
@@ -110,7 +111,7 @@ OPTIONS = (
         "`DIR/<rdzv id>_<random>/attempt_N/<local rank>/` with stdout.log, stderr.log and error.json; all streams are "
         "there, also without -r, and those of earlier attempts are kept. With several nodes: `.../node_K/attempt_N/`",
     ),
-    Option(("-r", "--redirects"), "better", "not on the terminal; local ranks of several digits may be named", "0"),
+    Option(("-r", "--redirects"), "better", "not on the terminal; local ranks may have several digits", "0"),
     Option(
         ("-t", "--tee"),
         "better",
@@ -123,15 +124,14 @@ OPTIONS = (
     Option(
         ("--node-rank",),
         "better",
-        "with `static` and several nodes: the host with 0 runs the controller, and the ranks follow the number, in "
-        "whatever order the hosts come",
+        "with `static` and several nodes: the host with 0 runs the controller, and the ranks follow the numbers, in "
+        "any order of arrival",
         "0",
     ),
     Option(
         ("--master-addr",),
         "better",
-        "with `static` and several nodes: where the hosts meet. MASTER_ADDR is the host of rank 0, whichever that is "
-        "after a loss",
+        "with `static` and several nodes: where the hosts meet. MASTER_ADDR is the host of rank 0, also after a loss",
         "127.0.0.1",
     ),
     Option(
@@ -154,7 +154,7 @@ OPTIONS = (
     Option(
         ("--numa-binding",),
         "same",
-        "`node`: each worker runs on the cores of the NUMA node of its GPU, from its first moment on; "
+        "`node`: each worker runs on the cores of the NUMA node of its GPU from its start on; "
         "`socket`, `exclusive` and `core-complex` are refused",
         choices=("node", "socket", "exclusive", "core-complex"),
         from_env=False,
@@ -182,27 +182,28 @@ BY_KEY = {option.key: option for option in OPTIONS}
 
 
 class Given(NamedTuple):
-    """A command line of torchrun, read: the value of every option, and the words by which the user gave it, if at all.
+    """Parsed command line of torchrun: the value of every option, and for each given option the words that gave it.
 
-    Flags are "1" or "".
+    Flags have the value "1" or "".
     """
 
     values: Mapping[str, str]
-    said: Mapping[str, str]
+    spelled: Mapping[str, str]
     script: str
     args: tuple[str, ...]
 
 
 def refuse(code: str, message: str, help: str) -> NoReturn:
+    """Raise TopologyProblems with one problem of the command line."""
     raise TopologyProblems([Problem(code, message, help, CLI)], where="on the command line")
 
 
 class HelpAsked(Exception):
-    """-h or --help stands before the script."""
+    """The command line has -h or --help before the script."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Abbreviations, `-r3` and `--tee=3` are as torchrun has them, because it is the same parser."""
+    """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work because torchrun uses the same class."""
 
     def print_help(self, file: object = None) -> NoReturn:
         raise HelpAsked
@@ -220,11 +221,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
-    """What the words say, and where they say nothing, the variables PET_<NAME>.
+    """Parse the command line; an option that is not given has the value of PET_<NAME>, or its default.
 
     Raises:
-        TopologyProblems: for an unknown option, or when there is no script.
-        HelpAsked: when the user wants to see what there is.
+        TopologyProblems: An option is unknown, or there is no script.
+        HelpAsked: The user asks for help.
     """
     parser = _Parser(prog="flowdist torchrun")
     for option in OPTIONS:
@@ -236,23 +237,23 @@ def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
     found = vars(parser.parse_args(list(words)))
     values: dict[str, str] = {}
-    said: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for option in OPTIONS:
         key, value, variable = option.key, found[option.key], f"PET_{option.key.upper()}"
         if value is not None:
-            values[key], said[key] = value, option.names[-1] if option.flag else f"{option.names[-1]} {value}"
+            values[key], spelled[key] = value, option.names[-1] if option.flag else f"{option.names[-1]} {value}"
         elif option.from_env and variable in env:
-            values[key], said[key] = env[variable], f"{variable}={env[variable]}"
+            values[key], spelled[key] = env[variable], f"{variable}={env[variable]}"
         else:
             values[key] = option.default
-    for key in [key for key in said if BY_KEY[key].flag and not values[key].strip("0 ")]:
+    for key in [key for key in spelled if BY_KEY[key].flag and not values[key].strip("0 ")]:
         values[key] = ""  # PET_STANDALONE=0
-        del said[key]
-    return Given(values, said, found["training_script"], tuple(found["training_script_args"]))
+        del spelled[key]
+    return Given(values, spelled, found["training_script"], tuple(found["training_script_args"]))
 
 
 def option_table() -> str:
-    """The table of docs/torchrun.md."""
+    """Return the table of docs/torchrun.md."""
     rows = ["| option | here | |", "|---|---|---|"]
     for option in OPTIONS:
         names = ", ".join(f"`{name}`" for name in option.names)
@@ -261,7 +262,7 @@ def option_table() -> str:
 
 
 def help_text() -> str:
-    """The options as the terminal shows them."""
+    """Return the options as the terminal shows them."""
     lines = []
     for option in OPTIONS:
         value = "" if option.flag else " " + option.key.upper().rpartition("_")[2]

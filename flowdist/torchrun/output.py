@@ -1,7 +1,7 @@
-"""What of the workers' output is on the terminal, and where torchrun's users look for the files.
+"""Output of workers with torchrun's options: lines on the terminal, filtered files, and torchrun's folders.
 
-All streams are in files in any case; these options of torchrun say which of them are shown, and how. The folders that
-torchrun would have made are links to those of the run.
+All streams are in files in any case. The options choose which of them are also shown, and how. The folders that
+torchrun would make are links to those of the run.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ BITS: Mapping[Stream, int] = {"stdout": 1, "stderr": 2}
 
 
 class Streams(NamedTuple):
-    """What -r, -t, the filters and the template say. Masks are 1 for stdout, 2 for stderr, 3 for both, by local rank.
+    """Options for output: -r, -t, the filters and the prefix.
 
-    `prefix` may have ${role_name}, ${rank} and ${local_rank} in it.
+    Masks are by local rank: 1 is stdout, 2 stderr, 3 both. `prefix` may have ${role_name}, ${rank} and ${local_rank}.
     """
 
     redirects: Mapping[int, int]
     tee: Mapping[int, int]
-    ranks: frozenset[int]  # shown on the terminal; empty: all
+    ranks: frozenset[int]  # local ranks that are shown on the terminal; empty: all
     filters: Mapping[Stream, tuple[str, ...]]
     role_name: str
     prefix: str
 
 
 class Output:
-    """Opens a sink for each stream of each worker that starts. `show(stream, text)` puts a line on the terminal."""
+    """Factory of sinks for the streams of workers.
+
+    Args:
+        show: Prints a line of a stream on the terminal.
+    """
 
     def __init__(self, streams: Streams, run_dir: Path, show: Callable[[Stream, str], None]) -> None:
         self._streams, self._run_dir, self._show = streams, run_dir, show
 
     def open(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink | None:
-        """Where the lines of a worker go; None: only to their file."""
+        """Return the sink for the lines of one stream of a worker; None if they go to their file alone."""
         attempt = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         self._link(attempt, start, role)
         streams, bit = self._streams, BITS[stream]
@@ -62,7 +66,7 @@ class Output:
         return sink
 
     def _link(self, attempt: Path, start: StartReplica, role: RoleSpec) -> None:
-        """`attempt_0` for the first generation, as torchrun counts; of several nodes each has a folder of its own."""
+        """Link `attempt_0`, as torchrun calls the first generation, to the attempt; with several nodes in `node_K`."""
         folder = self._run_dir if role.max_replicas == 1 else self._run_dir / f"node_{start.replica.index}"
         folder.mkdir(exist_ok=True)
         up = "" if role.max_replicas == 1 else "../"

@@ -1,7 +1,7 @@
-"""Where several hosts meet: what --rdzv-endpoint, --rdzv-conf, --node-rank and --master-addr say about it.
+"""Rendezvous of several hosts, from --rdzv-endpoint, --rdzv-conf, --node-rank and --master-addr.
 
-As with torchrun a command line that names a place to meet is one of several, typed once on each host. One of them
-runs the controller: the host that the endpoint names, or the one with --node-rank 0 where the rendezvous is static.
+As with torchrun, a command line that names an endpoint is one of several, typed once on each host. One host runs the
+controller: the host of the endpoint, or the one with --node-rank 0 if the rendezvous is static.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ PLACES = ("rdzv_endpoint", "master_addr", "node_rank")
 
 
 class Rendezvous(NamedTuple):
-    """`runs_controller` is None where the endpoint is an address of this machine, and another may be first to take it.
+    """Endpoint at which the hosts of a job meet, and the part of this host.
 
-    `local_addr` is empty unless the user has said by which address the others reach this host.
+    `runs_controller` is None if the endpoint is an address of this machine: the first process that listens there runs
+    the controller. `local_addr` is the address at which others reach this host, empty if the user gave none.
     """
 
     endpoint: Endpoint
@@ -32,24 +33,28 @@ class Rendezvous(NamedTuple):
     token: str
     join_timeout_s: float
     local_addr: str
-    hosts: int  # that are expected
-    hosts_min: int = 1  # nothing starts with fewer
-    node_rank: str = ""  # the place of this host among them, if it has one
+    hosts: int  # number of hosts that are expected
+    hosts_min: int = 1  # nothing starts with fewer hosts
+    node_rank: str = ""  # rank of this host, if it is given
 
 
 def meets_others(given: Given, nodes_max: int) -> bool:
-    """Whether this command line is one of several, each for one host."""
-    return nodes_max > 1 and not given.values["standalone"] and any(key in given.said for key in PLACES)
+    """Return whether the command line is one of several, each for one host."""
+    return nodes_max > 1 and not given.values["standalone"] and any(key in given.spelled for key in PLACES)
 
 
 def conf_of(given: Given) -> dict[str, str]:
-    """--rdzv-conf, as far as it can be read."""
+    """Return the entries of --rdzv-conf that can be read."""
     pairs = (part.partition("=") for part in given.values["rdzv_conf"].split(","))
     return {name.strip(): value.strip() for name, equals, value in pairs if equals and value.strip()}
 
 
 def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvous:
-    """FlowdistError when the endpoint cannot be read."""
+    """Return the rendezvous of the command line.
+
+    Raises:
+        FlowdistError: The endpoint cannot be read.
+    """
     values, conf = given.values, conf_of(given)
     static = values["rdzv_backend"] == "static" and not values["rdzv_endpoint"]
     if static:
@@ -61,7 +66,7 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
     asked = conf.get("is_host", "").lower()
     runs: bool | None = None if is_this_machine(endpoint.host) else False
     rank = ""
-    if values["rdzv_backend"] == "static" and "node_rank" in given.said:
+    if values["rdzv_backend"] == "static" and "node_rank" in given.spelled:
         rank = values["node_rank"].strip() or "0"
         runs = rank == "0"
     if asked in YES or asked in NO:
@@ -82,4 +87,4 @@ def _seconds(text: str) -> float:
     try:
         return float(text or JOIN_TIMEOUT_S)
     except ValueError:
-        return JOIN_TIMEOUT_S  # refused elsewhere
+        return JOIN_TIMEOUT_S  # `settle` reports it

@@ -1,6 +1,6 @@
-"""A command line of torchrun -> a topology with one role, what the terminal shows, and what is to be said about it.
+"""Translation of a command line of torchrun: a topology with one role, the output on the terminal, and notes.
 
-Every problem is reported at once. What changes nothing here is accepted and said, once.
+Every problem is reported at once. Options without effect are accepted, and listed in one note.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from flowdist.dsl.compile import RESERVED
 from flowdist.dsl.oneline import name_from, written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problems, TopologyProblems, did_you_mean
 from flowdist.dsl.read.commands import INTERPRETERS
-from flowdist.dsl.read.fields import NAME
-from flowdist.dsl.topology import Node, Restart, Topology
+from flowdist.dsl.read.fields import NAME, RESERVED
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Node, Restart
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.torchrun.hosts import host_of, is_this_machine
@@ -31,34 +31,34 @@ from flowdist.torchrun.rendezvous import NO, YES, Rendezvous, meets_others, rend
 BACKENDS = ("c10d", "static")
 NODES_MAX, PROCS_MAX = 1000, 10_000
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-TIMERS = ("join_timeout", "last_call_timeout")  # of --rdzv-conf, honoured
-# These change nothing where one host is asked for.
+TIMERS = ("join_timeout", "last_call_timeout")  # entries of --rdzv-conf that are honoured
+# Options without effect on one host.
 ALONE = ("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "node_rank", "local_addr")
-PLACES = ("is_host", "token")  # of --rdzv-conf, where several hosts meet
+PLACES = ("is_host", "token")  # entries of --rdzv-conf for several hosts
 DEAD_TIMERS = (
     *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
     *("timeout", "store_type"),
 )
 ONE_MACHINE = "one host is asked for"
-OUTAGE = "30s"  # how long the other hosts keep their workers while the one with the controller does not listen
+OUTAGE = "30s"  # time for which hosts keep their workers without a controller
 
 
 class Launch(NamedTuple):
-    """What to run. `run_id` is empty when the user has not named one, `log_dir` when it is the runs folder."""
+    """Job of a command line of torchrun. `run_id` and `log_dir` are empty if the user gave none."""
 
     topology: Topology
     streams: Streams
     run_id: str
     log_dir: str
     notes: tuple[str, ...]
-    rendezvous: Rendezvous | None = None  # with other hosts; None: all nodes are of this machine
+    rendezvous: Rendezvous | None = None  # None: all nodes are on this machine
 
 
 def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> Launch:
-    """What the command line asks for, on a machine with these devices and so many cores.
+    """Translate the command line for a machine with these GPUs and number of cores.
 
     Raises:
-        TopologyProblems: when something cannot be read or cannot be honoured, with every such thing.
+        TopologyProblems: Options cannot be read or honoured; the exception has all of them.
     """
     settler = _Settler(given, env, gpus, cpus)
     launch = settler.settle()
@@ -68,15 +68,15 @@ def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int)
 
 
 def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
-    """The job of the host with the controller, with this host's own command, environment, folder and number of workers.
+    """Return the controller's graph with the command, environment, folder and number of workers of this host.
 
     Raises:
-        FlowdistError: when the two cannot be one job.
+        FlowdistError: The two command lines cannot be one job.
     """
     if len(theirs.roles) != 1:
         names = ", ".join(role.name for role in theirs.roles)
-        message = f"the host that runs the controller runs a topology ({names}), no command line of torchrun"
-        raise FlowdistError(message, help="take part in it with flowdist join")
+        message = f"the host that runs the controller runs a topology ({names}), not a command line of torchrun"
+        raise FlowdistError(message, help="join it with flowdist join")
     (role,), (own,) = theirs.roles, ours.roles
     if role.name != own.name:
         message = f"--role is {own.name} here, and {role.name} on the host that runs the controller"
@@ -85,29 +85,23 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
         message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
         raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
     kept = msgspec.structs.replace(
-        role,
-        procs=own.procs,
-        command=own.command,
-        env=own.env,
-        workdir=own.workdir,
-        preload=own.preload,
-        warm=own.warm,
+        role, procs=own.procs, command=own.command, env=own.env, workdir=own.workdir, preload=own.preload, warm=own.warm
     )
     return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
 
 
 class _Settler:
     def __init__(self, given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> None:
-        self._given, self._values, self._said, self._env = given, given.values, given.said, env
+        self._given, self._values, self._spelled, self._env = given, given.values, given.spelled, env
         self._gpus, self._cpus = gpus, cpus
         self.problems = Problems()
         self._notes: list[str] = []
-        self._idle: list[str] = []  # options that were given and change nothing
+        self._idle: list[str] = []  # given options without effect
 
     def settle(self) -> Launch:
         low, high = self._nodes()
         self._meets_others = meets_others(self._given, high)
-        logical = 1 if self._meets_others else high  # nodes of this machine
+        logical = 1 if self._meets_others else high  # nodes on this machine
         procs = self._procs(logical)
         self._check_rendezvous()
         self._check_plug_ins()
@@ -137,25 +131,25 @@ class _Settler:
             **self._times(),
         )
         log_dir = self._log_dir()
-        self._say(logical)
+        self._add_notes(logical)
         notes = tuple(self._notes)
         return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, notes, rendezvous)
 
     def _refuse(self, key: str, why: str, help: str) -> None:
-        said = self._said.get(key, BY_KEY[key].names[-1])
-        self.problems.error("FD150", f"{said} cannot be honoured: {why}", help, CLI)
+        words = self._spelled.get(key, BY_KEY[key].names[-1])
+        self.problems.error("FD150", f"{words} cannot be honoured: {why}", help, CLI)
 
     def _unreadable(self, key: str, why: str, help: str) -> None:
-        self.problems.error("FD151", f"{self._said.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
+        self.problems.error("FD151", f"{self._spelled.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
 
     def _whole(self, key: str, least: int, most: int) -> int | None:
-        """The number of an option; None when it is not there, or is none."""
+        """Return the number of an option; None if it is not given, or not a number in range, which is reported."""
         text = self._values[key].strip()
         if not text:
             return None
         name = BY_KEY[key].names[-1]
         if not re.fullmatch(r"[+-]?\d{1,12}", text):
-            self._unreadable(key, f"{text!r} is no whole number", f"write {name} {max(least, 1)}")
+            self._unreadable(key, f"{text!r} is not a whole number", f"write {name} {max(least, 1)}")
         elif not least <= int(text) <= most:
             self._unreadable(key, f"it must be {least} to {most}", f"write {name} {max(least, 1)}")
         else:
@@ -163,10 +157,10 @@ class _Settler:
         return None
 
     def _seconds(self, key: str, text: str, what: str) -> str | None:
-        """A duration of the DSL."""
+        """Return a number of seconds as a duration of the DSL; None if it is not a number, which is reported."""
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
             return f"{text.strip()}s"
-        self._unreadable(key, f"{text!r} is no number of seconds", f"write {what}=30, or leave it out")
+        self._unreadable(key, f"{text!r} is not a number of seconds", f"write {what}=30, or leave it out")
         return None
 
     def _nodes(self) -> tuple[int, int]:
@@ -178,7 +172,7 @@ class _Settler:
         low, high = int(match[1]), int(match[2] or match[1])
         if not 1 <= low <= high <= NODES_MAX:
             help = f"write 1 <= MIN <= MAX <= {NODES_MAX}, such as --nnodes 1:4"
-            self._unreadable("nnodes", f"{text!r} is no range of nodes", help)
+            self._unreadable("nnodes", f"{text!r} is not a range of nodes", help)
             return 1, 1
         return low, high
 
@@ -202,19 +196,24 @@ class _Settler:
             why = "flowdist needs no rendezvous service: the host of --rdzv-endpoint runs the controller"
             self._refuse("rdzv_backend", why, f"leave it out, or write one of {', '.join(BACKENDS)}")
         for pair in filter(None, (part.strip() for part in self._values["rdzv_conf"].split(","))):
-            name, equals, value = (part.strip() for part in pair.partition("="))
-            known = (*TIMERS, *PLACES, *DEAD_TIMERS)
-            if not equals or not value:
-                self._unreadable("rdzv_conf", f"{pair!r} is no NAME=VALUE", "write --rdzv-conf join_timeout=600")
-            elif name not in known:
-                self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
-            elif name == "is_host" and value.lower() not in (*YES, *NO):
-                self._unreadable("rdzv_conf", f"is_host={value} is neither yes nor no", "write is_host=1 or is_host=0")
-            elif name == "is_host" and value.lower() in NO and not self._meets_others:
-                self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other runs the controller", "leave is_host out")
-            elif name in DEAD_TIMERS or (name in PLACES and not self._meets_others):
-                shown = "***" if name == "token" else value
-                self._idle.append(f"{name}={shown} of --rdzv-conf")
+            self._check_conf(pair)
+
+    def _check_conf(self, pair: str) -> None:
+        """Check one NAME=VALUE of --rdzv-conf."""
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        known = (*TIMERS, *PLACES, *DEAD_TIMERS)
+        is_no = value.lower() in NO
+        if not equals or not value:
+            self._unreadable("rdzv_conf", f"{pair!r} is not a NAME=VALUE", "write --rdzv-conf join_timeout=600")
+        elif name not in known:
+            self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
+        elif name == "is_host" and not is_no and value.lower() not in YES:
+            self._unreadable("rdzv_conf", f"is_host={value} is neither yes nor no", "write is_host=1 or is_host=0")
+        elif name == "is_host" and is_no and not self._meets_others:
+            self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other runs the controller", "leave is_host out")
+        elif name in DEAD_TIMERS or (name in PLACES and not self._meets_others):
+            shown = "***" if name == "token" else value
+            self._idle.append(f"{name}={shown} of --rdzv-conf")
 
     def _check_plug_ins(self) -> None:
         if self._values["event_log_handler"] != "null":
@@ -234,7 +233,7 @@ class _Settler:
                 self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
 
     def _binds(self, nodes: int, procs: int) -> bool:
-        """Whether workers are bound to the NUMA node of their GPU."""
+        """Return whether workers are bound to the NUMA node of their GPU."""
         how = self._values["numa_binding"]
         if not how:
             return False
@@ -247,12 +246,14 @@ class _Settler:
         return True
 
     def _check_hosts(self, hosts: int) -> Rendezvous | None:
-        """Where this host meets the others; None when there are none."""
+        """Return the rendezvous with other hosts; None if this host is the only one."""
         rank = self._whole("node_rank", least=0, most=10**9)
         self._whole("master_port", least=0, most=65535)
         local = self._values["local_addr"].strip("[]")
-        if "local_addr" in self._said and not is_this_machine(local):
-            self._refuse("local_addr", f"{local} is no address of this machine", "name the one that the others reach")
+        if "local_addr" in self._spelled and not is_this_machine(local):
+            self._refuse(
+                "local_addr", f"{local} is not an address of this machine", "name the one that the others reach"
+            )
         if self._meets_others:
             if rank is not None and rank >= hosts:
                 why = f"--nnodes asks for {hosts} nodes, whose ranks are 0 to {hosts - 1}"
@@ -264,7 +265,7 @@ class _Settler:
             return None
         for key in ("rdzv_endpoint", "master_addr"):
             host = host_of(self._values[key]) if key == "rdzv_endpoint" else self._values[key].strip("[]")
-            if key in self._said and not self._values["standalone"] and not is_this_machine(host):
+            if key in self._spelled and not self._values["standalone"] and not is_this_machine(host):
                 help = "leave it out, or ask for several nodes, --nnodes 2, and start this command on each host"
                 self._refuse(key, f"{ONE_MACHINE}, and {host} is another", help)
         if rank:
@@ -283,17 +284,17 @@ class _Settler:
         return {"module" if self._values["module"] else "script": for_worker(script), "args": args}
 
     def _variables(self) -> tuple[dict[str, str], str]:
-        """What torchrun would have set otherwise than flowdist does, and the run id, if the user has given one."""
+        """Return variables that torchrun sets differently from flowdist, and the run id; empty if it is not given."""
         variables: dict[str, str] = {}
         if self._values["role"] != self._role_name():
             variables["ROLE_NAME"] = as_it_is(self._values["role"])
-        run_id = "" if "rdzv_id" not in self._said or self._values["standalone"] else self._values["rdzv_id"]
+        run_id = "" if "rdzv_id" not in self._spelled or self._values["standalone"] else self._values["rdzv_id"]
         if run_id:
             variables["TORCHELASTIC_RUN_ID"] = as_it_is(run_id)
         return variables, run_id
 
     def _role_name(self) -> str:
-        """--role, as far as it can name a folder."""
+        """Return --role, changed so that it can name a role."""
         name = self._values["role"]
         if not NAME.fullmatch(name):
             name = name_from(name) if name.strip() else "default"
@@ -318,7 +319,9 @@ class _Settler:
         ranks: set[int] = set()
         for word in filter(None, self._values["local_ranks_filter"].split(",")):
             if not word.strip().isdecimal():
-                self._unreadable("local_ranks_filter", f"{word!r} is no local rank", "write --local-ranks-filter 0,1")
+                self._unreadable(
+                    "local_ranks_filter", f"{word!r} is not a local rank", "write --local-ranks-filter 0,1"
+                )
             else:
                 ranks.add(int(word))
         tee = self._masks("tee", procs)
@@ -326,7 +329,7 @@ class _Settler:
         for stream, bit in (("stdout", 1), ("stderr", 2)):
             key = f"duplicate_{stream}_filters"
             if self._values[key] and not any(mask & bit for mask in tee.values()):
-                self._notes.append(f"{self._said[key]} finds nothing: no {stream} is tee'd (-t)")
+                self._notes.append(f"{self._spelled[key]} finds nothing: no {stream} is tee'd (-t)")
         return Streams(
             redirects=self._masks("redirects", procs),
             tee=tee,
@@ -340,7 +343,7 @@ class _Settler:
         )
 
     def _masks(self, key: str, procs: int) -> dict[int, int]:
-        """`3`, or `0:1,1:2` by local rank."""
+        """Return masks by local rank, of `3` for all of them or `0:1,1:2` for some."""
         text = self._values[key].strip()
         if re.fullmatch(r"[0-3]", text):
             return dict.fromkeys(range(procs), int(text))
@@ -355,16 +358,16 @@ class _Settler:
         text = self._values["log_dir"]
         if text == "/dev/null":
             self._notes.append(
-                f"{self._said['log_dir']}: the folder of the run, under runs/, keeps the logs all the same"
+                f"{self._spelled['log_dir']}: the folder of the run, under runs/, keeps the logs all the same"
             )
             return ""
         if text and Path(text).is_file():
             self._unreadable("log_dir", "it is a file", "name a folder")
         return text
 
-    def _say(self, nodes: int) -> None:
-        """What was given and changes nothing, in one line; how several nodes are to be understood, in another."""
-        idle = [self._said[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
+    def _add_notes(self, nodes: int) -> None:
+        """Add a note with the options without effect, and one that explains logical nodes."""
+        idle = [self._spelled[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
         if idle:
             self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")
         if nodes > 1:
@@ -372,7 +375,7 @@ class _Settler:
             self._notes.append(f"{note} (or name an --rdzv-endpoint, and start it on each host)")
 
     def _is_idle(self, key: str) -> bool:
-        if key not in self._said:
+        if key not in self._spelled:
             return False
         if key == "rdzv_id":
             return bool(self._values["standalone"])
@@ -385,17 +388,17 @@ class _Settler:
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
-    """As torchrun reads its filters: two commas are one that is meant."""
+    """Split a filter at commas as torchrun does; two commas stand for one comma in the text."""
     parts = text.replace(",,", "\0").split(",")
     return tuple(part.strip().replace("\0", ",") for part in parts if part.strip())
 
 
 def as_it_is(word: str) -> str:
-    """A word of the user's in which nothing is a macro."""
+    """Return a word with every `${` escaped, so that it has no macro."""
     return word.replace("${", "${$}{")
 
 
 def for_worker(word: str) -> str:
-    """An argument as torchrun's workers get it: $local_rank is theirs, `$$` is a dollar, all else stays as it is."""
+    """Return an argument with torchrun's macros: `$local_rank` is the worker's, `$$` a dollar, and no others."""
     marked = re.sub(r"\$(\$|local_rank(?![A-Za-z0-9_])|\{local_rank\})", lambda m: "$" if m[1] == "$" else "\0", word)
     return as_it_is(marked).replace("\0", "${local_rank}")

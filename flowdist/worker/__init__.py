@@ -1,4 +1,4 @@
-"""The library for training scripts. Standard library only; without flowdist every function does the sensible nothing.
+"""The library for training scripts. Standard library only; it also works in scripts that flowdist has not started.
 
     from flowdist import worker
 
@@ -10,6 +10,9 @@
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
     worker.elastic(train, state)        # survive re-formations in this process
 
+A script that is not started by flowdist, but by plain python or torchrun, is a world as torchrun's variables describe
+it: reports go nowhere, `should_stop` is false, and `commit` publishes at once. Only `port` and `peers` raise.
+
 `api` holds these functions, `agent_link` the connection to the agent, `elastic_training` and `elastic_state` the
 training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.
 Every worker imports this folder: nothing here imports torch, or another folder of flowdist, before it is used.
@@ -20,15 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flowdist.worker.agent_link import Info, info, is_managed
 from flowdist.worker.api import (
-    ElasticState,
-    Info,
     backend,
     checkpoint_dir,
     commit,
-    elastic,
-    info,
-    is_managed,
     latest,
     mesh,
     peers,
@@ -37,6 +36,8 @@ from flowdist.worker.api import (
     ready,
     should_stop,
 )
+from flowdist.worker.elastic_state import ElasticState
+from flowdist.worker.elastic_training import elastic
 
 __all__ = [
     "ElasticState",
@@ -68,6 +69,6 @@ def run(
     seed: int = 0,
 ) -> Any:
     """Run the class of `simulate=` for real: see `flowdist.model.run`, and docs/models.md."""
-    from flowdist.worker.model import run  # random and hashlib: only for workers that are written this way
+    from flowdist.worker.model import run  # imports random and hashlib, which other workers do not need
 
     return run(model, steps=steps, checkpoint_every=checkpoint_every, exchange=exchange, call=call, seed=seed)

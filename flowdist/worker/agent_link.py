@@ -1,4 +1,4 @@
-"""A worker's side of the socket to its agent, and who it is. Standard library only: see `flowdist.worker`."""
+"""A worker's identity, and its side of the socket to its agent. Standard library only: see `flowdist.worker`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 COMMIT_TIMEOUT_S = 30.0
-NAMING_TIMEOUT_S = 30.0
+STOP_STEP_TIMEOUT_S = 30.0
 
 
 class Info(NamedTuple):
-    """Who this worker is. Sizes count workers; `source_rank` is the rank that state is broadcast from."""
+    """The identity of this worker in its present generation.
+
+    `rank` and `world_size` span the world, `role_rank` and `role_world_size` the role, `local_rank` the replica; all of
+    them count workers, from 0. `replica_index` is the number in `replica`, such as 2 in `trainer/2`. `generation` and
+    `attempt` count from 1. `source_rank` is the rank from which the others take the training state.
+    """
 
     role: str
     replica: str
@@ -32,12 +37,16 @@ class Info(NamedTuple):
 
 
 def is_managed() -> bool:
-    """Whether flowdist started this process."""
+    """Return whether flowdist has started this process."""
     return "FLOWDIST_SOCKET" in os.environ
 
 
 def info() -> Info:
-    """Who this worker is; one worker of one, generation 1, where nobody says otherwise."""
+    """Return the identity of this worker in its present generation.
+
+    Without flowdist it comes from torchrun's variables; without these too it is `worker/0` in a world of one,
+    generation 1.
+    """
     env = os.environ
     replica = env.get("FLOWDIST_REPLICA", "worker/0")
 
@@ -61,7 +70,7 @@ def info() -> Info:
 
 
 def hello() -> dict[str, Any]:
-    """The first thing that a worker says on a connection."""
+    """Return the first message of every connection to the agent: it identifies the worker."""
     return {
         "replica": os.environ["FLOWDIST_REPLICA"],
         "attempt": int(os.environ["FLOWDIST_ATTEMPT"]),
@@ -69,8 +78,8 @@ def hello() -> dict[str, Any]:
     }
 
 
-class Link:
-    """The connection to the agent. A forked child, such as a DataLoader's, opens its own."""
+class AgentLink:
+    """The connection to the agent, opened at its first use. A forked child, such as a DataLoader's, opens its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +87,10 @@ class Link:
         self._pid = 0
 
     def send(self, message: dict[str, Any]) -> None:
-        """Tell the agent. If it is gone, so will be this worker in a moment: nothing to raise here."""
+        """Send a message, if flowdist has started this process.
+
+        It is no error if the agent is gone: this worker will be killed in a moment.
+        """
         if not is_managed():
             return
         with self._lock:
@@ -88,6 +100,11 @@ class Link:
                 self._close()
 
     def commit(self, offer: dict[str, Any]) -> bool:
+        """Offer a checkpoint, and return whether the controller has accepted it; False if the agent is gone.
+
+        Raises:
+            TimeoutError: if there is no answer within COMMIT_TIMEOUT_S.
+        """
         with self._lock:
             try:
                 link = self._connected()
@@ -103,7 +120,7 @@ class Link:
                 answer = b""
         if not answer:
             self._close()
-            return False  # the agent is gone: whoever takes over decides without this worker
+            return False  # the agent is gone, and this worker's generation with it
         return bool(json.loads(answer)["commit"]["accepted"])
 
     def _connected(self) -> socket.socket:
@@ -120,12 +137,12 @@ class Link:
         return link
 
     def close(self) -> None:
-        """What comes next opens it anew: for the attempt that the environment names by then."""
+        """Close the connection. The next message opens a new one, for the attempt that the environment names then."""
         with self._lock:
             self._close()
 
     def renew_after_fork(self) -> None:
-        """A thread of the parent may have held the lock while it forked."""
+        """Renew the lock in a forked child: a thread of the parent may have held it during the fork."""
         self._lock, self._socket = threading.Lock(), None
 
     def _close(self) -> None:
@@ -134,30 +151,35 @@ class Link:
             self._socket = None
 
 
-class Stop:
-    """This worker's side of the agreement on a last step: runtime/notice.py is the agent's."""
+class StopAgreement:
+    """This worker's side of the agreement on a last step; `flowdist.runtime.worker_env.stop_notice` is the agent's.
 
-    def __init__(self, link: Link) -> None:
+    The worker writes the step that it is about to do into a file, and then looks for the agent's notice. When there is
+    one, it waits until the controller has set the step at which all ranks stop.
+    """
+
+    def __init__(self, link: AgentLink) -> None:
         self._link = link
-        self._asked: int | None = None  # the file, once open
+        self._asked: int | None = None  # descriptor of the file for the step, once it is open
         self._stop_at: int | None = None
-        self._has_left = False
-        self.has_come = False  # a call of should_stop() was answered with True
+        self._has_reported = False
+        self.is_reached = False  # the last call of should_stop() has returned True
 
-    def renew(self) -> None:
-        """For another attempt in this process."""
+    def reset(self) -> None:
+        """Begin anew, for another attempt in this process."""
         if self._asked is not None:
             os.close(self._asked)
         self._asked = self._stop_at = None
-        self._has_left = self.has_come = False
+        self._has_reported = self.is_reached = False
 
-    def leave(self) -> None:
-        """The agreed step is behind this worker."""
-        if not self._has_left:
-            self._has_left = True
+    def report_passed(self) -> None:
+        """Report to the agent, once, that this worker has passed the agreed step."""
+        if not self._has_reported:
+            self._has_reported = True
             self._link.send({"left": True})
 
-    def ask(self, step: int) -> bool:
+    def should_stop(self, step: int) -> bool:
+        """Return whether to stop before this step: see `flowdist.worker.should_stop`."""
         notice = os.environ.get("FLOWDIST_NOTICE")
         if notice is None:
             return False
@@ -167,15 +189,19 @@ class Stop:
             os.pwrite(self._asked, step.to_bytes(8, "little", signed=True), 0)
             if not Path(notice).exists():
                 return False
-            self._stop_at = self._wait(Path(notice), step)
+            self._stop_at = self._wait_for_step(Path(notice), step)
         if self._stop_at is not None and step > self._stop_at:
-            self.leave()
-        self.has_come = self._stop_at is not None and step >= self._stop_at
-        return self.has_come
+            self.report_passed()
+        self.is_reached = self._stop_at is not None and step >= self._stop_at
+        return self.is_reached
 
-    def _wait(self, notice: Path, step: int) -> int | None:
-        """Until the step is named, which is a message to the controller and back. None if nobody names one."""
-        until = time.monotonic() + NAMING_TIMEOUT_S
+    def _wait_for_step(self, notice: Path, step: int) -> int | None:
+        """Wait until the notice has the last step: for one message to the controller and back.
+
+        Returns:
+            The last step; None if the notice has none within STOP_STEP_TIMEOUT_S.
+        """
+        until = time.monotonic() + STOP_STEP_TIMEOUT_S
         while time.monotonic() < until:
             content = json.loads(notice.read_text())
             if "stop_at" in content:
@@ -184,6 +210,6 @@ class Stop:
         return None
 
 
-link = Link()
-stop = Stop(link)
+link = AgentLink()
+stop_agreement = StopAgreement(link)
 os.register_at_fork(after_in_child=link.renew_after_fork)

@@ -1,16 +1,7 @@
-"""What a training script may ask of flowdist, and tell it. Standard library only; all of it is optional.
+"""The functions of `flowdist.worker` that report to flowdist and ask it. Standard library only.
 
-    from flowdist import worker
-
-    worker.ready()                      # for ready_when="call"
-    if worker.should_stop(step):        # true on every rank at one step, when the job has to leave a node
-        save_and_exit()
-    worker.progress(step)               # resets the row of free incidents, lets faults wait for a step
-    path = worker.latest()              # the checkpoint to resume from, or None
-    if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
-    worker.elastic(train, state)        # survive re-formations in this process: see flowdist/elastic.py
-
-Without flowdist around, as under plain python or torchrun, every function does the sensible nothing.
+A script may use any of them or none. Without flowdist, as under plain python or torchrun, reports go nowhere and
+questions are answered for this process alone; `port` and `peers` have no answer and raise.
 """
 
 from __future__ import annotations
@@ -21,54 +12,46 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowdist.worker.agent_link import Info, info, is_managed, link, stop
-from flowdist.worker.elastic_state import ElasticState
-from flowdist.worker.elastic_training import elastic
+from flowdist.worker.agent_link import info, is_managed, link, stop_agreement
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = [
-    "ElasticState",
-    "Info",
-    "backend",
-    "checkpoint_dir",
-    "commit",
-    "elastic",
-    "info",
-    "is_managed",
-    "latest",
-    "mesh",
-    "peers",
-    "port",
-    "progress",
-    "ready",
-    "should_stop",
-]
-
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
-    """The world's ranks by the dimensions that the role declares with `parallel=`: see `device_mesh.mesh`."""
-    from flowdist.worker.device_mesh import mesh as make  # torch: only here
+    """Return torch's DeviceMesh over the ranks of the world, by the dimensions that the role declares with `parallel=`.
+
+    The process group is initialised if that has not been done. Calls in one generation return the same mesh.
+
+    Args:
+        parallel: The dimensions where the role declares none, as under torchrun: `{"dp": "elastic", "tp": 2}`.
+        backends: Backends of single dimensions: `{"pp": "gloo"}`. The others use the backend of the world.
+
+    Raises:
+        RuntimeError: if there are no dimensions, if the world's size does not fit them, or if this torch supports no
+            backend per dimension.
+    """
+    from flowdist.worker.device_mesh import mesh as make  # imports torch
 
     return make(parallel, backends=backends)
 
 
 def backend() -> str:
-    """The backend for `torch.distributed.init_process_group`: "nccl" when each worker has a GPU to itself, else "gloo".
+    """Return the backend for `torch.distributed.init_process_group`.
 
-    NCCL refuses two ranks on one GPU: workers that share one, by `gpu=0.5` or more procs than devices, get gloo.
+    It is "nccl" if each worker has a GPU to itself, else "gloo": NCCL refuses two ranks on one GPU, which workers share
+    by `gpu=0.5`, or by more procs than devices.
     """
-    from flowdist.worker.device_mesh import backend as choose  # torch: only here
+    from flowdist.worker.device_mesh import backend as choose  # imports torch
 
     return choose()
 
 
 def port(name: str) -> int:
-    """The number of one of the role's `ports`, the same for later attempts on this node.
+    """Return the number of one of the role's `ports`. Later attempts of the replica on this node have the same.
 
     Raises:
-        RuntimeError: if the role has no port of that name, or flowdist is not around.
+        RuntimeError: if the role has no port of that name, or flowdist has not started this process.
     """
     variable = f"FLOWDIST_PORT_{name.upper().replace('-', '_')}"
     if variable not in os.environ:
@@ -79,45 +62,55 @@ def port(name: str) -> int:
 
 
 def checkpoint_dir() -> Path:
-    """The folder that all roles of the run share for checkpoints; `checkpoints` where nobody says otherwise."""
+    """Return the folder for checkpoints, which all roles of the run share. Without flowdist it is `checkpoints`."""
     return Path(os.environ.get("FLOWDIST_CHECKPOINT_DIR", "checkpoints"))
 
 
 def ready() -> None:
-    """This worker is ready: for roles with `ready_when="call"`, once all workers of the replica have said so."""
+    """Report that this worker is ready, for a role with `ready_when="call"`.
+
+    The replica is ready once all its workers have called this. Without flowdist it does nothing.
+    """
     link.send({"ready": True})
 
 
 def progress(step: int) -> None:
-    """This worker has done so many steps. Cheap: one small write to a socket."""
+    """Report that this worker has done `step` steps.
+
+    Faults can wait for a step, `hang_after` finds a worker whose steps stop (R15), and progress between changes of
+    membership shows that the job does not merely re-form (R8). A report is one small write to a socket. Without
+    flowdist it does nothing.
+
+    Args:
+        step: How many steps this worker has done, those before its last restart included.
+    """
     link.send({"progress": int(step)})
 
 
 def should_stop(step: int) -> bool:
-    """Whether to save and end now, because a node of the world is drained or will be taken away.
+    """Return whether to save and end now, because a node of the world is drained or will be taken away.
 
-    Ask before each step, on every rank, with the number of the step that is to come. The answer turns true at one and
-    the same step on every rank, so that a checkpoint taken then is whole; after that it stays true. Asking costs two
-    small system calls. Exits after it has turned true are neither success nor failure: whoever is still needed is
-    started again elsewhere.
+    Call it before each step, on every rank. It turns true at one and the same step on every rank, so that a checkpoint
+    taken then is consistent, and stays true. A worker that exits afterwards has neither succeeded nor failed; if it is
+    still needed, it is started again elsewhere. A call costs two small system calls. Without flowdist it is false.
 
     Args:
-        step: The step that would come next; it must not decrease.
+        step: The number of the step that would come next; it must not decrease.
     """
-    return stop.ask(int(step))
+    return stop_agreement.should_stop(int(step))
 
 
 def peers(role: str, port: str) -> list[str]:
-    """The addresses `host:port` of all replicas of a role that this one depends on, in order.
+    """Return the addresses `host:port` of all replicas of a role that this one depends on, in order.
 
-    It follows re-formations: ask again after an error instead of keeping the answer.
+    The addresses change with re-formations: call it again after a connection error instead of keeping the list.
 
     Raises:
-        RuntimeError: if the role is no dependency with such a port, or flowdist is not around.
+        RuntimeError: if this role depends on no such role with such a port, or flowdist has not started this process.
     """
     file = os.environ.get("FLOWDIST_PEERS")
     if file is None:
-        raise RuntimeError("peers() needs flowdist: it is the one who knows the addresses (FLOWDIST_PEERS is not set)")
+        raise RuntimeError("peers() needs flowdist, which knows the addresses (FLOWDIST_PEERS is not set)")
     content: dict[str, list[str]] = json.loads(Path(file).read_text())
     key = f"{role}:{port}"
     if key not in content:
@@ -127,20 +120,23 @@ def peers(role: str, port: str) -> list[str]:
 
 
 def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
-    """Publish a complete checkpoint as the latest. False when this worker's generation is over.
+    """Publish a complete checkpoint as the latest one.
 
-    Write the checkpoint under a name of its own first and have it on the disk (`os.fsync`), then commit: after a crash
-    at any moment, `latest()` names a checkpoint that was complete and accepted. The controller accepts offers of the
-    present generation only, so that a worker that was paused and replaced cannot overwrite its successor's work.
-    For a gang one worker commits for all; without a gang each replica has a latest checkpoint of its own.
+    First write the checkpoint under a name of its own and force it to the disk (`os.fsync`), then commit. After a crash
+    at any moment, `latest()` names a checkpoint that was complete and accepted. The controller accepts checkpoints of
+    the present generation only: a worker that was paused and replaced cannot overwrite the work of its successor. For a
+    gang one worker commits for all; without a gang each replica has a latest checkpoint of its own.
 
     Args:
-        path: The file or folder; a relative one counts from the current folder, and is kept as an absolute one.
-        step: The step whose state it is.
+        path: The file or folder. It is made absolute, from the current folder.
+        step: The step whose state it has.
+
+    Returns:
+        True if it is the latest checkpoint now; False if this worker's generation is over. Without flowdist, True.
 
     Raises:
-        FileNotFoundError: if nothing is there: whoever resumed from it would find nothing.
-        TimeoutError: if nobody answers within 30 s; the checkpoint may have been accepted or not.
+        FileNotFoundError: if there is no such file or folder, from which a worker could resume.
+        TimeoutError: if there is no answer within 30 s; the checkpoint may have been accepted or not.
     """
     path = str(Path(path).absolute())
     if not Path(path).exists():
@@ -152,12 +148,12 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
 
 
 def latest(of: str | None = None) -> Path | None:
-    """The checkpoint that was committed last, by whatever attempt; None if there is none.
+    """Return the checkpoint that was committed last, in whatever attempt; None if there is none.
 
     Args:
-        of: Whose: `"trainer"`, as an evaluator asks; `"ps/0"` of a role without gang. Without it, this worker's own.
+        of: The role, `"trainer"`, or the replica of a role without gang, `"ps/0"`, whose checkpoint is wanted, as by an
+            evaluator. Without it, the worker's own. Without flowdist it is ignored: all checkpoints are one worker's.
     """
-    # alone there is one pointer for whoever runs
     pointer = _pointer() if of is None or not is_managed() else checkpoint_dir() / of / "latest.json"
     try:
         return Path(json.loads(pointer.read_text())["path"])
@@ -166,11 +162,12 @@ def latest(of: str | None = None) -> Path | None:
 
 
 def _pointer() -> Path:
+    """Return the file that names the latest checkpoint of this worker."""
     return Path(os.environ.get("FLOWDIST_LATEST", checkpoint_dir() / "latest.json"))
 
 
 def _publish_alone(path: str, step: int) -> None:
-    """Without flowdist there is no other generation: the pointer is written here, atomically."""
+    """Write the pointer atomically, as the agent does: without flowdist there is no other generation to ask about."""
     pointer = _pointer()
     pointer.parent.mkdir(parents=True, exist_ok=True)
     temporary = pointer.with_name(f".{pointer.name}.{os.getpid()}")

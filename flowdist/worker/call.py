@@ -1,4 +1,4 @@
-"""`python -m flowdist.worker.call module:function`: runs a role declared with `run=`. Standard library only."""
+"""The program of a role with `run=`: `python -m flowdist.worker.call module:function`. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 def main(target: str, folder: str = "") -> None:
-    """Import the module, or the file, and call its function; what it raises ends the process as it would any script.
+    """Import a module or a file and call one of its functions. An exception ends the process as it would any script.
 
     Args:
-        target: `module:function`, or `/path/file.py:function`, whose folder is then the first on the path.
-        folder: Where modules are looked for first; empty: the current folder.
+        target: `module:function`; or `/path/file.py:function`, and the file's folder becomes sys.path[0].
+        folder: Becomes sys.path[0] for a module; empty: the current folder.
+
+    Raises:
+        SystemExit: if the function has returned a coroutine or generator, of which nothing has run.
     """
     place, _, name = target.rpartition(":")
     if "/" in place:
@@ -34,7 +37,7 @@ def main(target: str, folder: str = "") -> None:
         module = importlib.import_module(place)
     returned = getattr(module, name)()
     if isinstance(returned, CoroutineType):
-        returned.close()  # else Python says, too, that nobody has awaited it
+        returned.close()  # else Python also warns that it was never awaited
     if isinstance(returned, SUSPENDED):
         raise SystemExit(f"{target} returned a {type(returned).__name__}: nothing of it has run")
 

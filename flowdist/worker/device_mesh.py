@@ -1,4 +1,4 @@
-"""Parallel dimensions in a worker: torch's DeviceMesh over the world, and an all-to-all along one dimension.
+"""Parallel dimensions: torch's DeviceMesh over the ranks of the world, and an all-to-all along one dimension.
 
     from flowdist import worker
     from flowdist.worker.device_mesh import all_to_all
@@ -6,7 +6,7 @@
     mesh = worker.mesh()                                   # of parallel={"dp": "elastic", "ep": 4}
     routed = all_to_all(tokens, mesh, "ep", input_splits=counts)
 
-It needs torch. A mesh belongs to a generation: after a re-formation in place `worker.mesh()` makes a new one.
+It needs torch. A mesh belongs to one generation: after a re-formation in place `worker.mesh()` makes a new one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _made: dict[Key, DeviceMesh] = meshes  # of the present generation
 
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
-    """The world's ranks by the dimensions that the role declares with `parallel=`.
+    """Return the mesh of the world's ranks, by the dimensions that the role declares with `parallel=`.
 
-    The process group is initialised if nobody has done it: with NCCL when each worker has a GPU of its own, else with
-    gloo. Asking again in one generation gives the same mesh.
+    The process group is initialised if that has not been done: with NCCL if each worker has a GPU of its own, else with
+    gloo. Calls in one generation return the same mesh.
 
     Args:
-        parallel: Dimensions where the role declares none, as under torchrun: `{"dp": "elastic", "tp": 2}`.
-        backends: Of single dimensions: `{"pp": "gloo"}`. The others take that of the world.
+        parallel: The dimensions where the role declares none, as under torchrun: `{"dp": "elastic", "tp": 2}`.
+        backends: Backends of single dimensions: `{"pp": "gloo"}`. The others use the backend of the world.
 
     Returns:
-        A mesh of the sizes that this generation has; `mesh["tp"]` is one dimension of it.
+        A mesh with the sizes of this generation; `mesh["tp"]` is one dimension of it.
 
     Raises:
-        RuntimeError: without dimensions, when the world is of a size that forms no mesh, or when this torch cannot have
-            a backend for a dimension.
+        RuntimeError: if there are no dimensions, if the world's size does not fit them, or if this torch supports no
+            backend per dimension.
     """
     generation = os.environ.get("FLOWDIST_GENERATION", "")
     dimensions = _dimensions(parallel)
@@ -56,6 +56,7 @@ def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[s
 
 
 def _dimensions(parallel: Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
+    """Return names and sizes for this generation: from the role, else from `parallel`."""
     declared = os.environ.get("FLOWDIST_MESH")
     if declared is not None:
         pairs = (item.partition("=") for item in declared.split(","))
@@ -90,16 +91,16 @@ def _make(dimensions: tuple[tuple[str, int], ...], backends: dict[str, str]) -> 
 
 
 def has_own_gpu() -> bool:
-    """Whether each worker of this replica has a GPU to itself: NCCL refuses two ranks on one."""
+    """Return whether each worker of this replica has a GPU to itself: NCCL refuses two ranks on one."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if not torch.cuda.is_available() or "FLOWDIST_GPU_FRACTION" in os.environ:
         return False
-    seen = os.environ.get("FLOWDIST_VISIBLE_DEVICES")  # with virtual local ranks each worker sees one of these
+    seen = os.environ.get("FLOWDIST_VISIBLE_DEVICES")  # with virtual local ranks each worker sees only one of these
     return (seen.count(",") + 1 if seen else torch.cuda.device_count()) >= here
 
 
 def backend() -> str:
-    """The backend for a process group of all workers: NCCL when each has a GPU of its own, else gloo."""
+    """Return the backend for a process group of all workers: "nccl" if each has a GPU to itself, else "gloo"."""
     return "nccl" if has_own_gpu() and dist.is_nccl_available() else "gloo"
 
 
@@ -118,22 +119,26 @@ def all_to_all(
     input_splits: Sequence[int] | None = None,
     output_splits: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Send a piece to each rank of a mesh dimension and receive one of each; gradients go the way back.
+    """Send a piece of a tensor to each rank of a mesh dimension, and receive one from each. It is differentiable.
 
-    With `scatter` and `gather` alone the tensor is cut into equal pieces along one of its dimensions, and what is
-    received is joined along another: from (sequence/n, heads) to (sequence, heads/n), as sequence parallelism needs it
-    (Jacobs et al., DeepSpeed Ulysses, 2023). With splits pieces of any size are cut from dimension 0, as for experts.
+    Without splits the tensor is cut into n equal pieces along `scatter`, and the received pieces are joined along
+    `gather`: from (sequence/n, heads) to (sequence, heads/n), as sequence parallelism needs it (Jacobs et al.,
+    DeepSpeed Ulysses, 2023). With splits, pieces of any size are cut from dimension 0, as for experts.
 
     Args:
-        tensor: The same shape on all ranks, but for dimension 0 where splits are given.
+        tensor: It has the same shape on all ranks; with splits, all dimensions but 0 are the same.
         mesh: See `mesh()`.
-        dim: The name of the mesh dimension.
-        scatter, gather: Dimensions of the tensor: what is cut, and what is joined.
-        input_splits: Rows for each rank of the dimension; their sum is the size of dimension 0.
-        output_splits: Rows from each rank; where it is not given the ranks tell each other.
+        dim: The name of the mesh dimension, of n ranks.
+        scatter: The dimension of the tensor that is cut.
+        gather: The dimension of the tensor along which the pieces are joined.
+        input_splits: How many rows each rank gets; their sum is the size of dimension 0.
+        output_splits: How many rows come from each rank; if not given, the ranks tell each other.
+
+    Returns:
+        The joined pieces, in the order of the ranks.
 
     Raises:
-        ValueError: when the tensor cannot be cut in this way.
+        ValueError: if the tensor cannot be cut in this way.
     """
     group = mesh.get_group(dim)
     count = dist.get_world_size(group)
@@ -147,12 +152,12 @@ def all_to_all(
         raise ValueError("splits go with dimension 0: leave scatter= and gather= out")
     if input_splits is None or len(input_splits) != count or sum(input_splits) != tensor.shape[0]:
         raise ValueError(f"input_splits={input_splits} are not {count} numbers with the sum {tensor.shape[0]}")
-    given = list(output_splits) if output_splits is not None else _tell_splits(input_splits, group, tensor.device)
+    given = list(output_splits) if output_splits is not None else _exchange_splits(input_splits, group, tensor.device)
     uneven: torch.Tensor = _Uneven.apply(tensor, group, list(input_splits), given)
     return uneven
 
 
-def _tell_splits(splits: Sequence[int], group: Any, device: torch.device) -> list[int]:
+def _exchange_splits(splits: Sequence[int], group: Any, device: torch.device) -> list[int]:
     mine = torch.tensor(list(splits), dtype=torch.int64, device=device)
     theirs = torch.empty_like(mine)
     dist.all_to_all_single(theirs, mine, group=group)
@@ -167,7 +172,7 @@ def _exchange_equal(tensor: torch.Tensor, group: Any, count: int, scatter: int, 
 
 
 class _Equal(torch.autograd.Function):  # type: ignore[misc]
-    """Equal pieces: the gradient is exchanged with cut and join the other way round."""
+    """All-to-all of equal pieces. The gradient is cut along `gather` and joined along `scatter`."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any, count: int, scatter: int, gather: int) -> torch.Tensor:
@@ -186,7 +191,7 @@ def _exchange_rows(tensor: torch.Tensor, group: Any, sent: list[int], received: 
 
 
 class _Uneven(torch.autograd.Function):  # type: ignore[misc]
-    """Rows in any number: the gradient goes back in the numbers in which they came."""
+    """All-to-all of rows in any number. Each rank gets back the gradients of the rows that it has sent."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any, sent: list[int], received: list[int]) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""What survives a re-formation in memory: values of a training loop, as they were committed last.
+"""The state of a training loop that survives a re-formation in memory: its values as of their last commit.
 
-Values with `state_dict()` and `load_state_dict()`, such as modules, optimizers and schedulers, are kept by these; all
-others are copied. Torch is imported only where there is a process group to speak over.
+Values with `state_dict()` and `load_state_dict()`, such as modules, optimizers and schedulers, are saved and restored
+by these methods; all others are copied. Torch is imported only if there is a process group.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-BUCKET_BYTES = 64 << 20  # tensors of one type travel together, up to so much
-SMALL_BYTES = 1 << 10  # a tensor of no more travels with what is no tensor
+BUCKET_BYTES = 64 << 20  # tensors of one type are broadcast together, up to this size
+SMALL_BYTES = 1 << 10  # a CPU tensor up to this size is pickled with the other values
 SHARDED = ("DTensor", "ShardedTensor", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
-SHARDS = ("_is_flat_param", "_fsdp_flattened")  # what FSDP calls parameters of which this rank has a part
+SHARDS = ("_is_flat_param", "_fsdp_flattened")  # attributes by which FSDP marks sharded parameters
 
 
 class ElasticState(SimpleNamespace):
-    """Named values that all workers of a world hold alike: `ElasticState(model=model, optimizer=optimizer, step=0)`.
+    """Named values that are equal on all ranks of a world: `ElasticState(model=model, optimizer=optimizer, step=0)`.
 
-    Each is an attribute of the state. They have to be the same on every rank after each commit: what is sharded over
-    the ranks is not kept here.
+    Each value is an attribute of the state. After each commit the values have to be equal on every rank: a value that
+    is sharded over the ranks cannot be in the state.
 
     Raises:
-        ValueError: for a name that begins with an underscore, or is that of a method.
-        TypeError: for what is sharded over the ranks, as far as its type tells, here and at each commit.
+        ValueError: for a name that begins with an underscore, or is the name of a method.
+        TypeError: for a value whose type shows that it is sharded over the ranks; also at each commit.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -38,19 +38,19 @@ class ElasticState(SimpleNamespace):
             if name.startswith("_") or hasattr(ElasticState, name):
                 raise ValueError(f"ElasticState cannot hold a value of the name {name!r}: choose another")
         super().__init__(**values)
-        self._commits = 0  # how many there were, on whatever rank: it travels with the state
+        self._commits = 0  # how many commits the state has seen, on any rank: `sync` takes it over with the values
         self._kept = {name: _snapshot(name, value) for name, value in values.items()}
         self._on_commit: Callable[[], None] | None = None
 
     def commit(self) -> None:
-        """Keep the values as they are now: this is where training goes on from after a re-formation.
+        """Save the values as they are now. After a re-formation training continues from the last commit.
 
-        It copies all tensors in memory, on the device where they are. Call it on every rank after the same steps; the
-        work since the last commit is what a re-formation costs. Inside `elastic()`, while a re-formation is under way,
-        it does not return: training begins again with the values that it has just kept.
+        It copies all tensors in memory, on their devices. Call it on every rank after the same steps; a re-formation
+        loses the work since the last commit. Inside `elastic()`, if a re-formation has begun, it does not return:
+        training starts again with the values that it has just saved.
 
         Raises:
-            TypeError: for what is sharded over the ranks.
+            TypeError: for a value that is sharded over the ranks.
         """
         self._kept = {name: _snapshot(name, value) for name, value in self._values().items()}
         self._commits += 1
@@ -58,7 +58,7 @@ class ElasticState(SimpleNamespace):
             self._on_commit()
 
     def restore(self) -> None:
-        """Take the values of the last commit, or those that the state was made with."""
+        """Set the values to those of the last commit, or to those that the state was made with."""
         for name, kept in self._kept.items():
             value = getattr(self, name, None)
             if _has_state_dict(value):
@@ -67,9 +67,9 @@ class ElasticState(SimpleNamespace):
                 setattr(self, name, _copied(kept))
 
     def sync(self) -> None:
-        """Have every rank take the values of the one with most commits; of several, the lowest.
+        """Set the values on every rank to those of the rank with most commits; of several, the lowest rank.
 
-        Nothing travels where all have the same number of commits, and at least one. Every rank has to call it.
+        Every rank has to call it. Nothing is sent if all have the same number of commits, and at least one.
         """
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -77,12 +77,12 @@ class ElasticState(SimpleNamespace):
         tensors: list[torch.Tensor] = []
         packed = pickle.dumps((self._commits, _without_tensors(self._kept, tensors)))
         found = _gathered(self._commits, len(packed))
-        commits = [have for have, _ in found]
+        commits = [count for count, _ in found]
         if min(commits) == max(commits) > 0:
             return
         source = commits.index(max(commits))
         self._commits, kept = pickle.loads(_broadcast_bytes(packed, found[source][1], source))
-        sent = _broadcast_tensors(list(_places(kept)), tensors, source)
+        sent = _broadcast_tensors(list(_placeholders(kept)), tensors, source)
         if dist.get_rank() != source:
             self._kept = _with_tensors(kept, sent)
             self.restore()
@@ -96,14 +96,15 @@ def _has_state_dict(value: object) -> bool:
 
 
 def _snapshot(name: str, value: Any) -> Any:
-    _refuse_shards(name, _parts(name, value))  # first: the state_dict() of what is sharded may be a collective
+    """Return a copy of the value, or of its state_dict. Raises TypeError if any part of it is sharded."""
+    _refuse_shards(name, _parts(name, value))  # before state_dict(), which may be a collective for a sharded value
     found = value.state_dict() if _has_state_dict(value) else value
     _refuse_shards(name, _leaves(name, found))
     return _copied(found)
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The value, and of a module or an optimizer what it consists of, each with its name."""
+    """Yield the value, and the modules and parameters of a module or an optimizer, each with its name."""
     yield name, value
     if not _has_state_dict(value) or "torch" not in sys.modules:
         return
@@ -116,7 +117,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What stands in dicts, lists and tuples, each with where it does."""
+    """Yield the items of nested dicts, lists and tuples, each with its place."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(f"{name}[{key!r}]", item)
@@ -128,7 +129,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
-    """A re-formation would lose the shards of who is gone, and give a newcomer that of another rank."""
+    """Raise TypeError for a sharded part: the shards of a lost rank cannot be restored."""
     for where, part in parts:
         kinds = [kind.__name__ for kind in type(part).__mro__ if kind.__module__.partition(".")[0] == "torch"]
         kind = next((kind for kind in kinds if kind in SHARDED), "")
@@ -137,14 +138,14 @@ def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
         if kind:
             raise TypeError(
                 f"ElasticState({name}=...) cannot hold {where}, a {kind}: its shards are on all ranks, "
-                "and those of a rank that is lost would be lost with it. Train without elastic(), so that the workers "
+                "and those of a lost rank would be lost with it. Train without elastic(), so that the workers "
                 "restart: save with torch.distributed.checkpoint, publish by worker.commit(), and load what "
-                "worker.latest() says"
+                "worker.latest() returns"
             )
 
 
 def _copied(value: Any) -> Any:
-    """A copy that shares nothing that training changes; tensors stay on their device."""
+    """Return a copy that shares no memory which training changes; tensors stay on their device."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().clone()
@@ -153,61 +154,63 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-class _Place:
-    """Stands for the tensor of that number while the rest is pickled."""
+class _Placeholder:
+    """Stand-in for a tensor in the values that are pickled, with the tensor's number."""
 
     def __init__(self, number: int, tensor: torch.Tensor) -> None:
-        self.number, self.shape, self.dtype, self.is_cpu = (
-            number,
-            tensor.shape,
-            tensor.dtype,
-            tensor.device.type == "cpu",
-        )
+        self.number, self.shape, self.dtype = number, tensor.shape, tensor.dtype
+        self.is_cpu = tensor.device.type == "cpu"
 
 
-def _transport() -> torch.device:
-    """Where tensors have to be for the process group to carry them."""
+def _transport_device() -> torch.device:
+    """Return the device on which the process group needs tensors to be."""
     import torch
     import torch.distributed as dist
 
-    by_cpu = any(name in str(dist.get_backend_config()) for name in ("gloo", "mpi", "cpu"))
-    return torch.device("cpu" if by_cpu else "cuda")
+    uses_cpu = any(name in str(dist.get_backend_config()) for name in ("gloo", "mpi", "cpu"))
+    return torch.device("cpu" if uses_cpu else "cuda")
 
 
 def _gathered(*numbers: int) -> list[list[int]]:
-    """What each rank has given, by rank."""
+    """Return the numbers of every rank, by rank. A collective."""
     import torch
     import torch.distributed as dist
 
     found = torch.zeros(dist.get_world_size(), len(numbers), dtype=torch.int64)
     found[dist.get_rank()] = torch.tensor(numbers)
-    found = found.to(_transport())
+    found = found.to(_transport_device())
     dist.all_reduce(found)
     rows: list[list[int]] = found.tolist()
     return rows
 
 
 def _broadcast_bytes(data: bytes, size: int, source: int) -> bytes:
-    """What the source has, on every rank."""
+    """Return the data of the source rank on every rank. A collective.
+
+    Args:
+        size: The size of the source's data, in bytes.
+    """
     import torch
     import torch.distributed as dist
 
     buffer = bytearray(data if dist.get_rank() == source else size)
-    ours = torch.frombuffer(buffer, dtype=torch.uint8)
-    flat = ours.to(_transport())
+    whole = torch.frombuffer(buffer, dtype=torch.uint8)
+    flat = whole.to(_transport_device())
     dist.broadcast(flat, src=source)
-    ours.copy_(flat)
+    whole.copy_(flat)
     return bytes(buffer)
 
 
-def _broadcast_tensors(places: list[_Place], tensors: list[torch.Tensor], source: int) -> dict[int, torch.Tensor]:
-    """The tensors of the source by their numbers, many at a time."""
+def _broadcast_tensors(
+    placeholders: list[_Placeholder], tensors: list[torch.Tensor], source: int
+) -> dict[int, torch.Tensor]:
+    """Return the tensors of the source rank by their numbers. A collective, one broadcast for each bucket."""
     import torch
     import torch.distributed as dist
 
-    device, is_source = _transport(), dist.get_rank() == source
+    device, is_source = _transport_device(), dist.get_rank() == source
     found: dict[int, torch.Tensor] = {}
-    for bucket in _buckets(places):
+    for bucket in _buckets(placeholders):
         sizes = [place.shape.numel() for place in bucket]
         if is_source:
             flat = torch.cat([tensors[place.number].reshape(-1).to(device) for place in bucket])
@@ -220,11 +223,12 @@ def _broadcast_tensors(places: list[_Place], tensors: list[torch.Tensor], source
     return found
 
 
-def _buckets(places: list[_Place]) -> list[list[_Place]]:
-    by_type: dict[torch.dtype, list[_Place]] = {}
-    for place in places:
+def _buckets(placeholders: list[_Placeholder]) -> list[list[_Placeholder]]:
+    """Group tensors of one type, up to BUCKET_BYTES each; a larger tensor has a bucket of its own."""
+    by_type: dict[torch.dtype, list[_Placeholder]] = {}
+    for place in placeholders:
         by_type.setdefault(place.dtype, []).append(place)
-    buckets: list[list[_Place]] = []
+    buckets: list[list[_Placeholder]] = []
     for dtype, same in by_type.items():
         size = BUCKET_BYTES + 1
         for place in same:
@@ -237,38 +241,38 @@ def _buckets(places: list[_Place]) -> list[list[_Place]]:
 
 
 def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The value with a place for each tensor that travels by itself; small ones on the CPU travel with the rest."""
+    """Return the value with placeholders for its tensors, which are added to `tensors`. Small CPU tensors stay."""
     import torch
 
     if isinstance(value, torch.Tensor):
         if value.device.type == "cpu" and value.numel() * value.element_size() <= SMALL_BYTES:
             return value
         tensors.append(value)
-        return _Place(len(tensors) - 1, value)
+        return _Placeholder(len(tensors) - 1, value)
     return _mapped(value, lambda item: _without_tensors(item, tensors))
 
 
-def _places(value: Any) -> Iterator[_Place]:
-    if isinstance(value, _Place):
+def _placeholders(value: Any) -> Iterator[_Placeholder]:
+    if isinstance(value, _Placeholder):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _places(item)
+            yield from _placeholders(item)
     elif type(value) in (list, tuple):
         for item in value:
-            yield from _places(item)
+            yield from _placeholders(item)
 
 
 def _with_tensors(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, _Place):
+    if isinstance(value, _Placeholder):
         return tensors[value.number]
     return _mapped(value, lambda item: _with_tensors(item, tensors))
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A dict, list or tuple of the same kind with its items changed; anything else as it is."""
+    """Return a dict, list or tuple of the same kind with `change` applied to its items; any other value as it is."""
     if isinstance(value, dict):
-        changed = copy.copy(value)  # with what else it holds: the state of a module has its versions
+        changed = copy.copy(value)  # keeps attributes: the state_dict of a module has its versions
         for name, item in value.items():
             changed[name] = change(item)
         return changed

@@ -1,11 +1,12 @@
-"""Training that goes on in place: a re-formation leaves this process, and what it holds in memory, as they are.
+"""In-place training: the process and its memory survive a re-formation of the world.
 
     state = worker.ElasticState(model=model, optimizer=optimizer, step=0)
     worker.elastic(train, state)
 
-`elastic` makes the process group and calls `train(state)`. When the world forms anew without this worker having failed,
-the old group is left, whatever waits in it; the environment says who this worker is now; the new group is made, and
-`train(state)` is called again, with the values of the last commit. Standard library only, but for the group itself.
+`elastic` makes the process group and calls `train(state)`. When the world forms anew and this worker has not failed, it
+leaves the old group, even if a collective is waiting in it. Then the environment variables are set for the new
+generation, the new group is made, and `train(state)` is called again with the values of the last commit. Torch is
+imported only for the group itself.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowdist.worker import process_groups
-from flowdist.worker.agent_link import hello, is_managed, link, stop
+import flowdist.worker.process_groups as process_groups
+from flowdist.worker.agent_link import hello, is_managed, link, stop_agreement
 from flowdist.worker.elastic_state import ElasticState
 
-PATIENCE_S = 30.0  # after a collective broke: so long a re-formation may take to be told of
+REFORMATION_TIMEOUT_S = 30.0  # from a broken collective to the message that the world forms anew
 POLL_S = 0.01
-# What a process group says when a peer is gone, other than by a class of its own.
+# Parts of the error messages of a process group whose peer is gone, where the class is a plain RuntimeError.
 BROKEN_WORDS = ("gloo", "NCCL", "onnection", "peer", "roken pipe", "ocket", "rocess group", "aborted", "TCPStore")
 BROKEN_CLASSES = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 
@@ -36,65 +37,76 @@ State = TypeVar("State", bound=ElasticState)
 
 
 class Reformed(BaseException):
-    """The world forms anew. No Exception: a training loop that catches those is not meant to see it."""
+    """The world forms anew. It is no Exception, so that a training loop that catches Exception does not catch it."""
 
 
 def elastic(train: Callable[[State], Result], state: State, *, backend: str | None = None) -> Result:
-    """Train in a process group that follows re-formations, in this process. Returns what `train` returns.
+    """Train in this process, in a process group that follows re-formations of the world.
 
-    Errors of collectives that broke because the world forms anew are not errors of this worker: they end `train`, which
-    is called again. All others pass through. Where nothing is there to form anew, as under plain python or torchrun,
-    the group is made and `train` is called once.
+    An error of a collective that broke because the world forms anew ends `train`, which is then called again. Every
+    other error passes through. Without flowdist, as under plain python or torchrun, the group is made and `train` is
+    called once.
 
     Args:
-        train: Called with the state, in a process group that is ready; it is left when `train` has returned.
-        state: Where training stands. Call `state.commit()` every few steps: what comes after the last is done again.
-        backend: Of the process group, as `torch.distributed.init_process_group` has it.
+        train: Called with the state while the process group is ready. The group is destroyed when `train` has returned.
+        state: The state of training. Call `state.commit()` every few steps: the steps since the last commit are done
+            again after a re-formation.
+        backend: The backend of the process group, as for `torch.distributed.init_process_group`.
+
+    Returns:
+        What `train` has returned.
 
     Raises:
-        RuntimeError: if there is a process group already: it is `elastic` that makes it, each time anew.
-        OSError: if flowdist started this worker, and its agent cannot be reached.
+        RuntimeError: if there is a process group already; `elastic` makes it, anew for each generation.
+        OSError: if flowdist has started this worker, and its agent cannot be reached.
     """
-    session = _Session(backend)
-    state._on_commit = session.check
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        raise RuntimeError("elastic() makes the process group itself: call it without one (init_process_group)")
+    generations = _Generations(backend)
+    state._on_commit = generations.check
     try:
         while True:
             try:
-                session.form()
+                generations.form()
                 state.sync()
                 result = train(state)
             except Reformed:
                 pass
             except RuntimeError as error:
-                if not session.is_to_leave(error):
+                if not generations.explains(error):
                     raise
-                traceback.clear_frames(error.__traceback__)  # they hold on to the old group
+                traceback.clear_frames(error.__traceback__)  # the frames keep the old group alive
             else:
-                if not session.stops_here():
-                    session.close()
+                if not generations.stops_as_agreed():
+                    generations.close()
                     process_groups.end()
                     return result
-            session.leave()
+            generations.leave()
             state.restore()
-            session.wait()
+            generations.wait()
     except BaseException:
-        session.close()
+        generations.close()
         raise
     finally:
         state._on_commit = None
 
 
-class _Session:
-    """This worker's side of the conversation with its agent; runtime/worker_socket.py is the other."""
+class _Generations:
+    """The generations that this process takes part in, one after the other: forming, leaving and waiting for the next.
+
+    `flowdist.runtime.agent.worker_socket` is the agent's side of the connection.
+    """
 
     def __init__(self, backend: str | None) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._is_told = threading.Event()  # to leave the generation
+        self._must_leave = threading.Event()  # the agent has sent `leave`
         self._has_left = threading.Event()
-        self._is_next = threading.Event()  # the environment of the next one is there
+        self._has_next = threading.Event()  # the agent has sent the environment of the next generation
         self._env: dict[str, str] = {}
-        self._foreign: set[str] = set()  # sockets that were there before the group
+        self._other_sockets: set[str] = set()  # sockets that were open before the group was made
         self._socket: socket.socket | None = None
         if is_managed():
             connection = socket.socket(socket.AF_UNIX)
@@ -104,16 +116,14 @@ class _Session:
             threading.Thread(target=self._listen, args=(connection,), name="flowdist-elastic", daemon=True).start()
 
     def form(self) -> None:
-        """Make the process group of the generation that the environment speaks of."""
+        """Make the process group of the generation that the environment variables describe."""
         import torch.distributed as dist
 
-        if dist.is_initialized():
-            raise RuntimeError("elastic() makes the process group itself: call it without one (init_process_group)")
-        self._foreign = set(_sockets())
+        self._other_sockets = set(_sockets())
         self._has_left.clear()
-        self.check()  # told again before the group was begun: the other thread has nothing to break
+        self.check()  # a `leave` before the group exists: the other thread finds nothing to break
         if self._socket is not None:
-            os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else a peer that is gone ends the process
+            os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else torch aborts this process when a peer is gone
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             dist.init_process_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
         else:
@@ -121,94 +131,97 @@ class _Session:
         process_groups.end_at_exit()  # `train` may call sys.exit()
 
     def check(self) -> None:
-        """After a commit: nothing is lost if training begins again from here."""
-        if self._is_told.is_set():
+        """Raise Reformed if the world forms anew. Called after a commit, where no work is lost."""
+        if self._must_leave.is_set():
             raise Reformed
 
-    def is_to_leave(self, error: RuntimeError) -> bool:
-        """Whether a re-formation explains the error; news of it may take longer than the break itself."""
+    def explains(self, error: RuntimeError) -> bool:
+        """Return whether a re-formation explains the error. It waits for the agent's message, which may come later."""
         if self._socket is None or type(error).__name__ == "OutOfMemoryError":
             return False
-        return self._is_told.is_set() or (_is_broken(error) and self._is_told.wait(PATIENCE_S))
+        return self._must_leave.is_set() or (_is_broken(error) and self._must_leave.wait(REFORMATION_TIMEOUT_S))
 
-    def stops_here(self) -> bool:
-        """`train` has returned because should_stop() said so: this worker goes on later, or is ended."""
-        if self._socket is None or not stop.has_come:
+    def stops_as_agreed(self) -> bool:
+        """Return whether `train` has returned because of should_stop(), after the agent has told this worker to leave.
+
+        Such a worker is resumed in a later generation, or ended.
+        """
+        if self._socket is None or not stop_agreement.is_reached:
             return False
-        stop.leave()
-        self._is_told.wait()
+        stop_agreement.report_passed()
+        self._must_leave.wait()
         return True
 
     def leave(self) -> None:
-        """Leave the process group, and say so when it is done."""
+        """Leave the process group, and report to the agent that this worker is suspended."""
         import torch.distributed as dist
 
         if dist.is_initialized():
-            with contextlib.suppress(RuntimeError, ValueError):  # it is broken: what can be told of it was told
+            with contextlib.suppress(RuntimeError, ValueError):  # the group is broken, and its error is known
                 if process_groups.is_nccl():
                     dist.distributed_c10d._abort_process_group()
                 else:
                     dist.destroy_process_group()
-        dist.distributed_c10d._world.group_count = 0  # a group that did not come about has used up a name
+        dist.distributed_c10d._world.group_count = 0  # a group whose making failed has used up a name
         self._has_left.set()
         self._send({"suspended": True})
 
     def wait(self) -> None:
-        """Until the next generation is known; then this process is that attempt of its replica."""
-        self._is_next.wait()
+        """Wait for the next generation, and become the worker of its attempt: environment, logs and connection."""
+        self._has_next.wait()
         before = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
         os.environ.update(self._env)
         _move_output(Path(before).parent, Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent)
-        self._is_next.clear()
+        self._has_next.clear()
         link.close()
-        stop.renew()
+        stop_agreement.reset()
         self._send({"hello": hello()})
 
     def close(self) -> None:
-        """From here on this worker is like any other."""
+        """End in-place training: from now on this worker is like any other."""
         self._send({"elastic": False})
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _send(self, *lines: dict[str, Any]) -> None:
-        """If the agent is gone, so will be this worker in a moment: nothing to raise here."""
+        """Send messages to the agent. If it is gone, this worker will be killed in a moment: no error is raised."""
         if self._socket is not None:
             data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
             with self._lock, contextlib.suppress(OSError):
                 self._socket.sendall(data)
 
     def _listen(self, connection: socket.socket) -> None:
-        """In a thread of its own: the main one may be stuck in a collective."""
+        """Handle the agent's messages, in a thread of its own: the main thread may be blocked in a collective."""
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as lines:
             for line in lines:
                 message = json.loads(line)
                 if "leave" in message:
-                    self._is_told.set()
+                    self._must_leave.set()
                     self._break_group()
                 elif "resume" in message:
                     self._env = message["resume"]
-                    self._is_told.clear()
-                    self._is_next.set()
+                    self._must_leave.clear()
+                    self._has_next.set()
 
     def _break_group(self) -> None:
-        """Whatever waits for a peer in the group fails now, whether that peer is gone or does not answer."""
+        """Make every collective that waits for a peer fail, until this worker has left the group."""
         while not self._has_left.is_set():
             if process_groups.is_nccl():
                 for group in list(sys.modules["torch.distributed"].distributed_c10d._world.pg_names):
                     group.abort()
-            _shut_down(self._foreign)
+            _shut_down(self._other_sockets)
             self._has_left.wait(POLL_S)
 
 
 def _is_broken(error: BaseException) -> bool:
-    """Whether it is what a collective raises when a peer is gone."""
+    """Return whether the error is one that a collective raises when a peer is gone."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names.intersection(BROKEN_CLASSES)) or any(word in str(error) for word in BROKEN_WORDS)
 
 
 def _sockets() -> dict[str, int]:
-    """The sockets that this process has open, with a descriptor of each."""
+    """Return the open sockets of this process, with a descriptor of each."""
     found: dict[str, int] = {}
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names alone are wanted
         with contextlib.suppress(OSError):
@@ -218,18 +231,23 @@ def _sockets() -> dict[str, int]:
     return found
 
 
-def _shut_down(foreign: set[str]) -> None:
-    """The TCP connections that were made since: those of the process group."""
+def _shut_down(other_sockets: set[str]) -> None:
+    """Shut down the TCP connections of the process group: those that are not among the other sockets."""
     for name, fd in _sockets().items():
-        if name not in foreign:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as ours:
-                if ours.family in (socket.AF_INET, socket.AF_INET6) and ours.type == socket.SOCK_STREAM:
-                    ours.getpeername()  # one that listens is none: gloo ends the process if that fails
-                    ours.shutdown(socket.SHUT_RDWR)
+        if name not in other_sockets:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                    connection.getpeername()  # raises for a listening socket, whose shutdown makes gloo abort
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _move_output(before: Path, after: Path) -> None:
-    """From here on output goes to the logs of this attempt, if it went to those of the one before."""
+    """Send stdout and stderr to the logs of the next attempt, if they go to the logs of the one before.
+
+    Args:
+        before: The folder of the worker's logs until now.
+        after: The folder of its next logs.
+    """
     for fd, stream, name in ((1, sys.stdout, "stdout.log"), (2, sys.stderr, "stderr.log")):
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(fd), (before / name).stat()):

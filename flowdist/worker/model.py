@@ -1,14 +1,14 @@
-"""What a worker is written against that can be simulated and run: `Context`, and the loop that runs it for real.
+"""The interface of a worker that can be simulated and run, `Context`, and the loop that runs such a worker for real.
 
     class Worker:                        # a task; every method but restore and step may be left out
         def __init__(self, ctx): ...     # a fresh start
-        def restore(self): ...           # read the latest checkpoint; returns the number of steps that are done
-        def step(self, step): ...        # do one; returns what the other ranks are to have of it
-        def combine(self, step, parts)   # what all ranks have returned, in the order of their ranks
+        def restore(self): ...           # read the latest checkpoint; return the number of steps that are done
+        def step(self, step): ...        # do one step; return this rank's part for the other ranks
+        def combine(self, step, parts)   # get the parts of all ranks, in the order of their ranks
         def checkpoint(self, step)       # write this rank's part; no rank waits for another
         def publish(self, step)          # every rank's part is written: commit
         def committed(self, step, accepted)
-        def state(self): ...             # a dict: what has to be the same whatever happened on the way
+        def state(self): ...             # a dict of what has to be the same whatever failures there were
 
 `flowdist simulate` runs the class of a role's `simulate=` in virtual time; `run(Worker, ...)` runs the same class in a
 worker process, with `flowdist.worker`. Standard library only.
@@ -24,37 +24,37 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowdist.worker import api as worker
-from flowdist.worker.agent_link import Info
+import flowdist.worker.api as worker
+from flowdist.worker.agent_link import Info, info
 
 Exchange = Callable[[Any], list[Any]]
 Call = Callable[[str, str, tuple[Any, ...]], Any]
 
 
 class Store(Protocol):
-    """The folder of a role's checkpoints, which all its replicas share.
+    """The folder of a role's checkpoints, which all its replicas share. It has no subfolders.
 
-    `write` is not atomic: whoever dies in it leaves a torn file, and what was there before is gone. `rename` is.
+    `rename` is atomic. `write` is not: a worker that dies in it leaves a torn file, and the old content is lost.
     """
 
     def write(self, name: str, data: bytes) -> None:
-        """On the disk when it returns. OSError when the disk is full."""
+        """Write a file; its content is on the disk when this returns. Raises OSError if the disk is full."""
 
     def read(self, name: str) -> bytes:
-        """FileNotFoundError when there is no such file."""
+        """Return the content of a file. Raises FileNotFoundError if there is none."""
 
     def rename(self, name: str, to: str) -> None:
-        """Replaces `to`. FileNotFoundError when there is no such file."""
+        """Rename a file, and replace `to` if it exists. Raises FileNotFoundError if there is no such file."""
 
     def remove(self, name: str) -> None:
-        """Nothing when there is no such file."""
+        """Remove a file, if it exists."""
 
     def names(self, prefix: str = "") -> list[str]:
-        """Sorted."""
+        """Return the names of the files that begin with the prefix, sorted."""
 
 
 class Context(Protocol):
-    """What a worker asks, and tells. `info` says who it is: its ranks, sizes, generation and attempt."""
+    """The surroundings of a worker: its identity `info`, its checkpoints `store`, and the calls below."""
 
     @property
     def info(self) -> Info: ...
@@ -63,43 +63,52 @@ class Context(Protocol):
     def store(self) -> Store: ...
 
     def commit(self, name: str, step: int) -> None:
-        """Publish a checkpoint of so many steps; `committed(step, accepted)` hears whether it is the latest now.
+        """Publish a checkpoint. The worker's `committed(step, accepted)` is called with the result.
 
-        It is not when this worker's generation is over, as of one that was paused and replaced.
+        It is accepted unless this worker's generation is over, as for a worker that was paused and replaced.
+
+        Args:
+            name: The file in the store.
+            step: How many steps the checkpoint has.
         """
 
     def latest(self) -> str | None:
-        """The name that was committed last, by whatever attempt; None when there is none."""
+        """Return the name that was committed last, in whatever attempt; None if there is none."""
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
-        """A stream of its own for each rank, purpose and number, from its beginning; the same in every attempt.
+        """Return a stream of random numbers, at its beginning. It is the same in every attempt.
 
         Args:
-            shared: The same on all ranks of the role.
+            purpose: Each purpose has a stream of its own.
+            n: Each number, such as that of a step, has a stream of its own.
+            shared: Whether all ranks of the role have the same stream; else each rank has its own.
         """
 
     def consume(self, *samples: object) -> None:
-        """This rank uses these samples in this step. A simulation checks that each is used exactly once."""
+        """Note that this rank uses these samples in this step. A simulation checks that each is used exactly once."""
 
     def log(self, **values: object) -> None:
-        """Something of this step, such as its loss. What rank 0 logs is compared with a run without faults."""
+        """Log values of this step, such as its loss. A simulation compares rank 0's with a run without faults."""
 
     def peers(self, role: str, port: str) -> list[str]:
-        """The addresses of all replicas of a service that this role depends on, in order."""
+        """Return the addresses of all replicas of a service that this role depends on, in order."""
 
     def call(self, address: str, method: str, *args: Any) -> Any:
-        """Push to, or pull from, that replica: a method of its model. ConnectionError when it is not there."""
+        """Call a method of the model of the replica at this address. Raises ConnectionError if it is not there."""
 
 
 def stream_of(info: Info, seed: int, purpose: str, n: int, shared: bool) -> random.Random:
-    """Numbers that depend on these alone; of `info` on the role and the rank in it, or on the role."""
+    """Return the stream of random numbers of `Context.random`.
+
+    Of `info` it depends on the role and, unless `shared`, on the rank in the role.
+    """
     entity = info.role if shared else f"{info.role}.{info.role_rank}"
     key = hashlib.blake2b(f"{seed}/{entity}/{purpose}/{n}".encode(), digest_size=16).digest()
     return random.Random(int.from_bytes(key))
 
 
 class Folder:
-    """A store on a real disk."""
+    """Store in a folder of a real disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,15 +139,21 @@ class Folder:
         return sorted(path.name for path in self._path.iterdir() if path.name.startswith(prefix))
 
     def path(self, name: str) -> Path:
-        """ValueError for a name with a slash: the simulated store has no folders either."""
+        """Return the path of a file. Raises ValueError for a name with a slash, as the simulated store does."""
         check_name(name)
         return self._path / name
 
 
 def steps_done(restored: Any, latest: str | None) -> int:
-    """What `restore()` has returned: how many steps are done. None is 0, where there is no checkpoint.
+    """Return how many steps are done, from what `restore()` has returned.
 
-    TypeError for what is no number, as of a method that reads a checkpoint and forgets to return its step.
+    Args:
+        restored: What `restore()` has returned; None counts as 0 if there is no checkpoint.
+        latest: The name of the latest checkpoint, or None.
+
+    Raises:
+        TypeError: if it is no whole number, as when `restore()` reads a checkpoint and does not return its step.
+        ValueError: if it is negative.
     """
     if restored is None and latest is None:
         return 0
@@ -153,31 +168,31 @@ def steps_done(restored: Any, latest: str | None) -> int:
 
 
 def check_data(name: str, data: object) -> None:
-    """TypeError for what are no bytes: `bytes(5)` would be five of them."""
+    """Raise TypeError if the data are not bytes: an int, for one, would be written as that many zero bytes."""
     if not isinstance(data, bytes | bytearray | memoryview):
         help = "; encode it: text.encode()" if isinstance(data, str) else ""
         raise TypeError(f"write({name!r}, ...) takes bytes, not {type(data).__name__}{help}")
 
 
 def check_name(name: str) -> None:
-    """ValueError for what is no plain file name."""
+    """Raise ValueError if the name is no plain file name."""
     if not name or "/" in name or name in (".", ".."):
         raise ValueError(f"{name!r} is no plain file name: checkpoints of a role are in one folder")
 
 
 class RealContext:
-    """A worker process's context: `flowdist.worker`, and the user's transport.
+    """Context of a real worker process: `flowdist.worker`, and the user's transport.
 
     Args:
-        call: How a service is called; None: there is none.
-        seed: Of `random`.
+        call: `call(address, method, args)` calls a service; None if the worker calls none.
+        seed: Seeds `random`.
     """
 
     def __init__(self, call: Call | None = None, seed: int = 0) -> None:
-        self.info = worker.info()
+        self.info = info()
         self.store = Folder(worker.checkpoint_dir() / self.info.role)
         self._call, self._seed = call, seed
-        self.model: Any = None  # hears whether its checkpoints were accepted
+        self.model: Any = None  # its `committed` is called
 
     def commit(self, name: str, step: int) -> None:
         accepted = worker.commit(self.store.path(name), step=step)
@@ -191,7 +206,7 @@ class RealContext:
         return stream_of(self.info, self._seed, purpose, n, shared)
 
     def consume(self, *samples: object) -> None:
-        pass  # there is no run without faults to compare with
+        pass  # checked in simulations only
 
     def log(self, **values: object) -> None:
         pass
@@ -206,13 +221,13 @@ class RealContext:
 
 
 def tell_committed(model: Any, step: int, accepted: bool) -> None:
-    """If it wants to know."""
+    """Call the model's `committed`, if it has one."""
     if hasattr(model, "committed"):
         model.committed(step, accepted)
 
 
 def alone(part: Any) -> list[Any]:
-    """The exchange of a world of one."""
+    """Exchange a part in a world of one worker."""
     return [part]
 
 
@@ -225,21 +240,22 @@ def run(
     call: Call | None = None,
     seed: int = 0,
 ) -> Any:
-    """Run the class of a task as this worker: restore, step, checkpoint, stop where the job has to leave a node.
+    """Run the class of a task in this worker: restore, step, checkpoint, and stop if the job has to leave a node.
 
     Args:
-        steps: Until it is done.
-        checkpoint_every: Steps between checkpoints.
-        exchange: Gives what every rank has passed, in the order of the ranks, and so makes them wait for each other:
-            `torch.distributed.all_gather_object`, for one. A world of one worker needs none.
-        call: `call(address, method, args)`, how a service is called.
-        seed: Of `ctx.random`.
+        model: The class: see the module.
+        steps: How many steps the task has.
+        checkpoint_every: How many steps there are between two checkpoints.
+        exchange: Returns what every rank has passed, in the order of the ranks, once all have called it; for example
+            a function around `torch.distributed.all_gather_object`. A world of one worker needs none.
+        call: `call(address, method, args)` calls a service; None if the worker calls none.
+        seed: Seeds `ctx.random`.
 
     Returns:
-        The worker, after its last step.
+        The object of the class, after its last step.
 
     Raises:
-        RuntimeError: without an exchange in a world of several workers; when ranks resume from different steps.
+        RuntimeError: if a world of several workers has no exchange, or if its ranks resume from different steps.
     """
     ctx = RealContext(call, seed)
     if exchange is None:
@@ -266,8 +282,9 @@ def run(
 
 
 def _save(it: Any, step: int, exchange: Exchange) -> None:
+    """Write the parts of all ranks, and then publish the checkpoint."""
     if hasattr(it, "checkpoint"):
         it.checkpoint(step)
-    exchange(None)  # every rank's part is written
+    exchange(None)  # returns when every rank's part is written
     if hasattr(it, "publish"):
         it.publish(step)

@@ -1,4 +1,4 @@
-"""The command as a user types it: help, unknown words, exit codes, and what is never imported."""
+"""The command line as a user types it: help, unknown words, exit codes, and modules that are not imported."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
-from flowdist.cli.main import cli
+from flowdist.cli.main import Verb, cli
 from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
 
@@ -24,13 +25,19 @@ VERBS = (
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 
 
-def flowdist(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
     run = [sys.executable, "-m", "flowdist", *arguments]
-    return subprocess.run(run, capture_output=True, text=True, check=False, cwd=cwd)
+    return subprocess.run(run, capture_output=True, check=False, **{"text": True, **options})
+
+
+def flowdist(*arguments: str) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(cli, arguments)
 
 
 def test_help_names_every_verb() -> None:
-    done = flowdist("--help")
+    done = process("--help")
     assert done.returncode == 0
     for verb in VERBS:
         assert f"\n  {verb}  " in done.stdout
@@ -38,8 +45,8 @@ def test_help_names_every_verb() -> None:
     assert headings == ["Options:", "Before anything runs:", "Run:", "While it runs:", "Afterwards:"]
 
 
-def test_a_verb_that_is_in_no_group_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS_OF_MAIN, "dance", "Dance.")
+def test_a_verb_of_a_new_group_gets_a_heading_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS_OF_MAIN, "dance", Verb("Others", "inspect", "Dance."))
     told = CliRunner().invoke(cli, ["--help"]).output
     assert "Others:\n  dance" in told
 
@@ -47,7 +54,7 @@ def test_a_verb_that_is_in_no_group_is_shown_all_the_same(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help(verb: str) -> None:
     done = flowdist(verb, "--help")
-    assert done.returncode == 0 and "Usage: flowdist" in done.stdout
+    assert done.exit_code == 0 and f"Usage: cli {verb}" in done.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -71,13 +78,13 @@ def test_neither_torch_nor_rich_is_imported(verb: str) -> None:
 
 
 def test_a_misspelt_verb_is_answered_with_the_right_one() -> None:
-    done = flowdist("simulat")
+    done = process("simulat")
     assert done.returncode == 2 and "did you mean 'simulate'?" in done.stderr
 
 
 def test_check_says_ok_in_a_line() -> None:
     done = flowdist("check", GANG)
-    assert done.returncode == 0 and done.stdout == "gang: ok (1 role, up to 4 replicas, 4 nodes)\n"
+    assert done.exit_code == 0 and done.stdout == "gang: ok (1 role, up to 4 replicas, 4 nodes)\n"
 
 
 def test_plan_as_json_holds_the_graph() -> None:
@@ -95,35 +102,34 @@ def test_plan_as_json_holds_the_graph() -> None:
         (["simulate", GANG, "--fail", "node1@3s:exit=3"], "exit of a node means nothing here"),
         (["simulate", GANG, "--scale", "trainer@3s"], "cannot be read"),
         (["simulate", GANG, "--scale", "trianer=2@3s"], "no role 'trianer'"),
-        (["simulate", GANG, "--until", "soon"], "--until soon: no duration"),
+        (["simulate", GANG, "--until", "soon"], "--until soon is not a duration"),
         (["simulate", "nope.toml"], "nope.toml: No such file"),
         (["run", GANG, "--fail", "node1@3s:partition=node2"], "run cannot cut node1 off from node2"),
         (["run", GANG, "--add", "node1@3s"], "there is a 'node1' already"),
         (["run", GANG, "--replicas", "2"], "--replicas is for scripts"),
-        (["run", GANG, "-p", "x"], "-p x: it has no value"),
-        (["replay", GANG], "is no journal"),
+        (["run", GANG, "-p", "x"], "-p x has no value"),
+        (["replay", GANG], "is not a journal"),
         (["status", "zebra"], "there is no run 'zebra' in runs"),
         (["logs", "--run", "zebra"], "there is no run 'zebra' in runs"),
-        (["scale", "trainer"], "'trainer' is no ROLE=N"),
-        (["scale", "trainer=99999999999999999999"], "is no ROLE=N"),
-        (["scale", "trainer=-1"], "'trainer=-1' is no ROLE=N"),
+        (["scale", "trainer"], "'trainer' is not a ROLE=N"),
+        (["scale", "trainer=99999999999999999999"], "is not a ROLE=N"),
+        (["scale", "trainer=-1"], "'trainer=-1' is not a ROLE=N"),
         (["drain", "node1", "--runs", "nowhere"], "there is no run 'latest' in nowhere"),
         (["check", "nope.py"], "no topology file 'nope.py'"),
     ],
 )
 def test_a_users_mistake_is_told_in_words_with_exit_code_2(arguments: list[str], text: str) -> None:
     done = flowdist(*arguments)
-    assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.exit_code == 2 and text in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "help:" in done.stderr or "nope.toml" in text
 
 
 @pytest.mark.parametrize("encoding", ["latin-1:strict", "ascii:strict", "ascii:surrogateescape"])
 def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: str) -> None:
     trace = str(tmp_path / "trace.jsonl")
-    assert flowdist("simulate", GANG, "--until", "1m", "--trace", trace).returncode == 0
-    run = [sys.executable, "-m", "flowdist", "timeline", trace, "--format", "text"]
+    assert flowdist("simulate", GANG, "--until", "1m", "--trace", trace).exit_code == 0
     limited = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-    done = subprocess.run(run, capture_output=True, encoding="latin-1", check=False, env=limited)
+    done = process("timeline", trace, "--format", "text", text=None, encoding="latin-1", env=limited)
     assert done.returncode == 0 and "trainer/0" in done.stdout and "?" in done.stdout, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""`flowdist explain`: of a code, of a failure, as JSON, and of what it cannot make sense of."""
+"""`flowdist explain`: codes, failures, JSON, and arguments that cannot be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def explain(*arguments: str) -> Result:
 @pytest.mark.parametrize("code", ["FD112", "fd112"])
 def test_a_code_is_explained_by_its_section(code: str) -> None:
     assert explain(code).stdout == (
-        "FD112: A replica larger than any node\n\nNo node could ever take it. Ask for less, or declare larger nodes.\n"
+        "FD112: A replica larger than any node\n\n"
+        "No node can ever take a replica of this role. Ask for less, or declare larger nodes.\n"
     )
 
 
@@ -33,7 +34,7 @@ def test_a_code_as_json() -> None:
 
 
 SERVER_IS_KILLED = """\
-ps/0 is killed by signal SIGKILL: the job goes on
+ps/0 is killed by signal SIGKILL: the job continues
 
 Why
   ps  its policy is restart the replica, 3 times within 1h, then fail
@@ -49,16 +50,16 @@ In which order
     1. ps/0
     2. trainer (after ps ready)
 
-At whose cost
-  ps pays 1 of its 3 restarts within 1h, when all of it runs again
-  back-off: none for its first restart, then 1s, doubling to 1m; anew after 10m
+What is charged
+  ps is charged 1 of its 3 restarts within 1h, once all of it runs again
+  back-off: none before the first restart, then 1s, doubling up to 1m; reset after 10m
   when the budget is used up: the job fails
 
-Who reconnects
+What reconnects
   evaluator  its gate on trainer says on_restart="reconnect"
 
-Who is not touched
-  ps/1  replicas of a role without gang restart each for itself
+What is not affected
+  ps/1  replicas of a role without gang restart one by one
 """
 
 
@@ -74,7 +75,7 @@ def test_the_page_in_docs_shows_what_is_told() -> None:
 
 def test_the_parameters_and_overrides_of_the_topology_count() -> None:
     told = explain(PS, "--fail", "ps/0", "-p", "on_restart=reconnect", "--set", "ps.restart.max_restarts=7").stdout
-    assert "ps pays 1 of its 7 restarts" in told and "(after ps ready)" not in told
+    assert "ps is charged 1 of its 7 restarts" in told and "(after ps ready)" not in told
 
 
 def test_several_failures_are_told_one_by_one() -> None:
@@ -99,11 +100,13 @@ def test_everything_that_simulate_takes_as_a_target_is_explained(tmp_path: Path)
     )
     for target in ("main", "main/0", "main/0.1", "all", "node1", "zone=a", "controller"):
         done = explain(str(file), "--fail", target)
-        assert done.exit_code == 0 and "the job goes on" in done.stdout, (target, done.stderr)
+        assert done.exit_code == 0 and "the job continues" in done.stdout, (target, done.stderr)
         fault = f"{target}@20s:{'kill' if target != 'zone=a' else 'lost'}"
         played = CliRunner().invoke(simulate, [str(file), "--fail", fault])
         assert played.exit_code == 0, (target, played.stderr)
-    assert explain(str(file), "--fail", "zone=a").stdout.startswith("node0, node1 (zone=a) are gone: the job goes on\n")
+    assert explain(str(file), "--fail", "zone=a").stdout.startswith(
+        "node0, node1 (zone=a) are gone: the job continues\n"
+    )
 
 
 def test_a_job_without_nodes_is_all_on_this_machine(tmp_path: Path) -> None:
@@ -117,9 +120,9 @@ def test_a_job_without_nodes_is_all_on_this_machine(tmp_path: Path) -> None:
 
 def test_a_node_that_is_taken_away_and_a_rank_that_hangs_are_told(tmp_path: Path) -> None:
     told = explain(PS, "--fail", "node1:preempt", "--fail", "node0:drain").stdout
-    assert told.startswith("node1 is taken away: the job goes on\n") and "\nnode0 is drained by the operator:" in told
+    assert told.startswith("node1 is taken away: the job continues\n") and "\nnode0 is drained by the operator:" in told
     told = explain(PS, "--fail", "trainer/0:hang", "--set", "trainer.hang_after=1m").stdout
-    assert told.startswith("trainer/0 hangs: no sign of it for 1m: the job goes on\n")
+    assert told.startswith("trainer/0 hangs: no sign of it for 1m: the job continues\n")
     assert 'give it hang_after=, such as "10m"' in explain(PS, "--fail", "trainer/0:hang").stderr
 
 

@@ -32,7 +32,7 @@ def test_rates_are_in_the_record_and_the_same_seed_draws_the_same(tmp_path: Path
     assert header["options"]["rates"] == f"{RATE} trainer-oom=3/replica-day" and header["seed"] == 4
     specs = [line["spec"] for line in lines if line["type"] == "fault"]
     assert specs and all(spec.startswith("node") and spec.endswith("/2m") for spec in specs)
-    # what was drawn, written out, is the same run
+    # the drawn faults, given as --fail, make the same run
     fails = [word for spec in specs for word in ("--fail", spec)]
     written = simulate(GANG, *fails, "--seed", "4", "--until", "20m")
     assert written.output.split("digest ")[1].split()[0] == digests[0].split()[0]
@@ -83,7 +83,7 @@ def test_exploring_draws_its_own_faults() -> None:
         (("--macro", "--schedule", "3"), "--schedule is not for --macro"),
         (("--macro", "--jobs", "2", "--seeds", "1:2"), "--jobs is not for --macro"),
         (("--macro", "--seed", "2", "--seeds", "1:2"), "--seed does not go with --seeds"),
-        (("--until", "0s"), "--until 0s: that is before anything happens"),
+        (("--until", "0s"), "--until 0s: nothing happens before that time"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(arguments: tuple[str, ...], words: str) -> None:
@@ -95,7 +95,7 @@ def test_a_scenario_is_no_topology_to_explore(tmp_path: Path) -> None:
     scenario = tmp_path / "s.toml"
     scenario.write_text(f'title = "x"\ntopology = "{GANG}"\n')
     done = simulate(str(scenario), "--explore", "3")
-    assert done.exit_code == 2 and "a scenario is one story" in done.output
+    assert done.exit_code == 2 and "a scenario has its own faults" in done.output
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_macro_mode_shows_means_with_how_sure_they_are() -> None:
         "rate node-kill=6.5e-3/node-day/4h: 1270 of them, together a fault in 2h54m",
         "4 runs: 4 unfinished",
         "+- (95 %)",
-        "Incidents, by cause, a run",
+        "Incidents per run, by cause",
         "best by Daly's formula",
         "failures a second of CPU",
     ):

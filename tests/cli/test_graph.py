@@ -1,4 +1,4 @@
-"""`flowdist graph`: its formats, where it writes, and what it says when it cannot draw."""
+"""`flowdist graph`: formats, files, and messages when it cannot draw."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_graphviz_complains_about_is_told(fake_dot: Path) -> None:
 
 
 def test_without_graphviz_the_user_learns_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sleep").symlink_to(shutil.which("sleep") or "")  # the command of the roles, and nothing else
+    (tmp_path / "sleep").symlink_to(shutil.which("sleep") or "")  # the command of the roles; there is no other program
     monkeypatch.setenv("PATH", str(tmp_path))
     done = graph("-o", str(tmp_path / "a.svg"))
     assert done.exit_code == 2 and not (tmp_path / "a.svg").exists()
@@ -87,7 +87,7 @@ def test_without_graphviz_the_user_learns_what_to_install(tmp_path: Path, monkey
     [
         (["-o", "graph.pdf"], "-o graph.pdf: its suffix names no format"),
         (["-o", "no-such-folder/graph.dot"], "no-such-folder/graph.dot cannot be written: No such file"),
-        (["--format", "png"], "png is no text for a terminal"),
+        (["--format", "png"], "png cannot be shown on a terminal"),
         (["--json", "-o", "graph.dot"], "--json does not go with"),
         (["--nodes", "none"], "nodes='none' cannot be read"),
     ],

@@ -1,9 +1,10 @@
-"""timeline, diff and replay as a user types them: what they write, what they refuse, how they end."""
+"""timeline, diff and replay as a user types them: output, refusals and exit codes."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,13 @@ def test_timeline_tells_where_it_is_decided_otherwise_by_now(trace: Path) -> Non
     assert replay(str(trace), "--step", "20").exit_code == 3
 
 
+def test_a_what_if_of_a_record_that_does_not_replay_is_refused(trace: Path) -> None:
+    trace.write_text(re.sub(r'"grace_ns":\d+', '"grace_ns":7', trace.read_text(), count=1))
+    done = replay(str(trace), "--fail", "node1@3m")
+    assert done.exit_code == 2 and "does not replay: the record says StopReplica" in done.stderr
+    assert "use the version of flowdist that wrote the record" in done.stderr
+
+
 def test_diff_is_0_for_the_same_and_1_for_others(trace: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     simulate("--fail", "node1@3m/2m", "--trace", str(other))
@@ -98,7 +106,7 @@ def test_replay_shows_the_state_after_an_event_or_at_a_time(trace: Path) -> None
     done = replay(str(trace), "--step", "20")
     assert done.exit_code == 0 and "incident 1, stopping" in done.stdout
     told = json.loads(replay(str(trace), "--step", "20", "--json").stdout)
-    assert (told["kind"], told["n"], told["differs_at"]) == ("state", 20, None)
+    assert (told["format"], told["kind"], told["n"], told["differs_at"]) == (2, "state", 20, None)
     assert replay(str(trace), "--until", "180010ms", "--state").stdout == done.stdout
     assert replay(str(trace), "--step", "0").stdout.startswith("before the first event")
 
@@ -115,17 +123,17 @@ def test_what_if_shows_the_record_its_simulation_and_the_other_beside_each_other
     other = tmp_path / "other.jsonl"
     result = replay(str(trace), "--fail", "trainer/0@8m", "--trace", str(other))
     assert result.exit_code == 0, result.output
-    assert "What befell the run: --fail node2@180s/120.0005s" in result.output
+    assert "Faults of the run: --fail node2@180s/120.0005s" in result.output
     assert "incidents             2          2          3" in result.output
     assert "the same for" in result.output and "!! trainer/0@8m hits trainer/0" in result.output
-    assert replay(str(other)).exit_code == 0  # what would have been is a record like others
+    assert replay(str(other)).exit_code == 0  # the trace of a what-if is a record like others
     told = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)
     assert told["kind"] == "what-if" and told["faults"] == ["--fail node2@180s/120.0005s"]
     assert [len(told[column]["incidents"]) for column in ("as_it_was", "again", "what_if")] == [2, 2, 3]
 
 
 def leave_out(trace: Path, *events: type[Event]) -> None:
-    """As if the workers had not told that."""
+    """Remove these events, as if the workers had not sent them."""
     lines = decode_lines(trace.read_bytes().splitlines())
     kept = [line for line in lines if not (isinstance(line, Record) and isinstance(line.event, events))]
     numbers = itertools.count(1)
@@ -146,7 +154,7 @@ def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
     for column in (again, then):
         assert sum(column["time_ns"]["trainer"].values()) == pytest.approx(4e9 * column["lasted_s"])
     text = replay(str(trace), "--fail", "trainer/0@8m").stdout
-    assert "What restarts cost in work is not known, and goodput is counted alike in each column" in text
+    assert "The work that restarts cost is not known, and goodput is counted alike in each column" in text
     assert "(trainer reported no progress)" in text
 
 
@@ -157,7 +165,7 @@ def test_what_if_of_who_reports_progress_knows_what_restarts_cost(trace: Path) -
 
 def test_what_if_names_no_record_that_nobody_has(trace: Path) -> None:
     told = replay(str(trace), "--fail", "node1@5m").stdout
-    assert "what differs" in told and "the state before it" not in told, "`again` is no file to be replayed"
+    assert "what differs" in told and "the state before that" not in told, "`again` is no file to be replayed"
 
 
 def test_what_if_the_policies_had_been_others(trace: Path) -> None:
@@ -167,27 +175,27 @@ def test_what_if_the_policies_had_been_others(trace: Path) -> None:
     assert "below its minimum for 1m" in result.output
     told = json.loads(replay(str(trace), "--with", GANG, "--set", "trainer.workload.steps=300", "--json").stdout)
     lasted = [told[column]["lasted_s"] for column in ("again", "what_if")]
-    assert lasted[1] < 0.6 * lasted[0]  # what is set by hand wins over what was measured
+    assert lasted[1] < 0.6 * lasted[0]  # values of --set win over measured ones
 
 
 def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
     done = replay(str(trace), "--log")
     lines = done.stdout.splitlines()
     assert done.exit_code == 0 and lines[0].startswith("happened:")
-    assert len(lines) == 5 + 1 + 1 + 78 + 1  # legend, nothing, heading, events, the fault
+    assert len(lines) == 5 + 1 + 1 + 78 + 1  # legend, empty line, heading, events, the fault
 
 
 @pytest.mark.parametrize(
     ("verb", "arguments", "text"),
     [
         (timeline, ["nope.jsonl"], "there is no file 'nope.jsonl'"),
-        (timeline, [GANG], "is no journal: line 1:"),
-        (timeline, [str(Path(GANG).parent)], "is no folder of a run"),
+        (timeline, [GANG], "is not a journal: line 1:"),
+        (timeline, [str(Path(GANG).parent)], "is not a folder of a run"),
         (timeline, ["TRACE", "-o", "x.pdf"], "-o x.pdf: its suffix names no format"),
         (timeline, ["TRACE", "-o", "/nowhere/x.html"], "cannot be written"),
         (diff, ["TRACE", "nope.jsonl"], "there is no file 'nope.jsonl'"),
         (replay, ["TRACE", "--step", "79"], "--step 79: there are 78 events"),
-        (replay, ["TRACE", "--until", "soon"], "--until soon: no duration"),
+        (replay, ["TRACE", "--until", "soon"], "--until soon is not a duration"),
         (replay, ["TRACE", "--until", "3m", "--step", "3"], "--step does not go with --until"),
         (replay, ["TRACE", "--log", "--json"], "--log does not go with"),
         (replay, ["TRACE", "--set", "trainer.cpu=2"], "--set trainer.cpu=2: of which topology?"),
@@ -210,7 +218,11 @@ def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str
         (lambda lines: [*lines[:5], lines[5].replace(b'"t_ns":1700000', b'"t_ns":17'), *lines[6:]], "runs backwards"),
         (lambda lines: [*lines, *lines], "a second header, after event 78"),
         (lambda lines: lines[1:], "has no header"),
-        (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "is no journal: line 4"),
+        (
+            lambda lines: [lines[0].replace(b'"format":2}', b'"format":9}'), *lines[1:]],
+            "format is 9, and this version of",
+        ),
+        (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "is not a journal: line 4"),
         (lambda lines: [], "has no header"),
     ],
 )
@@ -230,7 +242,7 @@ def test_a_topology_that_the_run_was_not_of_is_refused_with_what_happened_in_it(
     other = tmp_path / "other.py"
     other.write_text("from flowdist import Topology\nt = Topology('other', nodes=2)\nt.role('trainer', 'true')\n")
     done = replay(str(trace), "--with", str(other))
-    words = "other.py is not the topology of this run, in which this happened: there is no 'node2'"
+    words = "other.py is not the topology of this run, which had this fault: there is no 'node2'"
     assert done.exit_code == 2 and words in done.stderr
     own = replay(str(trace), "--with", GANG, "--fail", "node77@1m")
     assert own.exit_code == 2 and "there is no 'node77'" in own.stderr and "is not the topology" not in own.stderr

@@ -1,4 +1,4 @@
-"""The verbs about a run as a user types them, for runs that are over: what they show, what they refuse."""
+"""Verbs about a run as a user types them, for runs that are over: output and refusals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flowdist.cli.run.console import finish
 from flowdist.cli.run.run import command as run_command
 from flowdist.graph import encode_graph
 from flowdist.record.journal import Header, encode_line
-from flowdist.runtime.supervisor.supervisor import RunResult
-from tests.control.sheets import sheet_of
+from flowdist.runtime.supervisor.host_process import RunResult
+from tests.record.sheets import sheet_of
 from tests.report.records import simulated
 
 
@@ -32,7 +32,7 @@ def test_a_seed_without_rates_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that has ended as its simulation did, and one that died on its way."""
+    """Make the folders of a run that ended as its simulation did, and of a run that died before its end."""
     result = simulated("gang.py", "node2@3m/2m")
     lines = [encode_line(line) for line in result.lines]
     header = result.lines[0]
@@ -105,7 +105,7 @@ def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) 
     assert again == told
     content = json.loads(call(report_command, "--json").output)
     assert (content["kind"], content["state"], content["outcome"]) == ("report", "succeeded", "succeeded")
-    assert "it died without an end" in call(report_command, "gang-2").output
+    assert "the run died without an end" in call(report_command, "gang-2").output
 
 
 def test_a_report_has_the_goodput_and_buckets_that_add_up(runs: Path) -> None:
@@ -166,7 +166,7 @@ def test_events_are_the_journal(runs: Path) -> None:
         (logs_command, ["trainer/2", "--attempt", "3"], "there is no attempt 3\nhelp: none has started"),
         (logs_command, ["trianer"], "did you mean 'trainer'?"),
         (status_command, ["gang-1", "--watch", "--json"], "--watch does not go with --json"),
-        (status_command, ["gang"], "is more than one run"),
+        (status_command, ["gang"], "matches more than one run"),
         (status_command, ["gagn-1"], "did you mean 'gang-1'?"),
         (run_command, ["--resume", "gang-1"], "it has succeeded"),
     ],
@@ -189,7 +189,7 @@ def test_diff_knows_runs_by_their_names(runs: Path) -> None:
     assert by_name == by_folder.replace("runs/gang-1", "gang").replace("runs/other", "oth")
     (runs / "gang-3").mkdir()
     (runs / "gang-3/graph.json").write_bytes((runs / "gang-1/graph.json").read_bytes())
-    assert "is more than one run" in call(diff_command, "other", "gang", code=2).output
+    assert "matches more than one run" in call(diff_command, "other", "gang", code=2).output
 
 
 def test_on_a_host_that_has_joined_one_is_told_where_to_ask(runs: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 from flowdist.control.controller import Controller, settle
 from flowdist.control.invariants.invariants import check_job
+from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
@@ -146,6 +148,31 @@ class Talk:
     def finish(self, *names: str) -> None:
         for name in names:
             self.tell(ev.ReplicaExited(r(name), self.replica(name).attempt))
+
+    def answer(self) -> None:
+        """Every agent does what it was ordered to do; from now on, agents answer at once."""
+        self.auto = True
+        for replica in list(self.job.replicas.values()):
+            if replica.phase == "stopping":
+                self.tell(ev.ReplicaStopped(replica.id, replica.attempt))
+        for world in list(self.job.worlds.values()):
+            if world.phase == "opening":
+                self.tell(ev.StoreOpened(world.name, world.generation, 1))
+
+    def charges(self, name: str) -> list[float]:
+        """When the incidents opened that the role has paid for, in seconds."""
+        return [charge.opened_ns / SECOND for charge in self.job.roles[name].charges]
+
+    def charges_in_the_end(self, name: str) -> list[float]:
+        """The same, once all agents have answered. They answer in a copy of this conversation."""
+        future = copy.deepcopy(self)
+        future.answer()
+        return future.charges(name)
+
+    def suspects(self) -> list[str]:
+        """The nodes that have to be heard, or lost, before failures are judged, as `status` names them."""
+        lines = [line for line in waiting_for(self.job) if " to be heard, or lost: " in line]
+        return [name for line in lines for name in line.partition(" to be heard")[0].split(", ")]
 
     def wait(self, seconds: float) -> list[Effect]:
         """Time passes; every deadline on the way is kept."""

@@ -81,7 +81,7 @@ def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once(
     assert done == [ev.ReplicaExited(T, 1, "exit", 3, None, 1, "ValueError: x")]
 
 
-def test_the_worker_that_raised_first_is_reported_though_a_peer_that_lost_it_ended_before():
+def test_the_worker_that_raised_first_is_reported_though_its_peer_ended_before_it():
     talk = Talk()
     talk.run()
     talk.tell(io.WorkerExited(T, 1, 1, 1, detail="RuntimeError: Connection closed by peer", raised_ns=20))
@@ -135,7 +135,7 @@ def test_r16_a_failure_before_the_stop_is_a_failure():
     assert talk.tell(io.WorkerExited(T, 1, 0))[-1] == ev.ReplicaExited(T, 1, "exit", 3, None, 1)
 
 
-def test_a_command_that_cannot_be_started_has_failed_to_start():
+def test_a_command_that_does_not_exist_is_a_start_failure():
     talk = Talk()
     talk.order(start())
     failed = talk.tell(io.SpawnFailed(T, 1, "no such file: trian.py"))
@@ -315,7 +315,7 @@ def test_addresses_are_told_to_workers_that_run_only():
     assert talk.order(told) == []
 
 
-def test_the_answer_about_a_checkpoint_goes_to_the_worker_that_offered_it_and_is_not_asked_for_again():
+def test_the_answer_about_a_checkpoint_goes_to_the_worker_that_offered_it_once():
     talk = Talk(procs=1)
     talk.run()
     assert talk.tell(io.WorkerOffered(T, 1, 1, "a", 5)) == [ev.CheckpointOffered(T, 1, 1, "a", 5)]
@@ -327,7 +327,7 @@ def test_the_answer_about_a_checkpoint_goes_to_the_worker_that_offered_it_and_is
     assert talk.order(unknown) == [io.AnswerWorker(T, 9, "a", 5, True)], "its driver knows whether anybody waits"
 
 
-def test_a_store_is_bound_once_however_often_it_is_ordered_and_one_that_was_closed_does_not_open():
+def test_a_store_is_bound_once_however_often_ordered_and_never_after_its_close():
     talk = Talk()
     talk.order(OpenStore("node0", "trainer", 1))
     assert talk.order(OpenStore("node0", "trainer", 1)) == []

@@ -88,7 +88,7 @@ def test_elastic_code_that_is_entered_before_all_workers_run_counts_when_they_do
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), ev.ReplicaElastic(T, 1)]
 
 
-def test_the_mates_of_a_worker_that_failed_leave_and_the_missing_one_is_started_afresh():
+def test_the_mates_of_a_failed_worker_leave_and_the_failed_one_is_started_afresh():
     talk = elastic()
     assert talk.tell(io.WorkerExited(T, 1, 1, signal="KILL")) == [LEAVE]
     exited = talk.tell(io.WorkerSuspended(T, 1, 0))

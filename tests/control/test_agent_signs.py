@@ -76,7 +76,7 @@ def test_r15_output_after_the_report_takes_it_back():
     assert talk.at(160, ack=True) == [LOOK]
 
 
-def test_r15_once_progress_is_used_only_it_counts_by_the_rank_that_is_quiet_for_longest():
+def test_r15_with_progress_the_rank_that_is_quiet_for_longest_counts():
     talk = watched()
     talk.at(10, ack=True)
     step(talk, 0, 1)
@@ -111,7 +111,7 @@ def test_r15_a_step_after_the_report_takes_it_back_and_the_clock_starts_anew():
     assert talk.at(140, ack=True) == [LOOK]
 
 
-def test_r15_the_rank_that_goes_on_does_not_take_back_what_the_other_is_suspected_of():
+def test_r15_a_rank_that_goes_on_does_not_clear_the_other():
     talk = watched()
     step(talk, 0, 1)
     step(talk, 1, 1)
@@ -262,7 +262,7 @@ def test_a_lost_connection_loses_nothing_of_what_workers_showed():
     ]
 
 
-def test_a_lost_connection_loses_neither_a_worker_that_outlives_sigkill_nor_a_dead_store():
+def test_an_unkillable_worker_and_a_dead_store_outlast_a_lost_connection():
     talk = Talk()
     talk.run()
     talk.order(OpenStore("node0", "trainer", 1))
@@ -278,7 +278,7 @@ def test_a_lost_connection_loses_neither_a_worker_that_outlives_sigkill_nor_a_de
     assert talk.tell(io.Connected())[1:] == [ev.ReplicaUnkillable(T, 1)]
 
 
-def test_a_lost_connection_says_again_how_an_attempt_has_ended_and_nothing_more_of_it():
+def test_after_a_lost_connection_only_the_end_of_an_attempt_is_reported_again():
     talk = Talk(procs=1)
     talk.run()
     step(talk, 0, 4)

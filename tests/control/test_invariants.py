@@ -1,4 +1,4 @@
-"""The invariants see what is wrong, each by its name; those of a campaign, which look at what changed, see it too."""
+"""Each invariant names what is wrong; the checker of a campaign, which looks at changes, finds it too."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import cache
 
 import pytest
 
+from flowdist.control.invariants.incremental import EVERY, InvariantChecker
 from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Charge, JobState
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Capacity, Gate, NodeSpec, RestartPolicy
-from flowdist.sim.checks.watching import EVERY, Watch
 from tests.control.harness import TCP, Talk, graph, r, role
 
 Spoil = Callable[[JobState], object]
@@ -22,7 +22,7 @@ SOMETHING = ev.NodeLeft("elsewhere")
 
 @cache
 def _running() -> JobState:
-    """A server that is ready, a gang in recovery, and loose workers of which one had failed and runs again."""
+    """Return a job of a ready server, a gang in recovery, and loose workers of which one was restarted."""
     loose, own = RestartPolicy("replica", max_restarts=2), RestartPolicy("role", max_restarts=3)
     roles = (
         role("ps", kind="service", ready=TCP, ports=("rpc",), min_replicas=1, max_replicas=1),
@@ -38,12 +38,16 @@ def _running() -> JobState:
     return talk.job
 
 
+def after(checker: InvariantChecker, job: JobState, event: ev.Event) -> None:
+    checker.note(job, event, (), n=1, now=job.now)
+
+
 def job_that_runs() -> JobState:
     return copy.deepcopy(_running())
 
 
 def assign(path: str, value: object) -> Spoil:
-    """`replicas trainer/1 phase`: of that replica, role, world or node the last word is the attribute."""
+    """Return a change of one attribute, such as `replicas trainer/1 phase`: the table, the key, the attribute."""
 
     def spoil(job: JobState) -> None:
         what, name, attribute = path.split()
@@ -54,7 +58,7 @@ def assign(path: str, value: object) -> Spoil:
 
 
 def count(path: str, key: str) -> Spoil:
-    """One more of that in a table of counts."""
+    """Return a change that adds one to an entry of a table of counts."""
 
     def spoil(job: JobState) -> None:
         what, name, attribute = path.split()
@@ -122,42 +126,42 @@ def test_an_invariant_names_what_is_wrong(spoil: Spoil, words: str) -> None:
 
 @pytest.mark.parametrize("spoil", [spoil for spoil, _ in SEEN_AT_ONCE])
 def test_what_differs_is_checked_after_the_moment_in_which_it_came_to_differ(spoil: Spoil) -> None:
-    job, watch = job_that_runs(), Watch()
-    watch.check(job)
+    job, checker = job_that_runs(), InvariantChecker("changed")
+    checker.check(job)
     spoil(job)
-    watch.note(SOMETHING)
+    after(checker, job, SOMETHING)
     with pytest.raises(AssertionError):
-        watch.check(job)
+        checker.check(job)
 
 
 @pytest.mark.parametrize("spoil", [spoil for spoil, _ in SEEN_SOON])
 def test_what_no_key_shows_is_seen_when_all_is_checked(spoil: Spoil) -> None:
-    job, watch = job_that_runs(), Watch()
-    watch.check(job)
+    job, checker = job_that_runs(), InvariantChecker("changed")
+    checker.check(job)
     spoil(job)
     with pytest.raises(AssertionError):
         for _ in range(EVERY):
-            watch.note(SOMETHING)
-            watch.check(job)
+            after(checker, job, SOMETHING)
+            checker.check(job)
 
 
 def test_what_differs_and_is_right_is_no_complaint() -> None:
     talk = Talk(graph(role("actor", restart=RestartPolicy("replica"), min_replicas=1, max_replicas=2), nodes=2))
     talk.join("node0", "node1")
-    watch = Watch()
-    watch.check(talk.job)
+    checker = InvariantChecker("changed")
+    checker.check(talk.job)
     talk.gone("node1")
-    watch.note(ev.NodeGone("node1"))
-    watch.check(talk.job)
+    after(checker, talk.job, ev.NodeGone("node1"))
+    checker.check(talk.job)
     assert not talk.job.nodes["node1"].usable
 
 
 def test_news_of_progress_is_no_reason_to_look() -> None:
-    job, watch = job_that_runs(), Watch()
-    watch.check(job)
+    job, checker = job_that_runs(), InvariantChecker("changed")
+    checker.check(job)
     count("roles actor seated", "running")(job)
-    watch.note(ev.ReplicaProgressed(r("trainer/0"), 1, 7))
-    watch.check(job)
-    watch.note(ev.NodeLeft("node7"))
+    after(checker, job, ev.ReplicaProgressed(r("trainer/0"), 1, 7))
+    checker.check(job)
+    after(checker, job, ev.NodeLeft("node7"))
     with pytest.raises(AssertionError):
-        watch.check(job)
+        checker.check(job)

@@ -17,7 +17,7 @@ from flowdist.control.protocol import effects, events, messages
         (effects.is_order, effects.Order, effects.Effect),
         (events.is_of_attempt, events.AttemptEvent, events.Event),
         (messages.is_to_agent, messages.ToAgent, io.AgentInput),
-        (io.is_worker_news, io.WorkerNews, io.AgentInput),
+        (io.is_worker_input, io.WorkerInput, io.AgentInput),
     ],
 )
 def test_a_kind_is_one_of_its_group_or_not(asked: Callable[[Any], bool], group: Any, kinds: Any) -> None:

@@ -69,7 +69,7 @@ def test_apart_from_itself_it_has_one_replica_a_node_and_waits_for_one_more():
     )
 
 
-def test_apart_from_another_role_it_goes_where_that_is_not_even_when_both_are_placed_together():
+def test_a_role_apart_from_another_avoids_its_nodes_though_placed_together():
     ps = role("ps", kind="service")
     talk = on(*nodes(2, 8), roles=(ps, role("trainer", placement=Placement(apart=("ps",)))))
     assert seats(talk, "ps") == ["node0"] and seats(talk, "trainer") == ["node1"]
@@ -130,7 +130,7 @@ def idle() -> RoleSpec:
     return msgspec.structs.replace(role("idle"), resources=Resources(cpu=0))
 
 
-def test_a_node_that_one_prefers_is_not_offered_to_others_with_the_room_that_it_had_before():
+def test_a_node_that_one_role_prefers_is_not_offered_to_others_with_its_old_room():
     job = on(NodeSpec("node0", cpu=2), NodeSpec("node1", cpu=3), roles=(idle(), actors(1)), join=True).job
     chooser = Chooser(job, job.roles["actor"], {name: offered(node.spec) for name, node in job.nodes.items()})
     assert chooser.take(prefer="node1") == "node1"
@@ -174,7 +174,7 @@ def test_r6_who_is_gone_gets_no_seat_before_all_of_its_set_is_gone():
     assert seats(talk) == [None, "node2", "node3"] and talk.replica("actor/0").phase == "gone"
 
 
-def test_r2_a_role_that_waits_for_success_gets_the_room_of_those_that_have_succeeded_only():
+def test_r2_a_role_that_waits_for_success_gets_only_the_room_of_succeeded_roles():
     first = role("first", min_replicas=1, max_replicas=3)
     other = role("other", kind="service")
     after = role("after", min_replicas=2, max_replicas=2, gates=(Gate("first", "succeeded"),))
@@ -341,7 +341,7 @@ def test_r2_a_node_that_it_could_use_is_kept_for_who_waits_for_nodes():
     assert seats(talk, "other") == ["node2", None, None, None], "one of its nodes is missing yet"
 
 
-def test_r2_who_grows_takes_no_node_that_pushes_one_who_waits_onto_the_nodes_of_another():
+def test_r2_growth_takes_no_node_that_pushes_a_waiting_role_onto_anothers_nodes():
     """`late` can go anywhere: with less on node1 it would take node2, which `own` needs."""
     gates = (Gate("helper", "succeeded"),)
     late = msgspec.structs.replace(role("late", gates=gates), resources=Resources(cpu=2))

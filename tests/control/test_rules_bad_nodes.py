@@ -27,7 +27,7 @@ def seats(talk: Talk, name: str) -> list[str]:
     return [start.node for start in talk.starts if start.replica == r(name)]
 
 
-def test_r22_the_first_time_it_restarts_on_its_node_after_two_failures_of_one_kind_elsewhere():
+def test_r22_a_replica_moves_to_another_node_after_two_failures_of_a_kind():
     talk = actors(1, nodes=2)
     talk.fail("actor/0")
     talk.fail("actor/0")
@@ -77,7 +77,7 @@ def test_r22_who_fails_everywhere_does_not_end_up_nowhere():
     assert seats(talk, "actor/0") == ["node0", "node0", "node1", "node1", "node1", "node1", "node1"]
 
 
-def test_r22_after_three_failures_of_any_replicas_the_node_is_cordoned_and_it_is_said():
+def test_r22_after_three_failures_of_any_replicas_the_node_is_cordoned():
     talk = actors(4, nodes=3)
     there = [name for name in talk.attempts() if talk.replica(name).node == "node0"]
     assert len(there) == 2
@@ -107,7 +107,7 @@ def test_r22_who_has_moved_may_come_back_after_an_hour():
     assert seats(talk, "actor/0") == ["node0", "node0", "node1", "node0"]
 
 
-def test_r22_what_runs_on_a_cordoned_node_goes_on_and_what_of_it_restarts_does_so_elsewhere():
+def test_r22_what_runs_on_a_cordoned_node_goes_on_and_restarts_elsewhere():
     talk = actors(4, nodes=3)
     talk.tell(ev.CordonRequested("node0"))
     there = [name for name in talk.attempts() if talk.replica(name).node == "node0"]
@@ -135,7 +135,7 @@ def test_r22_a_node_that_the_job_needs_is_not_cordoned_and_that_is_said_once():
     ]
 
 
-def test_r22_a_failure_that_something_else_has_caused_does_not_tell_against_the_node():
+def test_r22_a_failure_with_another_cause_does_not_tell_against_the_node():
     ps = role("ps", kind="service", restart=OFTEN)
     trainer = role("trainer", gates=(Gate("ps", "started"),), restart=TOGETHER)
     talk = Talk(graph(ps, trainer, nodes=2, cpu=2))

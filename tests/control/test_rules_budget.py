@@ -289,7 +289,7 @@ def two_roles(policy: RestartPolicy, **fields: object) -> Talk:
     return talk
 
 
-def test_r11_when_its_budget_is_used_up_a_wider_scope_restarts_with_a_budget_of_its_own():
+def test_r11_after_a_used_up_budget_a_wider_scope_restarts_with_a_budget_of_its_own():
     talk = two_roles(restart("role", 1, then="widen", wider=WIDER))
     talk.fail("trainer/0")
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2, "reader/0": 1}

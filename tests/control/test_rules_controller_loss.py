@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.agent.lease import Lease
-from flowdist.control.connection.sessions import Heard, Sessions
+from flowdist.control.connection.sessions import Received, Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
@@ -65,9 +65,7 @@ def test_r21_a_controller_that_was_replaced_and_speaks_up_late_changes_nothing()
 
 
 @pytest.mark.parametrize(("lease", "silent_at"), [(4, 601), (1200, 1201)])
-def test_r21_nothing_of_an_unheard_node_is_placed_again_before_the_longer_of_lease_and_outage(
-    lease: int, silent_at: int
-) -> None:
+def test_r21_an_unheard_nodes_replicas_wait_for_the_longer_of_lease_and_outage(lease: int, silent_at: int) -> None:
     talk = two_trainers(lease_ns=lease * SECOND)
     sessions = take_over(talk)
     assert sessions.deadline() == silent_at * SECOND
@@ -79,7 +77,7 @@ def test_r21_nothing_of_an_unheard_node_is_placed_again_before_the_longer_of_lea
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 1}
 
 
-def test_r21_a_node_that_has_joined_the_new_controller_is_given_no_more_patience_than_its_lease():
+def test_r21_a_node_that_has_joined_the_new_controller_has_its_lease_and_no_more():
     sessions = take_over(two_trainers())
     join(sessions, "node0", 100)
     assert sessions.expire(105 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 105 * SECOND
@@ -138,7 +136,7 @@ def test_r21_what_is_due_later_than_that_is_due_when_it_was():
     assert talk.controller.deadline() == 60 * SECOND
 
 
-def test_r21_an_agent_keeps_its_workers_while_the_controller_is_being_restarted_and_no_longer():
+def test_r21_an_agent_keeps_its_workers_as_long_as_its_controller_may_restart():
     talk = refused_until(500)
     (joined,) = talk.tell(io.Connected())
     assert isinstance(joined, msg.Join) and joined.inventory == (ev.InventoryItem(T, 1, "running"),)
@@ -165,7 +163,7 @@ def test_r21_an_agent_that_hears_nothing_fences_at_the_end_of_its_lease():
     assert talk.at(2.9) == [] and talk.at(3) == [kill("KILL")]
 
 
-def test_r21_a_refusal_over_the_network_is_silence_since_a_firewall_may_have_refused():
+def test_r21_a_refused_connection_is_silence_since_a_firewall_may_have_refused_it():
     talk = agents.Talk()
     talk.run()
     talk.tell(io.Disconnected())
@@ -218,7 +216,7 @@ def test_r19_a_lease_that_is_renewed_at_one_go_is_where_played_heartbeats_leave_
     assert talk.agent.renew(60 * SECOND, 2 * MS) is None
 
 
-def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_fenced_and_joined_anew():
+def test_r20_an_agent_that_joined_anew_ignores_orders_for_its_earlier_incarnation():
     talk = agents.Talk()
     talk.run()
     talk.tell(msg.Rejoin(1, 1))
@@ -232,7 +230,7 @@ def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_
     assert talk.order(agents.start(2), incarnation=2) == [io.SpawnWorkers(agents.start(2))]
 
 
-def test_r20_an_order_that_was_given_before_its_agent_fenced_starts_nothing_when_it_comes_late():
+def test_r20_an_order_from_before_a_fence_starts_nothing_when_it_comes_late():
     talk = agents.Talk()
     sessions = Sessions(JobOptions())
 
@@ -272,7 +270,7 @@ def test_r20_an_agent_that_is_told_twice_to_join_anew_fences_once():
     assert talk.tell(io.Connected()) == [], "what is fencing does not join"
 
 
-def test_r20_the_messages_of_the_controller_name_the_incarnation_that_they_are_meant_for():
+def test_r20_messages_of_the_controller_name_the_incarnation_that_they_are_for():
     sessions = Sessions(JobOptions(), epoch=4)
     join(sessions, "node0", 0, incarnation=3)
     order = StopReplica("node0", T, 1, 0)
@@ -286,7 +284,7 @@ def test_r20_a_message_of_an_incarnation_that_is_over_says_nothing():
     join(sessions, "node0", 0, incarnation=2)
     assert beat(sessions, "node0", 1, incarnation=1) == [] and join(sessions, "node0", 1, incarnation=1) == []
     for late in (msg.Report("node0", 1, ev.ReplicaReady(T, 1)), msg.Leave("node0", 1), msg.Preempted("node0", 1, 5)):
-        assert sessions.hear(late, SECOND) == Heard()
+        assert sessions.hear(late, SECOND) == Received()
     assert sessions.deadline() == 1750 * MS, "it has kept no lease alive either"
 
 
@@ -316,7 +314,7 @@ def test_r20_silence_of_a_node_that_left_or_is_gone_means_nothing():
 def test_r19_a_heartbeat_that_was_not_played_keeps_the_lease_like_one_that_was():
     sessions = Sessions(JobOptions())
     join(sessions, "node0", 0)
-    sessions.heard("node0", 3 * SECOND)
+    sessions.note_heartbeat("node0", 3 * SECOND)
     assert sessions.expire(8 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 8 * SECOND
     assert sessions.hear(msg.Preempted("node0", 1, 9), 4 * SECOND).events == (ev.NodePreempted("node0", 9),)
 

@@ -10,7 +10,7 @@ def trainers(low: int, high: int, **fields: object):  # type: ignore[no-untyped-
     return role("trainer", min_replicas=low, max_replicas=high, **fields)
 
 
-def test_r17_a_closing_world_neither_grows_nor_minds_the_loss_of_its_finished_members():
+def test_r17_a_closing_world_does_not_grow_and_may_lose_its_finished_members():
     talk = Talk(graph(trainers(2, 3), nodes=2, cpu=1))
     talk.join("node0", "node1")
     talk.finish("trainer/0")
@@ -31,7 +31,7 @@ def test_r17_the_failure_of_an_unfinished_member_restarts_the_finished_ones_too(
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
 
 
-def test_r17_a_finished_member_whose_node_is_lost_restarts_elsewhere_with_one_that_fails():
+def test_r17_a_finished_member_on_a_lost_node_restarts_with_one_that_fails():
     talk = Talk(graph(trainers(2, 2, restart=restart()), nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
     talk.finish("trainer/0")

@@ -75,7 +75,7 @@ def test_nobody_is_given_a_bad_gpu_again_until_the_node_joins_without_it():
     assert talk.replica("actor/0").attempt == 2
 
 
-def test_all_who_share_the_gpu_are_lost_in_one_incident_and_the_rest_of_it_is_not_given_away():
+def test_all_replicas_of_a_lost_gpu_are_one_incident_and_its_rest_is_not_given_away():
     talk = talk_of(on_gpus("actor", 3, share=400, restart=LOOSE), gpus=(3,))
     talk.tell(bad(0))
     assert [seat(talk, f"actor/{i}")[1] for i in range(3)] == [(1,), (2,), (1,)]
@@ -270,7 +270,7 @@ def test_an_error_of_a_program_is_not_held_against_the_gpu():
     assert not node.bad_gpus
 
 
-def test_what_was_told_to_stop_before_it_could_be_started_has_stopped_and_not_failed():
+def test_a_replica_that_was_stopped_before_its_start_has_stopped_and_not_failed():
     node = agent()
     start = StartReplica("node0", r("actor/0"), 1, "actor/0", 1, 0, 1, 0, 1, 0, 1, 0, "", 0, (0,))
     node.handle(Ordered(1, 1, start), 1)

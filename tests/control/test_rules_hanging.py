@@ -185,7 +185,7 @@ def test_r15_replicas_without_a_gang_hang_one_by_one():
     assert talk.attempts() == {"actor/0": 1, "actor/1": 2, "actor/2": 1}
 
 
-def test_r15_nobody_is_blamed_while_a_node_has_not_been_heard_since_a_controller_took_over():
+def test_r15_nobody_is_blamed_before_all_nodes_are_heard_by_the_new_controller():
     """Who is waited for may have fenced: the others stand still because of that, and the lease will tell."""
     gang = role("trainer", min_replicas=1, max_replicas=2, hang_after_ns=30 * SECOND)
     talk = Talk(graph(gang, nodes=2, cpu=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import FinishJob, StartReplica, StopReplica
 from flowdist.graph import SECOND, Domain
-from flowdist.graph.model import RestartPolicy
+from flowdist.graph.policies import RestartPolicy
 from tests.control.harness import Gate, Talk, graph, node, r, restart, role
 
 
@@ -18,7 +18,7 @@ def gang(size: int = 3, nodes: int = 1, cpu: float = 8.0, least: int = 1, **fiel
     return talk
 
 
-def test_r6_survivors_that_can_leave_their_generation_in_place_and_the_failed_one_is_started_afresh():
+def test_r6_survivors_leave_in_place_and_the_failed_one_is_started_afresh():
     talk = gang()
     talk.auto = False
     assert talk.stops(talk.fail("trainer/1")) == {"trainer/0": True, "trainer/2": True}
@@ -42,7 +42,7 @@ def test_r6_whoever_is_not_in_elastic_code_is_stopped_as_ever():
     assert talk.stops(talk.fail("trainer/1")) == {"trainer/0": True, "trainer/2": False}
 
 
-def test_r6_all_of_the_old_generation_have_left_before_anything_of_the_new_one_starts():
+def test_r6_all_of_the_old_generation_have_left_before_the_new_one_starts():
     talk = gang()
     talk.auto = False
     talk.fail("trainer/1")
@@ -90,7 +90,7 @@ def test_r14_what_is_on_a_node_that_is_left_ends_and_the_others_stay():
     assert talk.stops(talk.tell(ev.StepTold(r("trainer/1"), 1, None))) == {"trainer/0": True, "trainer/1": False}
 
 
-def test_r14_a_worker_that_fails_under_a_notice_leaves_its_mates_parked_until_the_world_goes():
+def test_r14_a_failure_under_a_notice_leaves_its_mates_suspended():
     talk = gang(nodes=2, size=2, cpu=1, procs=2)
     talk.auto = False
     talk.tell(ev.NodePreempted("node1", 60 * SECOND))
@@ -242,7 +242,7 @@ def test_the_failed_replica_of_several_workers_goes_on_with_those_that_are_left(
     assert not talk.stops()
 
 
-def test_r6_an_unkillable_worker_takes_its_node_and_those_who_wait_there_are_told_to_end():
+def test_r6_an_unkillable_worker_costs_its_node_and_ends_what_is_suspended_there():
     talk = gang()
     talk.auto = False
     talk.fail("trainer/1")

@@ -62,7 +62,7 @@ def test_r14_the_notice_goes_to_the_whole_world_and_all_stop_at_one_step():
     assert talk.texts()[-1] == "trainer: every rank stops at step 8 (node0 is drained by the operator)"
 
 
-def test_r14_nothing_stops_before_the_last_rank_has_left_the_step_and_then_all_re_form_elsewhere():
+def test_r14_all_re_form_elsewhere_when_the_last_rank_has_left_the_step():
     talk = two_of_three()
     drain(talk, "node0")
     told(talk, "trainer/0", 7)
@@ -111,7 +111,7 @@ def test_r14_a_drain_does_not_wait_longer_than_its_time_for_an_answer_or_a_step(
         assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
 
 
-def test_r14_a_preempted_world_that_nobody_stops_earlier_is_stopped_at_notice_minus_grace():
+def test_r14_a_preempted_world_is_stopped_at_notice_minus_grace_at_the_latest():
     talk = two_of_three(grace_ns=10 * SECOND)
     preempt(talk, "node0", 60)
     told(talk, "trainer/0", None)
@@ -123,7 +123,7 @@ def test_r14_a_preempted_world_that_nobody_stops_earlier_is_stopped_at_notice_mi
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
 
 
-def test_r14_a_preempted_world_that_has_left_its_step_does_not_wait_for_the_last_moment():
+def test_r14_a_preempted_world_that_has_left_its_step_is_not_kept_waiting():
     talk = two_of_three()
     preempt(talk, "node0", 60)
     for name in ("trainer/0", "trainer/1"):
@@ -201,7 +201,7 @@ def test_r14_a_node_that_is_not_up_can_neither_be_drained_nor_taken_away():
         assert preempt(talk, name, 60) == []
 
 
-def test_r14_nothing_new_is_placed_on_a_node_that_leaves_until_the_operator_takes_it_back():
+def test_r14_nothing_is_placed_on_a_leaving_node_until_the_operator_takes_it_back():
     talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
     talk.join("node0", "node1")
     drain(talk, "node0")

@@ -72,7 +72,6 @@ def test_r8_a_node_that_falls_silent_is_charged_to_none_of_its_peers(policy: Res
     assert (first.result, first.counted) == ("became part of incident 2", False)
     assert (second.kind, second.root, second.result) == ("node_lost", "node1", "recovered")
     assert "incident 1 was caused by the loss of node1: not counted" in talk.texts()
-    assert talk.job.roles["trainer"].spent.get(0, []) == []
     assert talk.replica("trainer/0").failures == [], "nor does it tell against the node that it ran on"
     assert [past.kind for past in talk.job.nodes["node1"].failures] == ["node_lost"]
 
@@ -87,7 +86,7 @@ def test_r8_all_the_peers_fail_at_once_and_the_last_of_them_changes_nothing():
     assert set(talk.job.incidents[1].worlds) == {"trainer"}
 
 
-def test_r6_what_may_follow_from_a_silent_node_is_stopped_at_once_and_starts_when_that_is_known():
+def test_r6_what_may_follow_from_a_silent_node_stops_at_once_and_starts_when_known():
     talk = gang(replicas=3)
     stops = [effect.replica for effect in talk.fail("trainer/0") if isinstance(effect, StopReplica)]
     assert stops == [r("trainer/1"), r("trainer/2")]
@@ -99,12 +98,12 @@ def test_r6_what_may_follow_from_a_silent_node_is_stopped_at_once_and_starts_whe
     assert talk.world("trainer").phase == "opening"
 
 
-def test_r7_when_the_node_is_heard_again_the_failure_is_charged_with_the_time_at_which_it_happened():
+def test_r7_when_the_node_is_heard_again_the_failure_is_charged_as_of_its_own_time():
     talk = gang()
     talk.fail("trainer/0")
     assert talk.job.incidents[0].counted is False and talk.replica("trainer/0").failures == []
     hear(talk)
-    assert talk.job.roles["trainer"].spent == {0: [100 * SECOND]}
+    assert talk.charges_in_the_end("trainer") == [100]
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
     form(talk, 2, 2)
     assert charges(talk) == [(100 * SECOND, 0)] and talk.up() == ["trainer/0", "trainer/1"]
@@ -147,7 +146,7 @@ def test_r9_when_the_node_is_heard_again_a_failure_is_ignored_as_its_rule_says()
     assert any("node0 is heard again: ignored: rule" in text for text in talk.texts())
 
 
-def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_nothing_upstream_has_failed():
+def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again():
     talk = gang(restart("role", 0))
     talk.fail("trainer/0")
     hear(talk)
@@ -156,7 +155,7 @@ def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_not
 
 
 @pytest.mark.parametrize(("heard_s", "fails_s"), [(101, 102), (110, 110)])
-def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_long_as_without_it(heard_s: int, fails_s: int):
+def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_usual(heard_s: int, fails_s: int):
     talk = served(restart("role", 0))
     talk.tell(ev.NodeSuspected("node2"))
     talk.now = 100 * SECOND
@@ -177,7 +176,7 @@ def test_r7_a_failure_upstream_takes_the_blame_from_one_that_waits_for_a_node():
     talk.fail("trainer/0")
     talk.fail("ps/0")
     assert "incident 1 was caused by ps/0: not counted" in talk.texts()
-    assert not talk.job.incidents[0].suspects
+    assert talk.suspects() == []
     hear(talk, "node2")
     assert talk.job.incidents[0].counted is False
 
@@ -209,7 +208,7 @@ def test_r7_a_silent_node_without_a_part_in_it_holds_nobody_up():
 def test_r7_a_replica_on_the_silent_node_that_is_heard_of_has_failed_by_itself():
     talk = gang(None)
     talk.fail("trainer/1")
-    assert list(talk.job.incidents[0].suspects) == ["node0"]
+    assert talk.suspects() == ["node0"]
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
     assert talk.job.ending == "failed"
 
@@ -217,22 +216,22 @@ def test_r7_a_replica_on_the_silent_node_that_is_heard_of_has_failed_by_itself()
 def test_r9_a_failure_that_is_not_counted_anyway_waits_for_nobody():
     talk = gang(restart("role", 3, rules=(Rule("restart", exit=1, counted=False),)))
     talk.fail("trainer/0")
-    assert talk.job.incidents[0].suspects == {} and charges(talk) == []
+    assert talk.suspects() == [] and charges(talk) == []
 
 
-def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard_is_not():
+def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_to_excuse():
     for lost_first in (True, False):
         talk = gang(None, replicas=3)
         talk.tell(ev.NodeSuspected("node2"))
         talk.fail("trainer/0")
-        assert list(talk.job.incidents[0].suspects) == ["node1", "node2"]
+        assert talk.suspects() == ["node1", "node2"]
         if lost_first:
             lose(talk)
             hear_later = talk.tell(ev.NodeHeard("node2"))
             assert talk.job.ending is None and hear_later == []
         else:
             hear(talk)
-            assert talk.job.ending is None and list(talk.job.incidents[0].suspects) == ["node2"]
+            assert talk.job.ending is None and talk.suspects() == ["node2"]
             lose(talk, "node2")
         assert talk.job.ending is None
 
@@ -255,15 +254,19 @@ def test_r8_a_link_that_flaps_has_each_failure_judged_for_itself():
 
 
 def test_r8_a_silent_node_whose_peers_fail_first_counts_in_the_row_of_losses():
-    talk = gang(None, free_incidents_max=2, cordon_after=9)
+    talk = gang(None, replicas=4, free_incidents_max=2, cordon_after=9)
     talk.fail("trainer/0")
     lose(talk)
-    assert talk.world("trainer").free_row == 1
+    talk.answer()
+    talk.gone("node2")
+    assert talk.job.ending is None
+    talk.gone("node3")
+    assert talk.job.ending_reason.startswith("3 changes of membership of trainer in a row ")
 
 
 @pytest.mark.parametrize("late_ns", [0, 1])
 @pytest.mark.parametrize(("policy", "ends"), [(None, "failed"), (BUDGET, None), (RULE, "failed")])
-def test_r7_what_another_incident_takes_in_is_charged_if_that_came_too_late_to_have_been_the_cause(
+def test_r7_what_an_incident_takes_in_is_charged_if_the_incident_came_too_late(
     policy: RestartPolicy | None, ends: str | None, late_ns: int
 ) -> None:
     ps = role("ps", kind="service", restart=restart("replica"))
@@ -277,11 +280,10 @@ def test_r7_what_another_incident_takes_in_is_charged_if_that_came_too_late_to_h
     talk.fail("trainer/0")
     talk.now = 100 * SECOND + late_ns
     talk.fail("ps/0")
-    first, second = talk.job.incidents
-    assert first.result == "became part of incident 2"
-    assert list(second.suspects) == (["node2"] if policy is not BUDGET or late_ns else [])
+    assert talk.job.incidents[0].result == "became part of incident 2"
+    assert talk.suspects() == (["node2"] if policy is not BUDGET or late_ns else [])
     hear(talk, "node2")
-    assert talk.job.ending == ends and not second.deferred
+    assert talk.job.ending == ends
     assert charges(talk) == ([(98 * SECOND, 0)] if policy is BUDGET and late_ns else [])
 
 
@@ -289,12 +291,12 @@ def test_r8_a_failure_that_joins_an_open_incident_waits_too():
     talk = gang(RULE)
     talk.tell(ev.StoreLost("trainer", 1))  # the incident stops all; trainer/0 had failed before it could be told
     talk.fail("trainer/0")
-    assert talk.job.ending is None and list(talk.job.incidents[0].suspects) == ["node1"]
+    assert talk.job.ending is None and talk.suspects() == ["node1"]
     hear(talk)
     assert talk.job.ending == "failed"
 
 
-def test_r6_an_incident_that_starts_again_waits_for_a_failure_that_joins_it_to_be_judged():
+def test_r6_an_incident_that_starts_again_waits_for_the_judgement_of_what_joins_it():
     ps, cache = (role(name, kind="service", restart=restart("replica")) for name in ("ps", "cache"))
     gates = (Gate("ps", "started"), Gate("cache", "started"))
     talk = Talk(graph(ps, cache, role("trainer", min_replicas=2, max_replicas=2, gates=gates), nodes=4, cpu=1))
@@ -317,7 +319,7 @@ def test_r18_a_job_that_ends_waits_for_no_judgement():
     talk = gang()
     talk.fail("trainer/0")
     talk.tell(ev.CancelRequested())
-    assert not talk.job.incidents[0].suspects and talk.job.ending == "cancelled"
+    assert talk.suspects() == [] and talk.job.ending == "cancelled"
     assert talk.tell(ev.NodeHeard("node1")) == []
 
 
@@ -342,7 +344,7 @@ def test_r6_a_silent_node_that_is_given_up_for_an_unkillable_worker_was_the_caus
     assert talk.job.ending is None and not talk.job.suspected and len(talk.job.open) == 1
 
 
-def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_peers_are_heard():
+def test_r21_a_failure_without_a_controller_is_judged_when_its_peers_are_heard():
     talk = gang(None)
     talk.tell(ev.NodeHeard("node1"))
     talk.tell(ev.ControllerStarted(2))
@@ -353,11 +355,11 @@ def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_pee
     assert talk.job.ending is None and talk.job.incidents[-1].root == "node1"
 
 
-def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_heartbeat():
+def test_r19_a_node_is_suspected_before_its_agent_fences_and_until_its_heartbeat():
     sessions = Sessions(JobOptions())
     sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
     sessions.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
-    sessions.heard("node1", SECOND)
+    sessions.note_heartbeat("node1", SECOND)
     assert sessions.is_heard("node0") and not sessions.is_heard("node2")
     assert sessions.is_watched("node0") and not sessions.is_watched("node2")
     assert sessions.expire(1750 * MS - 1) == [] and sessions.expire(1750 * MS) == [ev.NodeSuspected("node0")]

@@ -74,7 +74,7 @@ def test_r5_what_has_not_restarted_passes_nothing_on():
     assert talk.attempts() == {"a/0": 2, "b/0": 1, "c/0": 1}
 
 
-def test_r5_a_dependent_with_the_address_in_its_command_restarts_when_the_address_changes():
+def test_r5_a_dependent_with_the_address_in_its_command_restarts_when_it_changes():
     ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=restart("replica"))
     gate = (Gate("ps", "ready", "reconnect"),)
     baked = role("baked", gates=gate, address_edges=("ps",))
@@ -129,7 +129,7 @@ def test_r6_all_are_signalled_at_once_dependents_first():
     assert [str(e.replica) for e in effects if isinstance(e, StopReplica)] == ["trainer/0", "trainer/1"]
 
 
-def test_r6_a_node_with_a_worker_that_outlives_sigkill_is_lost_and_its_gpus_stay_taken():
+def test_r6_a_node_with_an_unkillable_worker_is_lost_and_its_gpus_stay_taken():
     talk = Talk(graph(trainers(1, 2, restart=restart()), nodes=2, cpu=1))
     talk.join("node0", "node1")
     talk.auto = False
@@ -172,7 +172,7 @@ def test_r16_a_service_that_ends_has_failed_whatever_its_code():
     assert talk.attempts()["ps/0"] == 2 and len(talk.job.roles["ps"].charges) == 1
 
 
-def test_r18_the_job_succeeds_with_its_primaries_and_stops_the_rest_against_the_start_order():
+def test_r18_the_job_succeeds_with_its_primaries_and_stops_the_rest_in_order():
     ps = role("ps", kind="service")
     aux = role("evaluator", primary=False, gates=(Gate("trainer", "started"),))
     talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "started"),)), aux), auto=False)
@@ -327,7 +327,7 @@ def test_r5_an_address_that_is_the_same_again_is_told_to_nobody():
     assert not [effect for effect in talk.effects if isinstance(effect, TellPeers)]
 
 
-def test_r12_a_world_that_is_about_to_form_chooses_anew_when_it_loses_a_seat_or_its_store():
+def test_r12_a_forming_world_chooses_anew_when_it_loses_a_seat_or_its_store():
     talk = Talk(graph(trainers(1, 2), nodes=3, cpu=1), auto=False)
     talk.join("node0", "node1", "node2")
     assert talk.world("trainer").store_node == "node0" and talk.world("trainer").phase == "opening"

@@ -52,7 +52,7 @@ def ignored_helper(**fields: object):  # type: ignore[no-untyped-def]
     return role("helper", primary=False, ready=TCP, restart=restart("role", 0, then="ignore"), **fields)
 
 
-def test_r1_an_ignored_dependency_is_never_ready_so_a_job_that_needs_what_waits_for_it_fails():
+def test_r1_an_ignored_dependency_is_never_ready_and_a_job_that_needs_it_fails():
     talk = Talk(graph(ignored_helper(), role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
     talk.join("node0")
     talk.tell(ev.StoreOpened("helper", 1, 1))
@@ -62,7 +62,7 @@ def test_r1_an_ignored_dependency_is_never_ready_so_a_job_that_needs_what_waits_
     assert talk.attempts()["trainer/0"] == 0
 
 
-def test_r1_an_auxiliary_role_that_waits_for_an_ignored_one_is_ended_with_it_and_the_job_goes_on():
+def test_r1_an_auxiliary_role_that_waits_for_an_ignored_one_is_ended():
     late = role("late", primary=False, min_replicas=2, max_replicas=2, gates=(Gate("helper", "ready"),))
     loose = role("loose", primary=False, max_replicas=2, gang=False, gates=(Gate("helper", "ready"),))
     talk = Talk(graph(ignored_helper(), role("trainer"), late, loose), auto=False)
@@ -81,7 +81,7 @@ def test_r1_an_auxiliary_role_that_waits_for_an_ignored_one_is_ended_with_it_and
     assert talk.outcome()[0] == "succeeded"
 
 
-def test_r1_what_would_have_to_wait_for_an_ignored_role_again_is_ended_and_the_rest_of_its_role_runs_on():
+def test_r1_a_replica_that_would_wait_for_an_ignored_role_ends_and_the_rest_runs_on():
     policy = restart("replica", 5, backoff_ns=60 * SECOND)
     late = role("late", primary=False, max_replicas=3, gates=(Gate("helper", "started"),), restart=policy)
     talk = Talk(graph(ignored_helper(), role("trainer"), late))
@@ -133,7 +133,7 @@ def test_r2_who_grows_leaves_room_for_all_who_wait_for_the_same_role_to_succeed(
 
 
 @pytest.mark.parametrize("order", [("x", "y"), ("y", "x")])
-def test_r2_who_grows_leaves_room_for_all_who_can_be_alive_together_though_they_wait_for_different_ones(
+def test_r2_growth_leaves_room_for_all_that_can_be_alive_together(
     order: tuple[str, str],
 ):
     """`late` has room without `early`, and `early` without `late`: when both x and y have succeeded both are alive."""
@@ -167,7 +167,7 @@ def test_r2_who_waits_for_success_has_room_beside_a_role_that_has_lost_its_node(
     assert talk.up() == ["prepare/0", "grower/0", "main/0"], "the last seat is for `after`"
 
 
-def test_r2_a_gang_below_its_maximum_waits_for_known_nodes_but_not_longer_than_its_window():
+def test_r2_a_gang_below_its_maximum_waits_for_known_nodes_for_its_window():
     talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
     talk.join("node0")
     talk.wait(9.9)
@@ -366,7 +366,7 @@ def test_r12_a_spare_node_takes_over_at_once():
     assert {str(s.replica): s.node for s in talk.starts[-2:]} == {"trainer/0": "node0", "trainer/1": "node2"}
 
 
-def test_r12_below_its_minimum_the_job_waits_for_a_node_and_then_fails_with_the_reason():
+def test_r12_below_its_minimum_the_job_waits_for_a_node_and_then_fails():
     talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
     talk.join("node0", "node1")
     talk.gone("node1")
@@ -456,7 +456,7 @@ def test_r13_the_survivors_go_on_until_the_newcomer_is_warm():
     assert len(talk.world("trainer").members) == 3
 
 
-def test_r13_a_newcomer_whose_word_that_it_is_warm_was_lost_says_it_when_it_joins_again():
+def test_r13_a_newcomer_reports_that_it_is_warm_again_when_it_joins_again():
     talk = Talk(graph(trainers(1, 2), cpu=1))
     talk.join("node0")
     warming(talk, "node1")

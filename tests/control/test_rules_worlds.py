@@ -128,7 +128,7 @@ def test_r14_the_question_for_the_step_goes_to_all_roles_of_the_world():
     assert talk.replica("ps/0").node == "node2" and talk.attempts() == {"ps/0": 2, "trainer/0": 2}
 
 
-def test_r17_the_world_succeeds_when_all_of_its_roles_have_and_is_closing_from_the_first_on():
+def test_r17_a_world_closes_with_its_first_role_and_succeeds_with_its_last():
     talk = joint(ps(), trainers())
     talk.finish("ps/0", "trainer/1")
     assert talk.outcome()[0] is None and talk.job.roles["ps"].outcome is None
@@ -137,7 +137,7 @@ def test_r17_the_world_succeeds_when_all_of_its_roles_have_and_is_closing_from_t
     assert {talk.job.roles[name].outcome for name in ("ps", "trainer")} == {"succeeded"}
 
 
-def test_r9_a_gang_that_cannot_go_on_without_an_ignored_member_ends_with_all_roles_of_its_world():
+def test_r9_a_gang_that_needs_an_ignored_member_ends_with_all_roles_of_its_world():
     policy = restart("role", 0, then="ignore")
     talk = joint(role("main"), ps(primary=False, restart=policy), trainers(primary=False, restart=policy))
     talk.fail("trainer/0")
@@ -156,7 +156,7 @@ def test_r1_a_world_waits_for_the_gates_of_all_its_roles():
     assert talk.world("core").phase == "opening"
 
 
-def test_r2_no_seat_is_kept_for_a_world_while_one_of_its_roles_waits_for_another_to_succeed():
+def test_r2_no_seat_is_kept_for_a_world_while_one_of_its_roles_waits_for_success():
     """Nor for who waits for that world, to start or to succeed: none of them is alive at the same time as `prepare`."""
     waits = trainers(1, 1, gates=(Gate("prepare", "succeeded"),))
     late = role("late", gates=(Gate("ps", "started"),))
@@ -169,7 +169,7 @@ def test_r2_no_seat_is_kept_for_a_world_while_one_of_its_roles_waits_for_another
     assert talk.up() == ["last/0", "last/1", "last/2"]
 
 
-def test_r2_who_grows_leaves_room_for_a_world_as_a_whole_that_waits_for_others_to_succeed():
+def test_r2_growth_leaves_room_for_a_whole_world_that_waits_for_success():
     gates = (Gate("prepare", "succeeded"),)
     grower = role("grower", min_replicas=1, max_replicas=4)
     talk = joint(role("prepare"), ps(), trainers(2, 2, gates=gates), grower, cpu=4)

@@ -13,6 +13,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, Placement
 from flowdist.proofs.conversation import Player, talks
 from flowdist.proofs.conversation import Talk as Drawn
+from tests.choosing import examples
 from tests.control.harness import Talk, assert_settled, graph, restart, role
 
 
@@ -25,7 +26,7 @@ class Attentive(Player):
 
 
 @given(talks())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60, 150), deadline=None)
 def test_whatever_happens_nothing_is_left_for_the_next_event(drawn: Drawn) -> None:
     player = Attentive(drawn.graph)
     player.play(drawn.moves, late=drawn.late)
@@ -78,7 +79,7 @@ def test_r3_who_was_scaled_away_does_not_start_in_the_stead_of_who_comes_back():
 
 
 @pytest.mark.parametrize("gang", [True, False])
-def test_r1_a_replica_that_lost_its_seat_starts_again_before_a_dependent_that_restarts_with_it(gang):
+def test_r1_a_replica_that_lost_its_seat_starts_again_before_its_dependent(gang):
     """Its mate runs, and would be enough for the gate; but a is not started as long as it can be seated (R1, R6)."""
     loose = role("a", gang=False, max_replicas=2)
     after = role("b", gang=gang, gates=(Gate("a", "started", "restart"),), restart=restart())
@@ -91,7 +92,7 @@ def test_r1_a_replica_that_lost_its_seat_starts_again_before_a_dependent_that_re
     assert [str(start.replica) for start in talk.starts[before:]] == ["a/0", "b/0"]
 
 
-def test_r1_a_replica_that_waits_to_be_seated_until_its_own_gate_opens_is_waited_for_too():
+def test_r1_a_replica_without_a_seat_until_its_own_gate_opens_is_waited_for():
     """z and a/1 lose their node; a/0 runs on, and b restarts after a/1, which restarts after z (R1, R6)."""
     first, again = role("z", restart=restart()), (Gate("a", "started", "restart"),)
     loose = role("a", gang=False, max_replicas=2, gates=(Gate("z"),))

@@ -14,7 +14,7 @@ def test_an_agent_that_dies_is_started_again_at_once_five_times_and_then_no_more
     assert agent.died() == Next(None, "its agent died 7 times and is not started again (see node1.log)")
 
 
-def test_an_agent_comes_back_from_a_fault_when_the_fault_says_so_which_counts_for_nothing():
+def test_an_agent_comes_back_when_its_fault_says_so_and_that_counts_for_nothing():
     agent = AgentUpkeep("node1.log")
     for _ in range(9):
         assert agent.taken_away(3 * SECOND) == Next(3 * SECOND, "it was killed by a fault")
@@ -53,7 +53,7 @@ def test_controllers_that_come_to_nothing_are_given_up_with_the_hundredth():
     assert controllers.died(journal_lost=False) == Next(None, "the controller died again and again")
 
 
-def test_a_journal_that_cannot_be_written_gets_a_second_each_time_and_is_given_up_sooner():
+def test_a_journal_that_cannot_be_written_gets_a_second_and_is_given_up_sooner():
     controllers = ControllerUpkeep("runs/x")
     because = "the journal cannot be written: is there room on the disk of runs/x?"
     assert [controllers.died(journal_lost=True) for _ in range(9)] == [Next(SECOND, because)] * 9

@@ -1,4 +1,4 @@
-"""Whatever stands in an argument, the compiler answers with a graph or with problems, never with an exception."""
+"""The compiler returns a graph or problems for any argument, and never raises another exception."""
 
 from __future__ import annotations
 
@@ -12,18 +12,8 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.topology import (
-    Node,
-    On,
-    Resources,
-    Restart,
-    Role,
-    RoleFields,
-    Secret,
-    Template,
-    Topology,
-    Workload,
-)
+from flowdist.dsl.topology import Role, RoleFields, Template, Topology
+from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Workload
 from flowdist.graph import decode_graph, encode_graph
 
 ODD: list[Any] = [

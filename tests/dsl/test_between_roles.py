@@ -1,4 +1,4 @@
-"""What concerns several roles: domains, gates, nodes, named sizes, and whether a replica fits a node."""
+"""Checks between roles: domains, gates, nodes, named sizes, and whether a replica fits a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = 'other = Topology("y")\nalien = other.role("alien", "true")\n'
     [
         ("t.restart_together('core', a)", "FD128", "domain 'core' has fewer than two roles"),
         ("t.restart_together('core', a, a)", "FD128", "domain 'core' has fewer than two roles"),
-        ("t.restart_together('core', a, 'b')", "FD135", "domain 'core': 'b' is no role of this topology"),
+        ("t.restart_together('core', a, 'b')", "FD135", "domain 'core': 'b' is not a role of this topology"),
         (
             "t.restart_together('core', a, b)\nc = t.role('c', 'true')\nt.restart_together('rest', b, c)",
             "FD128",
@@ -50,12 +50,12 @@ def test_what_is_no_gate_is_told_in_the_users_words(tmp_path: Path, gate: str, w
     body = HEAD + OTHER + f't = Topology("x")\na = t.role("a", "true")\nt.role("b", "true", depends_on=[a, {gate}])'
     problem = refused(tmp_path, body, name="t")
     assert problem.code == "FD135" and underlined(problem) == gate
-    assert problem.message == f"role 'b': {words} is no gate of this topology"
+    assert problem.message == f"role 'b': {words} is not a gate of this topology"
 
 
 def test_a_member_of_another_topology_is_told_in_the_users_words(tmp_path: Path) -> None:
     problem = refused(tmp_path, TWO + OTHER + "t.restart_together('core', a, alien)", name="t")
-    assert problem.message == "domain 'core': role 'alien' of topology 'y' is no role of this topology"
+    assert problem.message == "domain 'core': role 'alien' of topology 'y' is not a role of this topology"
 
 
 @pytest.mark.parametrize("gates", ["'a'", "{a}", "b'a'", "3", "(gate for gate in [a.started()])"])
@@ -107,8 +107,8 @@ def test_one_gate_needs_no_list(tmp_path: Path) -> None:
         ("'2x2'", "FD104", "topology 'x': nodes='2x2' cannot be read", "'2x2'"),
         ("'0:2'", "FD105", "topology 'x': nodes='0:2' has a zero", "'0:2'"),
         ("[]", "FD105", "topology 'x': nodes= is empty", "[]"),
-        ("[Node(), 7]", "FD134", "topology 'x': nodes[1] is no Node", "7"),
-        ("[7]", "FD134", "topology 'x': nodes[0] is no Node", "7"),
+        ("[Node(), 7]", "FD134", "topology 'x': nodes[1] is not a Node", "7"),
+        ("[7]", "FD134", "topology 'x': nodes[0] is not a Node", "7"),
         ("[Node('All')]", "FD102", "node 'All': its name cannot be used", "'All'"),
         ("[Node('all')]", "FD102", "node 'all': its name cannot be used", "'all'"),
         ("[Node('')]", "FD102", "node '': its name cannot be used", "''"),
@@ -170,7 +170,7 @@ def test_an_unknown_size_is_answered_with_the_known_one(tmp_path: Path) -> None:
         ("[Node(gpu=2)]", "gpu=0.9999", "FD148", "gpu=0.9999 is finer than a thousandth", "0.9999"),
         ("[Node(gpu=2)]", "gpu=-0.5", "FD134", "gpu=-0.5 must be a whole number", "-0.5"),
         ("[Node(gpu=2)]", "gpu=10**9", "FD105", "gpu=1000000000 is more than a node can have", "10**9"),
-        ("[Node(gpu=2)]", "numa='node'", "FD155", "have no GPU beside which they could run", "'node'"),
+        ("[Node(gpu=2)]", "numa='node'", "FD155", "have no GPU to which they could be bound", "'node'"),
         ("[Node(gpu=2)]", "numa='socket', gpu=1", "FD131", "numa='socket' is unknown", "'socket'"),
         ("[Node(gpu=2)]", "gpu=0.6, replicas=3", "FD113", "its minimum of 3 has no room", "3"),
         (
@@ -195,9 +195,9 @@ def test_a_size_that_no_node_has(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("ready_when='log:('", "FD131", "'(' is no regular expression"),
-        ("ready_when='tcp'", "FD131", "ready_when='tcp' says not what"),
-        ("ready_when='file:'", "FD131", "ready_when='file:' says not what"),
+        ("ready_when='log:('", "FD131", "'(' is not a regular expression"),
+        ("ready_when='tcp'", "FD131", "ready_when='tcp' has nothing after the colon"),
+        ("ready_when='file:'", "FD131", "ready_when='file:' has nothing after the colon"),
         ("ready_when='tcp:rcp', ports=['rpc']", "FD119", "it has no port 'rcp'"),
         ("ports=[1]", "FD134", "ports=[1] must be a list of strings"),
         ("workload=3", "FD134", "workload= must be a Workload"),

@@ -1,4 +1,4 @@
-"""The command of a role: how it is written, whether it is found, and where a macro in it stands."""
+"""Commands of roles: their forms, whether they are found, and the places of their macros."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ MISSING = [
 
 
 def test_the_topology_itself_is_not_what_was_meant(tmp_path: Path) -> None:
-    """`t.py` is all that is there, and is like `a.py`; a script that is like it is still named."""
+    """The topology `t.py` is similar to `a.py`, but is not suggested; a similar script still is."""
     topology = tmp_path / "t.py"
     topology.write_text('from flowdist import Topology\nt = Topology("x")\nt.role("a", ["python", "a.py"])\n')
     for beside, help in (("train.txt", f"paths are relative to {tmp_path}"), ("b.py", 'did you mean "b.py"? paths')):
@@ -116,7 +116,7 @@ def test_the_topology_itself_is_not_what_was_meant(tmp_path: Path) -> None:
 
 
 def with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the topology is the current one, so that a path that is not meant is found if it is looked for."""
+    """Work in the folder of the topology, so that a wrong relative path would be found if the compiler looked there."""
     for folder in ("package", "empty"):
         (tmp_path / folder).mkdir()
     (tmp_path / "package/__main__.py").touch()

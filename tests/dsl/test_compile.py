@@ -1,4 +1,4 @@
-"""What the DSL compiles to: values, defaults, parameters, overrides."""
+"""Compiled topologies: values, defaults, parameters and overrides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowdist.dsl.load import load_topology, looks_like_topology
 from flowdist.dsl.oneline import one_role_graph
-from flowdist.dsl.replica_counts import parse_sizes
+from flowdist.dsl.read.sizes import parse_sizes
 from flowdist.graph import (
     HOUR,
     MINUTE,
@@ -90,13 +90,13 @@ def test_defaults(tmp_path: Path) -> None:
     assert a.workload.steps == 600 and a.workdir == str(tmp_path)
 
 
-def test_workers_stay_in_place_in_simulation_if_their_workload_says_how_long_it_takes(tmp_path: Path) -> None:
+def test_simulated_workers_stay_in_place_if_their_workload_says_how_long_it_takes(tmp_path: Path) -> None:
     body = "from flowdist import Topology, Workload\nt = Topology('x')\nt.role('a', 'true', workload=Workload())\n"
     body += "t.role('b', 'true', workload=Workload(rejoin_time='50ms'))"
     assert [role.workload.rejoin_ns for role in compiled(tmp_path, body).roles] == [None, 50 * MS]
 
 
-def test_what_becomes_of_the_peers_of_a_dead_worker_is_said_by_the_workload_or_not_at_all(tmp_path: Path) -> None:
+def test_only_the_workload_says_what_becomes_of_the_peers_of_a_dead_worker(tmp_path: Path) -> None:
     body = "from flowdist import Topology, Workload\nt = Topology('x')\nt.role('a', 'true', workload=Workload())\n"
     body += "t.role('b', 'true', workload=Workload(collective='hang', collective_timeout='30s'))"
     loads = [role.workload for role in compiled(tmp_path, body).roles]

@@ -1,4 +1,4 @@
-"""Variables and secrets of a role: what is in the graph, and what is only said of where it is."""
+"""Variables and secrets of a role: the graph has the values of variables, and only the sources of secrets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,13 @@ def test_a_secret_without_a_value_is_a_warning_for_now(
         ("3", "FD134", "env= must be a dict", "3", DICT),
         ('{"": "x"}', "FD134", "env= has '', which cannot name a variable", '{"": "x"}', DICT),
         ('{3: "x"}', "FD134", "env= has 3, which cannot name a variable", '{3: "x"}', DICT),
-        ('{"A": "x\\0"}', "FD134", "env= has 'A', which cannot name a variable or has a NUL", '{"A": "x\\0"}', DICT),
+        (
+            '{"A": "x\\0"}',
+            "FD134",
+            "env= has 'A', which cannot name a variable, or whose value has a NUL",
+            '{"A": "x\\0"}',
+            DICT,
+        ),
         ('{"A": 1, "B": None}', "FD134", "env['B'] is None", "None", 'write "" for an empty one, or leave it out'),
         ('{"KEY": Secret(file="")}', "FD134", "file='' must be a text", '""', 'write Secret(file="...")'),
         ('{"KEY": Secret(env="A\\0")}', "FD134", "env='A\\x00' must be a text", '"A\\0"', 'write Secret(env="...")'),

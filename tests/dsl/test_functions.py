@@ -1,4 +1,4 @@
-"""`run=`: which functions workers can call, and what is said about the others."""
+"""`run=`: the functions that workers can call, and the problems of others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def problem_of(tmp_path: Path, arguments: str, before: str = "") -> Problem:
 
 @pytest.fixture(autouse=True)
 def forget_the_helper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a `helper` of its own in its folder."""
+    """Forget the module `helper`, which each test has in its own folder."""
     monkeypatch.delitem(sys.modules, "helper", raising=False)
 
 
@@ -74,12 +74,12 @@ def test_a_function_of_a_module_next_to_it_is_recorded_by_its_name(tmp_path: Pat
 
 @pytest.mark.parametrize("text", ["sys:exit", "math:sqrt", "os:getcwd", "os.path:join"])
 def test_a_name_that_a_module_may_get_in_another_way_is_believed(tmp_path: Path, text: str) -> None:
-    """Built in, in C, or imported with a star: whether it is there is seen when it runs."""
+    """A name may be built in, in C, or imported with a star: only running the module shows it."""
     assert command_of(tmp_path, f"run={text!r}")[-1] == text
 
 
 def test_a_package_is_read_too(tmp_path: Path) -> None:
-    assert problem_of(tmp_path, "run='json:dumps'").message == "role 'a': dumps() wants arguments: obj"
+    assert problem_of(tmp_path, "run='json:dumps'").message == "role 'a': dumps() has arguments without defaults: obj"
     assert command_of(tmp_path, "run='json.tool:main'")[-1] == "json.tool:main"
 
 
@@ -89,7 +89,7 @@ def test_a_module_that_makes_its_names_up_is_believed(tmp_path: Path) -> None:
 
 
 def test_a_function_of_the_topology_file_is_recorded_with_the_file(tmp_path: Path) -> None:
-    """The file has another name as a module when it is loaded: a worker could not import that."""
+    """While the file is loaded, its module has another name, which a worker could not import."""
     command = command_of(tmp_path, "run=main", before="def main(): pass\n")
     assert command[-1] == f"{tmp_path / 'topology.py'}:main"
     wrapped = "def wrap(f):\n @functools.wraps(f)\n def g(*a): f(1)\n return g\n@wrap\ndef main(argument): pass\n"
@@ -125,8 +125,8 @@ def test_a_function_may_be_named_on_the_command_line(tmp_path: Path) -> None:
         ("'${role}:f'", "FD147", "run='${role}:f' cannot be read", 'write run="module:function"'),
         ("'helper:'", "FD147", "run='helper:' cannot be read", 'write run="module:function"'),
         ("'broken:f'", "FD147", "broken.py cannot be read: invalid syntax, line 1", "correct it"),
-        ("'helper:wants'", "FD147", "wants() wants arguments: steps, rate, loud", "give them defaults"),
-        ("helper.wants", "FD147", "wants() wants arguments: steps, rate, loud", "give them defaults"),
+        ("'helper:wants'", "FD147", "wants() has arguments without defaults: steps, rate, loud", "give them defaults"),
+        ("helper.wants", "FD147", "wants() has arguments without defaults: steps, rate, loud", "give them defaults"),
         ("'helper:suspended'", "FD147", "suspended() is a coroutine or a generator", "asyncio.run(suspended())"),
         ("helper.suspended", "FD147", "suspended() is a coroutine or a generator", "asyncio.run(suspended())"),
         ("helper.steps_of", "FD147", "steps_of() is a coroutine or a generator", "does nothing"),

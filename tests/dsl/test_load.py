@@ -1,4 +1,4 @@
-"""The topology file and the command line: how the file is executed, its parameters, its overrides."""
+"""Topology files and the command line: execution of the file, parameters and overrides."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAIN = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
 
 
 def loaded(tmp_path: Path, text: str, name: str = "", **options: object) -> Loaded:
-    """What a file with that text is compiled to; `name` chooses among several topologies in it."""
+    """Compile a file with that text; `name` chooses one of several topologies in it."""
     file = tmp_path / "topology.py"
     file.write_text(text, encoding="utf-8")
     return load_topology(f"{file}:{name}" if name else str(file), **options)  # type: ignore[arg-type]
 
 
 def refused(tmp_path: Path, text: str, **options: object) -> Problem:
-    """The one problem of such a file."""
+    """Return the one problem of a file with that text."""
     with pytest.raises(TopologyProblems) as caught:
         loaded(tmp_path, text, **options)
     (problem,) = caught.value.problems
@@ -36,7 +36,7 @@ def underlined(problem: Problem) -> str:
 
 
 def parameters(declared: str) -> str:
-    """A file whose function keeps its arguments in the labels of the node."""
+    """Return the arguments that the function of a file gets, which it keeps in the labels of a node."""
     return (
         f"from typing import Optional\n{HEAD}def topology({declared}) -> Topology:\n"
         "    labels = {key: repr(value) for key, value in locals().items()}\n"
@@ -50,8 +50,8 @@ def parameters(declared: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def f(:", "the file is no Python: invalid syntax"),
-        ("x = '\0'", "the file is no Python: source code "),
+        ("def f(:", "the file is not valid Python: invalid syntax"),
+        ("x = '\0'", "the file is not valid Python: source code "),
         (MAIN + "import sys; sys.exit('set DATA first')", "SystemExit: set DATA first"),
         (MAIN + "raise ValueError('no data')", "ValueError: no data"),
         (MAIN + "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
@@ -92,7 +92,7 @@ def test_what_is_no_python_is_underlined_where_python_says(tmp_path: Path, text:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("topology", "topology is no Topology"), ("make", "make is no Topology")]
+    ("name", "message"), [("topology", "topology is not a Topology"), ("make", "make is not a Topology")]
 )
 def test_what_a_function_returns_is_named_as_it_was_asked_for(tmp_path: Path, name: str, message: str) -> None:
     asked = "" if name == "topology" else name
@@ -111,7 +111,7 @@ def test_a_scenario_is_not_read_as_python(tmp_path: Path) -> None:
     assert caught.value.problems[0].help == "scenarios are read by flowdist simulate; name its topology"
 
 
-def test_a_syntax_error_of_a_module_is_told_at_its_import_not_at_a_line_of_this_file(tmp_path: Path) -> None:
+def test_a_syntax_error_of_a_module_is_reported_at_its_import(tmp_path: Path) -> None:
     (tmp_path / "broken_sizes.py").write_text("\n\n\nsizes = = 3\n")
     problem = refused(tmp_path, MAIN + "import broken_sizes")
     assert problem.message == "SyntaxError: invalid syntax (broken_sizes.py, line 4)"

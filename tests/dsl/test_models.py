@@ -1,4 +1,4 @@
-"""`simulate=`: which classes the simulator can run, and what is said about the others."""
+"""`simulate=`: the classes that the simulator can run, and the problems of others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Outer:
 
 @pytest.fixture(autouse=True)
 def forget_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a `model` of its own in its folder."""
+    """Forget the module `model`, which each test has in its own folder."""
     monkeypatch.delitem(sys.modules, "model", raising=False)
 
 
@@ -106,8 +106,18 @@ def test_a_model_may_be_named_on_the_command_line(tmp_path: Path) -> None:
         ("'broken:Worker'", "FD149", "broken.py cannot be read: invalid syntax, line 1", "correct it"),
         ("'model:NoStep'", "FD149", "NoStep has no method step()", "a model of a task has restore and step"),
         ("model.NoStep", "FD149", "NoStep has no method step()", "a model of a task has restore and step"),
-        ("'model:NoContext'", "FD149", "NoContext() has to take the context", "write def __init__(self, ctx)"),
-        ("'model:TooMuch'", "FD149", "TooMuch() has to take the context", "write def __init__(self, ctx)"),
+        (
+            "'model:NoContext'",
+            "FD149",
+            "NoContext() must take one argument without a default",
+            "write def __init__(self, ctx)",
+        ),
+        (
+            "'model:TooMuch'",
+            "FD149",
+            "TooMuch() must take one argument without a default",
+            "write def __init__(self, ctx)",
+        ),
         ("model.function", "FD149", "function is no class that can be imported", 'write simulate="module:Class"'),
         ("model.Outer.Inner", "FD149", "Outer.Inner is no class that can be imported", "at its top"),
         ("3", "FD149", "3 is no class that can be imported", "at its top"),
@@ -124,7 +134,7 @@ def test_a_method_with_nearly_the_name_of_one_that_is_called_is_told(tmp_path: P
     (tmp_path / "model.py").write_text(MODEL)
     [warning] = loaded(tmp_path, HEAD + f't.role("a", "true", simulate={value})').warnings
     assert (warning.code, warning.severity) == ("FD306", "warning") and underlined(warning) == value
-    assert "Misspelt.checkpiont() is not called by anybody" in warning.message
+    assert "Misspelt.checkpiont() is never called" in warning.message
     assert warning.help == "did you mean checkpoint()?"
 
 
@@ -141,5 +151,5 @@ def test_a_class_that_was_typed_into_a_session_is_in_no_file(monkeypatch: pytest
 def test_workers_that_stay_over_generations_have_no_model(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, "model.Worker, workload=Workload(rejoin_time='1s')")
     assert problem.code == "FD149" and underlined(problem) == "model.Worker"
-    assert "made anew in each generation, for real by worker.run() as well" in problem.message
-    assert problem.help.startswith("leave out rejoin_time= of the workload; or simulate=")
+    assert "created again in each generation, as by worker.run() in a real run" in problem.message
+    assert problem.help.startswith("leave out rejoin_time= of the workload; or leave out simulate=")

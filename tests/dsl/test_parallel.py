@@ -1,4 +1,4 @@
-"""`parallel=`: a mesh is held against every size that its role may have."""
+"""`parallel=`: a mesh is checked against every size that its role may have."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def test_a_mesh_is_read(tmp_path: Path, arguments: str, parallel: object, step: 
         ("parallel={'tensor parallel': 2}", "'tensor parallel' cannot be the name", "write parallel="),
         ("parallel={'class': 2}", "'class' cannot be the name", "write parallel="),
         ("parallel={2: 2}", "2 cannot be the name", "write parallel="),
-        ("parallel={'dp': 0}", "dp=0 is no size", "or \"elastic\" for what the others leave"),
-        ("parallel={'dp': True}", "dp=True is no size", "write a number"),
-        ("parallel={'dp': 'rest'}", "dp='rest' is no size", "write a number"),
+        ("parallel={'dp': 0}", "dp=0 is not a size", "or \"elastic\" for what the others leave"),
+        ("parallel={'dp': True}", "dp=True is not a size", "write a number"),
+        ("parallel={'dp': 'rest'}", "dp='rest' is not a size", "write a number"),
         ("parallel={'a': 'elastic', 'b': 'elastic'}", "a and b are both elastic", "only one can take what is left"),
         ("replicas=3, parallel={'pp': 2}", "its mesh pp=2 has 2 ranks, and replicas=3 makes 3", 'write replicas="2"'),
         ("replicas='1x3', parallel={'pp': 2}", "and replicas=1x3 makes 3", "change procs or a dimension"),
         ("replicas='1:2', parallel={'pp': 2}", "its replicas may, from 1 to 2", 'make one dimension "elastic"'),
         ("replicas='1:4', parallel={'pp': 2, 'dp': 'elastic'}", "needs multiples of 2 replicas", 'replicas="2:4"'),
-        ("replicas='2:5', parallel={'pp': 2, 'dp': 'elastic'}", "replicas=2:5 is none", 'write replicas="2:4"'),
-        ("replicas='2:3x2', parallel={'pp': 4, 'dp': 'elastic'}", "replicas=2:3x2 is none", 'write replicas="2:2x2"'),
-        ("gang=False, restart=Restart('replica'), parallel={'dp': 1}", "is no gang", "a mesh spans all ranks"),
-        ("kind='service', parallel={'dp': 1}", "is no gang", "a mesh spans all ranks"),
+        ("replicas='2:5', parallel={'pp': 2, 'dp': 'elastic'}", "replicas=2:5 has others", 'write replicas="2:4"'),
+        ("replicas='2:3x2', parallel={'pp': 4, 'dp': 'elastic'}", "replicas=2:3x2 has others", 'replicas="2:2x2"'),
+        ("gang=False, restart=Restart('replica'), parallel={'dp': 1}", "is not a gang", "a mesh spans all ranks"),
+        ("kind='service', parallel={'dp': 1}", "is not a gang", "a mesh spans all ranks"),
     ],
 )  # fmt: skip
 def test_what_forms_no_mesh(tmp_path: Path, arguments: str, message: str, help: str) -> None:

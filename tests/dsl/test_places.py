@@ -1,4 +1,4 @@
-"""Where a problem is: the very argument, or as near to it as can be known."""
+"""Places of problems: the argument itself, or the nearest place that is known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPOLOGY = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
 
 
 def problems_of_cell(tmp_path: Path, name: str, executed: str, shown: str) -> list[Problem]:
-    """Of code that ran under the name of a file that holds something else, as a cell of a notebook does."""
+    """Return the problems of code whose file has another text, as a cell of a notebook has."""
     file = tmp_path / name
     file.write_text(shown)
     linecache.checkcache(str(file))
@@ -112,8 +112,8 @@ def test_warnings_alone_are_no_error() -> None:
 
 def test_what_roles_and_nodes_have_in_common_names_them_all() -> None:
     problems = Problems()
-    for who in ("node 'node0'", "role 'a'", "role 'b'"):
-        problems.error("FD100", "it is so", "do this", Place(COMMAND_LINE, 1), who=who)
+    for owner in ("node 'node0'", "role 'a'", "role 'b'"):
+        problems.error("FD100", "it is so", "do this", Place(COMMAND_LINE, 1), owner=owner)
     (problem,) = problems.sorted()
     assert problem.message == "node 'node0', role 'a', role 'b': it is so"
 

@@ -1,4 +1,4 @@
-"""Restart policies: how rules are read, which of them can decide, and whether a budget can run out."""
+"""Restart policies: reading of rules, rules that never decide, and budgets that never run out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.topology import On, Restart, Topology
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule
 
 
 def policy(restart: Any) -> tuple[RestartPolicy | None, list[tuple[str, str]]]:
-    """What is compiled, and the problems without the name of the role."""
+    """Return the compiled policy, and the problems without the name of the role."""
     t, problems = Topology("x"), Problems()
     t.role("a", "true", restart=restart)
     graph = compile_topology(t, problems)
@@ -31,7 +32,7 @@ def test_what_is_no_policy_is_refused() -> None:
 def test_rules_are_read_as_they_are_written() -> None:
     rules = [On("oom", do="fail"), On(exit=3, count=False), On(signal="sigsegv", do="ignore"), On()]
     found, problems = policy(Restart(rules=rules, max_restarts=2, within="10m"))
-    assert problems == [("FD130", "ignoring a failure would let a primary gang go on without its member")]
+    assert problems == [("FD130", "a primary gang cannot go on without a member whose failure is ignored")]
     assert found is not None and (found.max_restarts, found.within_ns) == (2, 10 * MINUTE)
     assert found.rules == (
         Rule("fail", "oom"),
@@ -44,15 +45,15 @@ def test_rules_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("rule", "code", "message"),
     [
-        (On(exit=256), "FD105", "exit=256 is no exit code"),
-        (On(exit=True), "FD105", "exit=True is no exit code"),
-        (On(exit="3"), "FD105", "exit='3' is no exit code"),  # type: ignore[arg-type]
+        (On(exit=256), "FD105", "exit=256 is not an exit code"),
+        (On(exit=True), "FD105", "exit=True is not an exit code"),
+        (On(exit="3"), "FD105", "exit='3' is not an exit code"),  # type: ignore[arg-type]
         (On("oom", exit=3), "FD125", "a failure of kind 'oom' has no exit code to match"),
         (On("exit", signal="SEGV"), "FD125", "a failure is an exit or a signal, not both"),
         (On(exit=3, signal="SEGV"), "FD125", "a failure is an exit or a signal, not both"),
         (On(signal=9), "FD121", "signal 9 is unknown"),  # type: ignore[arg-type]
         (On(do="retry"), "FD131", "do='retry' is unknown"),  # type: ignore[arg-type]
-        ("oom", "FD134", "rules[0] is no On(...)"),
+        ("oom", "FD134", "rules[0] is not an On(...)"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(rule: Any, code: str, message: str) -> None:
@@ -137,7 +138,7 @@ def test_a_window_of_nothing_is_refused_and_an_argument_of_none_is_its_default()
     assert found == RestartPolicy() and problems == []
 
 
-def test_a_wider_restart_is_read_with_a_budget_of_its_own_and_its_problems_are_its_own() -> None:
+def test_a_wider_restart_has_a_budget_and_problems_of_its_own() -> None:
     found, problems = policy(Restart(max_restarts=3, then=Restart("job", max_restarts=1, within="1h")))
     assert problems == [] and found is not None and found.wider is not None
     assert (found.then, found.max_restarts, found.wider.scope, found.wider.max_restarts) == ("widen", 3, "job", 1)
@@ -147,7 +148,7 @@ def test_a_wider_restart_is_read_with_a_budget_of_its_own_and_its_problems_are_i
 
 def test_a_wider_restart_has_to_be_wider_and_has_no_rules() -> None:
     _, problems = policy(Restart("job", then=Restart("job")))
-    assert problems == [("FD143", "after 'job' comes 'job', which restarts no more than that")]
+    assert problems == [("FD143", "after 'job' comes 'job', which does not restart more")]
     _, problems = policy(Restart(then=Restart("job", max_restarts=1, rules=[On("oom", do="fail")])))
     assert [code for code, _ in problems] == ["FD125"]
 
@@ -172,4 +173,4 @@ def test_what_cannot_come_next(restart: Restart, found: list[tuple[str, str]]) -
 def test_a_restart_that_comes_after_itself_is_refused_once() -> None:
     endless = Restart("role", max_restarts=1)
     endless.then = endless
-    assert policy(endless)[1] == [("FD143", "after 'role' comes 'role', which restarts no more than that")]
+    assert policy(endless)[1] == [("FD143", "after 'role' comes 'role', which does not restart more")]

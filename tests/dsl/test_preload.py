@@ -1,4 +1,4 @@
-"""What is imported ahead: the modules that a role names, and torch where its own code imports it."""
+"""Preloaded modules: those that a role names, and torch if the role's code imports it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TOPOLOGY = "from flowdist import Topology\nt = Topology('x')\nt.role('main', {})
 
 @pytest.fixture(autouse=True)
 def torch_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch that only has to be found."""
+    """Make a module `torch` that can be found but is never imported."""
     (tmp_path / "site" / "torch").mkdir(parents=True)
     (tmp_path / "site" / "torch" / "__init__.py").write_text("raise AssertionError('nothing is imported')")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
 
 
 def role(folder: Path, arguments: str, files: dict[str, str] | None = None, **modules: str) -> RoleSpec:
-    """The role `main` of a topology beside these files and modules."""
+    """Return the role `main` of a topology in a folder with these files and modules."""
     modules["topology"] = TOPOLOGY.format(arguments)
     for name, text in {**(files or {}), **{f"{name}.py": text for name, text in modules.items()}}.items():
         path = folder / name

@@ -1,4 +1,4 @@
-"""Every problem: its code, its place, and that one mistake does not hide another."""
+"""Every problem: its code and its place; one mistake does not hide another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOURCES = [
 
 
 def problems(tmp_path: Path, body: str, **options: object) -> list[Problem]:
-    """Of a file with that body; `t` is there, with four nodes."""
+    """Return the problems of a file with that body, in which `t` is a topology with four nodes."""
     file = tmp_path / "topology.py"
     file.write_text(HEAD + body)
     try:
@@ -181,7 +181,7 @@ def test_each_problem_is_found_at_its_argument(tmp_path: Path, code: str, body: 
 def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None:
     codes = {code for source in SOURCES for code in re.findall(r"FD\d{3}", source.read_text())}
     tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
-    tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/test_components.py
+    tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/components
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested
@@ -272,7 +272,7 @@ def test_the_command_line_is_checked_like_the_file(
         ("x = 1", "", "has no topology"),
         ('a = Topology("a")\nb = Topology("b")', "", "has several topologies"),
         (MAIN, ":nope", "has no 'nope'"),
-        ("def topology() -> Topology: return 3", "", "is no Topology"),
+        ("def topology() -> Topology: return 3", "", "is not a Topology"),
     ],
 )
 def test_a_file_without_the_topology_is_refused(tmp_path: Path, body: str, target: str, message: str) -> None:
@@ -286,7 +286,7 @@ def test_a_file_without_the_topology_is_refused(tmp_path: Path, body: str, targe
 def test_nodes_that_are_not_alike_cannot_be_counted(tmp_path: Path) -> None:
     body = 't = Topology("x", nodes=[Node(cpu=1), Node(cpu=2)])\nt.role("a", "true")'
     (found,) = problems(tmp_path, body, nodes="3")
-    assert found.code == "FD104" and found.place.file == "<command line>" and "are not alike" in found.message
+    assert found.code == "FD104" and found.place.file == "<command line>" and "have different sizes" in found.message
 
 
 def test_a_script_is_not_executed_to_look_for_a_topology(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_the_nearest_file_upwards_counts_alone(tmp_path: Path) -> None:
 
 
 def test_keys_are_found_among_values_over_several_lines(tmp_path: Path) -> None:
-    """A line of a value is no key, and a table in an array has the place of the key that is known."""
+    """A line inside a value is not a key, and a table in an array has the place of the nearest known key."""
     content = '# sizes\n[resources.small]  # for tests\nlabels = [\n  "cpu = 1",\n  [3],\n]\nmemory = "lots"\n'
     (tmp_path / "flowdist.toml").write_text(content)
     found = problems(topology(tmp_path, "cpu=1"))
@@ -169,7 +169,7 @@ def test_a_file_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
     ("role", "own", "message"),
     [
         ("resources=['a']", "{}", "resources=['a'] must be a name"),
-        ("resources='a'", "{'a': 3}", "the topology's 'a' is no Resources"),
+        ("resources='a'", "{'a': 3}", "the topology's 'a' is not a Resources"),
         ("cpu=1", "[3]", "resources= must be a dict"),
     ],
 )

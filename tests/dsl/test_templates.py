@@ -1,4 +1,4 @@
-"""Templates: what roles have in common, said once; and plain functions, which do as well."""
+"""Templates: arguments that roles share, written once; and plain functions that do the same."""
 
 from __future__ import annotations
 

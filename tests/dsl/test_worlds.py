@@ -1,4 +1,4 @@
-"""Joint worlds: which roles can share one, and where a mistake is shown."""
+"""Joint worlds: the roles that can share one, and the places of problems."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_a_world_has_its_roles_once_each(tmp_path: Path) -> None:
         ('t.world("Core one", a, b)', "FD102", "world 'Core one': its name cannot be used", '"Core one"'),
         ('t.world("", a, b)', "FD102", "world '': its name cannot be used", '""'),
         ('t.world("a/0", a, b)', "FD102", "world 'a/0': its name cannot be used", '"a/0"'),
-        ('t.world("c", a, b)', "FD144", "its name is taken by a role or a world", '"c"'),
+        ('t.world("c", a, b)', "FD144", "a role or another world has its name", '"c"'),
         ('t.world("core")', "FD144", "it has fewer than two roles", "t.world"),
         ('t.world("core", a, a)', "FD144", "it has fewer than two roles", "t.world"),
-        ('t.world("core", a, "b")', "FD135", "'b' is no role of this topology", '"b"'),
-        ('t.world("core", a, [b])', "FD135", "[role 'b'] is no role of this topology", "[b]"),
-        ('t.world("core", a, b.started())', "FD135", "b.started() is no role of this topology", "b.started()"),
+        ('t.world("core", a, "b")', "FD135", "'b' is not a role of this topology", '"b"'),
+        ('t.world("core", a, [b])', "FD135", "[role 'b'] is not a role of this topology", "[b]"),
+        ('t.world("core", a, b.started())', "FD135", "b.started() is not a role of this topology", "b.started()"),
         (
             't.world("core", a, Topology("y").role("b", "true"))',
             "FD135",
-            "role 'b' is no role of this topology",
+            "role 'b' is not a role of this topology",
             'Topology("y").role("b", "true")',
         ),
         (
@@ -66,7 +66,7 @@ def test_a_world_has_its_roles_once_each(tmp_path: Path) -> None:
             "some of its roles are primary",
             "t.world",
         ),
-        ('t.world("core", c, d)', "FD145", "one of its roles waits for another of them", "t.world"),
+        ('t.world("core", c, d)', "FD145", "one of its roles waits for another", "t.world"),
     ],
 )
 def test_a_world_that_cannot_be(tmp_path: Path, call: str, code: str, message: str, argument: str) -> None:
@@ -77,7 +77,7 @@ def test_a_world_that_cannot_be(tmp_path: Path, call: str, code: str, message: s
 def test_a_name_is_taken_by_the_first_and_a_role_is_in_one_world(tmp_path: Path) -> None:
     body = FOUR + 't.world("core", a, b)\nt.world("core", b, c)'
     assert messages(problems(tmp_path, body)) == [
-        "'core': its name is taken by a role or a world",
+        "'core': a role or another world has its name",
         "'core': role 'b' is in world 'core' already",
     ]
 
@@ -87,7 +87,7 @@ def test_a_world_that_waits_for_itself_over_others_is_refused(tmp_path: Path) ->
     assert refused(tmp_path, FOUR + over + 't.world("core", c, e)').code == "FD145"
     both = 'e = t.role("e", "true", depends_on=[a])\nt.world("one", a, d)\nt.world("two", c, e)'
     assert messages(problems(tmp_path, FOUR + both)) == [
-        f"{name!r}: one of its roles waits for another of them, so that it can never start" for name in ("one", "two")
+        f"{name!r}: one of its roles waits for another, so the world can never start" for name in ("one", "two")
     ]
 
 

@@ -85,6 +85,7 @@ def test_a_server_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytes
         assert (again.values[name] == tables.values[name]).all() and (again.squares[name] == tables.squares[name]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_word2vec_learns_while_a_server_and_a_trainer_are_killed(tmp_path: Path) -> None:
     faults = ["--fail", "ps/0@checkpoint=ps,4+100ms", "--fail", "trainer/1@step=trainer,800"]
@@ -99,6 +100,7 @@ def test_word2vec_learns_while_a_server_and_a_trainer_are_killed(tmp_path: Path)
         assert len(recovered) == 2 and job.alive() == []
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @needs_torch
 def test_char_gpt_resumes_where_it_was(tmp_path: Path) -> None:
@@ -110,6 +112,7 @@ def test_char_gpt_resumes_where_it_was(tmp_path: Path) -> None:
         assert losses[-1] < losses[0] - 1 and job.alive() == []
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @needs_torch
 def test_char_gpt_runs_under_torchrun_unchanged(tmp_path: Path) -> None:
@@ -119,6 +122,7 @@ def test_char_gpt_runs_under_torchrun_unchanged(tmp_path: Path) -> None:
     assert done.returncode == 0 and "2 workers, from step 0" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @needs_torch
 def test_the_resume_model_ends_in_the_same_state_for_real_as_simulated(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The role graph: what can be asked of it, and its JSON."""
+"""The role graph: its methods, and its JSON."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_host_that_says_no_number_of_workers_says_nothing(text: str) -> None:
     assert (node.procs, GRAPH.on(node)) == (0, GRAPH)
 
 
-def test_a_gang_has_as_many_workers_on_a_node_as_its_host_says_unless_they_have_devices_or_a_mesh() -> None:
+def test_the_host_says_how_many_workers_it_runs_unless_they_have_devices_or_a_mesh() -> None:
     node = NodeSpec("a", labels=((NODE_PROCS, "3"),))
     gang = RoleSpec("trainer", ("true",), procs=2)
     held = [replace(gang, name=name, **fields) for name, fields in HELD.items()]

@@ -1,4 +1,4 @@
-"""Which sizes of a world form a mesh."""
+"""Sizes of a world that form a mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How durations, sizes of memory and capacities are written, read and counted."""
+"""Durations, sizes of memory and capacities: writing, reading and counting."""
 
 from __future__ import annotations
 

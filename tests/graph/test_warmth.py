@@ -1,4 +1,4 @@
-"""Which roles start warm, and why others do not."""
+"""Roles that start warm, and the reasons why others do not."""
 
 from __future__ import annotations
 

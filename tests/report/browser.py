@@ -1,4 +1,4 @@
-"""A headless Chromium over its debugging pipe: nothing to install but the browser itself."""
+"""Headless Chromium over its debugging pipe: only the browser itself has to be installed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def find_browser() -> str | None:
-    """FLOWDIST_BROWSER names one that is not on the path."""
+    """Return the path of a browser: FLOWDIST_BROWSER, or the first one on the path; None if there is none."""
     return os.environ.get("FLOWDIST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """One page. Requests of any other address than that of the page are written down in `requests`."""
+    """Browser with one page. `requests` holds the requests of any other address than that of the page."""
 
     def __init__(self, program: str, folder: Path) -> None:
         to_read, self._write = os.pipe()
@@ -57,7 +57,7 @@ class Browser:
         self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **params: Any) -> Any:
-        """The answer to one command; what is heard meanwhile is written down."""
+        """Return the answer to one command, and keep the events that come before it."""
         self._n += 1
         message = {"id": self._n, "method": method, "params": params}
         if self._session:
@@ -88,7 +88,7 @@ class Browser:
         return heard
 
     def open(self, path: Path) -> float:
-        """Seconds until the page says that it is drawn."""
+        """Open a page, and return the seconds until it says that it is drawn."""
         begun = time.monotonic()
         page = self.call("Page.navigate", url=path.as_uri())["loaderId"]
         while page not in self._loaded:  # what is asked before that may be asked of the page before
@@ -104,7 +104,7 @@ class Browser:
         return answer["result"].get("value")
 
     def frame(self) -> None:
-        """Whatever was asked to be drawn is drawn."""
+        """Wait until all requested drawing is done."""
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Records to look at: simulated ones, and one of any size that is made by a conversation."""
+"""Records for tests: simulated ones, and one of any size from a conversation with a controller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND, RestartPolicy
 from flowdist.record.journal import Header, Line, record
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from tests.control.harness import graph, role
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
@@ -25,7 +25,7 @@ def simulated(name: str, *faults: str, **params: object) -> SimResult:
 
 
 def crash_loop(replicas: int, incidents: int) -> tuple[Header, list[Line]]:
-    """A gang with a replica on each node, which fails again and again, a minute after each start."""
+    """Return the record of a gang with a replica on each node, which fails a minute after each start."""
     policy = RestartPolicy(scope="role", max_restarts=incidents + 1, backoff_ns=0)
     made = graph(role("trainer", min_replicas=1, max_replicas=replicas, restart=policy), nodes=replicas, cpu=1.0)
     names = tuple(node.name for node in made.cluster.nodes)

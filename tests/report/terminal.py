@@ -1,4 +1,4 @@
-"""A terminal for tests, as small as can be: characters, newlines, cursor up, erasing, wide lines that are broken."""
+"""Minimal terminal for tests: characters, newlines, cursor up, erasing, and the wrapping of wide lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BEGUN = re.compile(r"\x1b(\[[?;\d]*)?$")  # a sequence whose end has not been re
 
 
 class Terminal:
-    """Rows of text. `resize` breaks long lines anew, as most terminals do, or cuts them, as some do."""
+    """Rows of text. `resize` wraps long lines again, as most terminals do, or cuts them, as some do."""
 
     def __init__(self, columns: int, lines: int, *, breaks_anew: bool = True) -> None:
         self.columns, self.lines, self._breaks_anew = columns, lines, breaks_anew
@@ -21,7 +21,7 @@ class Terminal:
 
     @property
     def seen(self) -> list[str]:
-        """Rows, without what is empty below the cursor and behind the text."""
+        """Return the rows, without empty ones below the cursor and without trailing spaces."""
         rows = [row.rstrip() for row in self.rows]
         while len(rows) > self.row + 1 and not rows[-1]:
             rows.pop()

@@ -1,4 +1,4 @@
-"""Where two records part: nothing differs, an event, a time, a decision, a fault, an end, a header."""
+"""The difference of two records: none, an event, a time, a decision, a fault, an end, a header."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_without_times_only_what_happened_counts() -> None:
     assert compare(changed(4, event=TimePassed()), times=False).what == "event"
 
 
-def test_both_reasons_are_told_with_what_came_before() -> None:
+def test_both_reasons_are_shown_with_the_lines_before() -> None:
     at = next(i for i, line in enumerate(LINES[1:]) if isinstance(line, Record) and line.n == 20)
     other = changed(at, effects=(Notify("it is given up"),), reason="it is given up")
     text = divergence_text(compare(other), 2)
-    assert "the same happens, and something else is decided" in text
+    assert "the same happens, and the decision differs" in text
     assert "reason: it is given up" in text and "restarting trainer (a change of membership, not counted)" in text
     assert "!! node2@3m/2m hits node2" in text and "#21" in text and "#22" in text and "#23" not in text
-    assert "the state before it: flowdist replay a --step 19" in text
+    assert "the state before that: flowdist replay a --step 19" in text
     told = divergence_of(compare(other), 2)
     assert [len(told["before"]), len(told["a"]["after"])] == [2, 2] and told["b"]["reason"] == "it is given up"
     assert told["a"]["digest"] != told["b"]["digest"] and told["same_lines"] == at
@@ -90,12 +90,12 @@ def test_both_reasons_are_told_with_what_came_before() -> None:
 def test_where_nothing_was_said_the_last_reason_before_stands() -> None:
     at = next(i for i, line in enumerate(LINES[1:]) if isinstance(line, Record) and line.n == 21)
     told = divergence_of(compare(changed(at, event=TimePassed())), 0)
-    assert told["a"]["reason"].startswith("nothing here; the last, at event 20: node2 is gone")
+    assert told["a"]["reason"].startswith("nothing here; the last one, at event 20: node2 is gone")
     first = [LINES[0], msgspec.structs.replace(LINES[1], reason="")]
-    assert divergence_of(divergence(side("a", first), side("b", LINES)), 0)["a"]["reason"] == "nothing was said"
+    assert divergence_of(divergence(side("a", first), side("b", LINES)), 0)["a"]["reason"] == "no decision so far"
 
 
-def test_headers_are_told_and_do_not_count() -> None:
+def test_differences_of_headers_are_listed_and_do_not_count() -> None:
     header = LINES[0]
     assert isinstance(header, Header)
     trainer = msgspec.structs.replace(header.graph.roles[0], procs=2)
@@ -107,4 +107,4 @@ def test_headers_are_told_and_do_not_count() -> None:
 
 def test_one_that_ends_earlier_says_so() -> None:
     text = divergence_text(compare(LINES[:10]), 1)
-    assert "one of them ends here" in text and "B (it has no more lines)" in text
+    assert "one of them ends here" in text and "B (no more lines)" in text

@@ -1,4 +1,4 @@
-"""The role graph as Mermaid and dot: everything is in it, and no name can break out of its label."""
+"""The role graph as Mermaid and dot: the drawing is complete, and no name can break out of its label."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_values_hold_nodes_edges_and_domains() -> None:
 
 
 def joint() -> RoleGraph:
-    """Two roles in one world, one of them and a third in a domain; each is placed in its own way."""
+    """Return a graph with two roles in one world, one in a domain with a third, and three kinds of placement."""
     placement = Placement("pack", near=("ps",), apart=("trainer", "aside"), where=(("zone", "a"), ("rack", "7")))
     roles = (
         RoleSpec("ps", ("true",)),

@@ -1,4 +1,4 @@
-"""What `flowdist explain` tells is what control does: the two share no code, and are held against each other here."""
+"""Explanations compared with what control does: the two share no code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import Cluster, Domain, Gate, JointWorld, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, Rule
-from flowdist.graph.model import Then
+from flowdist.graph.policies import Then
 from flowdist.report.static.explain import explanation_of
 from flowdist.report.static.failing import Failing, parse_failing
 from flowdist.report.static.plan import plan_of
 from flowdist.report.static.restarts import restart_set, start_waves
+from tests.choosing import examples
 from tests.control.harness import Talk, graph, r, role
 
 NODES = ("node0", "node1", "node2")
@@ -46,7 +47,7 @@ def policies(draw: st.DrawFn, *, gang: bool, in_domain: bool, may_ignore: bool) 
 
 @st.composite
 def topologies(draw: st.DrawFn) -> RoleGraph:
-    """The first role is one that the job needs; all have room on any one of three nodes."""
+    """Return topologies in which the job needs the first role, and all roles have room on any one of three nodes."""
     names = ["a", "b", "c", "d", "e"][: draw(st.integers(2, 5))]
     domains = (Domain("x", tuple(draw(st.permutations(names))[:2])),) if draw(st.booleans()) else ()
     conditions = draw(st.sampled_from([["started"], ["started", "started", "succeeded"]]))
@@ -71,7 +72,7 @@ def topologies(draw: st.DrawFn) -> RoleGraph:
 
 @st.composite
 def worlds_of(draw: st.DrawFn, roles: list[RoleSpec]) -> tuple[JointWorld, ...]:
-    """One of two gangs that both are primary or not, none of which waits for the other."""
+    """Return a joint world of two gangs that are both primary or both not, and do not wait for each other."""
     upstreams: dict[str, set[str]] = {}
     for spec in roles:
         upstreams[spec.name] = {gate.role for gate in spec.gates}.union(*(upstreams[gate.role] for gate in spec.gates))
@@ -85,7 +86,7 @@ def worlds_of(draw: st.DrawFn, roles: list[RoleSpec]) -> tuple[JointWorld, ...]:
 
 
 def needed_before(topology: RoleGraph, name: str) -> set[str]:
-    """The roles that have to succeed before this one starts."""
+    """Return the roles that have to succeed before this one starts."""
     gates = [gate for mate in world_mates(topology, name) for gate in topology.role(mate).gates]
     found = {mate for gate in gates if gate.condition == "succeeded" for mate in world_mates(topology, gate.role)}
     return found.union(*(needed_before(topology, gate.role) for gate in gates))
@@ -97,13 +98,13 @@ def world_mates(topology: RoleGraph, name: str) -> tuple[str, ...]:
 
 
 def too_few_at_once(told: dict[str, Any]) -> bool:
-    """Several replicas of a role are lost together, and a rule says ignore."""
+    """Return whether several replicas of a role are lost together, and a rule ignores their failures."""
     ignored = [verdict["role"] for verdict in told["verdicts"] if verdict["action"] == "ignore"]
     return any(sum(hit.partition("/")[0] == name for hit in told["hits"]) > 1 for name in ignored)
 
 
 def happen(talk: Talk, failing: Failing, hits: list[str]) -> list[StopReplica]:
-    """Let it fail, all of it at one moment; then everybody answers. Returns what was told to stop at that moment."""
+    """Let the replicas fail at one moment, then answer all orders; return the stops of that moment."""
     talk.auto, start = False, len(talk.effects)
     for node in failing.nodes:
         talk.tell(ev.NodeGone(node))
@@ -120,14 +121,14 @@ def happen(talk: Talk, failing: Failing, hits: list[str]) -> list[StopReplica]:
 
 
 def replicas_of(talk: Talk, entries: list[dict[str, Any]]) -> set[str]:
-    """`trainer` stands for its replicas, `ps/0, ps/1` for themselves."""
+    """Return the names of the replicas: `trainer` stands for all of its replicas, `ps/0, ps/1` for themselves."""
     named = {name for entry in entries for name in entry["who"].split(", ")}
     return {name for name in talk.attempts() if name in named or name.partition("/")[0] in named}
 
 
 @given(topologies(), st.data())
-@settings(deadline=None, max_examples=300)
-def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.DataObject) -> None:
+@settings(deadline=None, max_examples=examples(100, 300))
+def test_control_does_what_the_explanation_says(topology: RoleGraph, data: st.DataObject) -> None:
     talk = Talk(topology)
     talk.join(*NODES)
     failing_role = data.draw(st.sampled_from(topology.roles))
@@ -135,38 +136,53 @@ def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.Data
     for name in [name for wave in start_waves(topology) for name in wave if name in needed]:
         talk.finish(*(str(replica.id) for replica in talk.job.replicas.values() if replica.id.role == name))
     assume(talk.job.ending is None)
-    replica = f"{failing_role.name}/{data.draw(st.integers(0, failing_role.max_replicas - 1))}"
     by_node = data.draw(st.booleans()) and not needed
-    node = data.draw(st.sampled_from([talk.replica(replica).node or "", "zone=a"]))
-    kind = data.draw(st.sampled_from(["exit=1", "exit=2", "oom", "signal=SEGV"]))
-    target = replica if data.draw(st.booleans()) else failing_role.name
-    failing = parse_failing(node if by_node else f"{target}:{kind}", topology)
+    failing = _drawn_failing(talk, failing_role, by_node, data)
     told = explanation_of(topology, failing, plan_of(topology)["placement"])
-
     assume(not (by_node and too_few_at_once(told)))
-    assume(not any("one after the other" in note for note in told["notes"]))  # a matter of time
-    assume(not any("still waits for" in note for note in told["notes"]))  # whether it does is not for the graph to say
+    assume(not any("one after the other" in note for note in told["notes"]))  # it depends on the time
+    assume(not any("still waits for" in note for note in told["notes"]))  # the graph alone does not say whether it does
     before, live = talk.attempts(), set(talk.up())
     stops = happen(talk, failing, told["hits"])
 
     assert (told["outcome"] == "fail") == (talk.job.ending == "failed"), talk.texts()
     if told["outcome"] == "fail":
         return
+    _check_restarts(talk, told, before, live)
+    if told["stuck"]:
+        return  # the incident does not close
+    _check_charge(talk, told)
+    if not by_node and not told["ended"]:
+        _check_restart_set(topology, failing_role.name, told)
+    _check_order(talk, told, stops, before)
+
+
+def _drawn_failing(talk: Talk, failing_role: RoleSpec, by_node: bool, data: st.DataObject) -> Failing:
+    replica = f"{failing_role.name}/{data.draw(st.integers(0, failing_role.max_replicas - 1))}"
+    node = data.draw(st.sampled_from([talk.replica(replica).node or "", "zone=a"]))
+    kind = data.draw(st.sampled_from(["exit=1", "exit=2", "oom", "signal=SEGV"]))
+    target = replica if data.draw(st.booleans()) else failing_role.name
+    return parse_failing(node if by_node else f"{target}:{kind}", talk.graph)
+
+
+def _check_restarts(talk: Talk, told: dict[str, Any], before: dict[str, int], live: set[str]) -> None:
     restarted = {name for name, attempt in talk.attempts().items() if 0 < before[name] < attempt}
     expected = replicas_of(talk, told["restarts"]) - replicas_of(talk, told["ended"])
     certain = replicas_of(talk, [entry for entry in told["restarts"] if entry["if"] is None])
     assert expected & certain & live <= restarted <= expected & live
-    if all(gate.condition == "started" for spec in topology.roles for gate in spec.gates):
+    if all(gate.condition == "started" for spec in talk.graph.roles for gate in spec.gates):
         assert expected <= certain
-    if told["stuck"]:
-        return  # the incident does not close
+
+
+def _check_charge(talk: Talk, told: dict[str, Any]) -> None:
     charges = {name: len(state.charges) for name, state in talk.job.roles.items() if state.charges}
     assert charges == ({told["charged"]["role"]: told["charged"]["times"]} if told["charged"] else {})
-    everyone = {name for told_set in ("restarts", "spared", "stuck") for name in [e["role"] for e in told[told_set]]}
-    if not by_node and not told["ended"]:
-        scope = told["charged"]["scope"] if told["charged"] else None
-        assert everyone == set(restart_set(topology, failing_role.name, "failure", scope))
-    _check_order(talk, told, stops, before)
+
+
+def _check_restart_set(topology: RoleGraph, failed: str, told: dict[str, Any]) -> None:
+    everyone = {entry["role"] for key in ("restarts", "spared", "stuck") for entry in told[key]}
+    scope = told["charged"]["scope"] if told["charged"] else None
+    assert everyone == set(restart_set(topology, failed, "failure", scope))
 
 
 def _check_order(talk: Talk, told: dict[str, Any], stops: list[StopReplica], before: dict[str, int]) -> None:
@@ -186,7 +202,7 @@ def _check_order(talk: Talk, told: dict[str, Any], stops: list[StopReplica], bef
 
 
 def test_a_node_takes_nothing_from_a_world_that_waits_for_a_role_to_succeed():
-    """As it was found: a seat was kept for d, which starts with b, so that a seemed to have succeeded (R1, R2)."""
+    """Found by hypothesis: a seat was kept for d, which starts with b, so that a seemed to have succeeded (R1, R2)."""
     waits = role("b", gates=(Gate("a", "succeeded", "restart"),), primary=False)
     topology = graph(role("a", gang=False), waits, role("d", primary=False), nodes=2)
     topology = msgspec.structs.replace(topology, worlds=(JointWorld("joint", ("b", "d")),))
@@ -201,8 +217,8 @@ def test_a_node_takes_nothing_from_a_world_that_waits_for_a_role_to_succeed():
     assert talk.attempts() == {"a/0": 2, "b/0": 0, "d/0": 0}
 
 
-def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_role():
-    """As it was found: a/1 would be enough for the gate of b, but a/0 is to start again before b does (R1, R6)."""
+def test_a_replica_that_loses_its_node_starts_again_before_a_role_that_waits_for_it():
+    """Found by hypothesis: a/1 would be enough for the gate of b, but a/0 is to start again before b does (R1, R6)."""
     after = role("b", gates=(Gate("a", "started", "restart"),), primary=False, restart=RestartPolicy("role"))
     topology = graph(role("a", gang=False, max_replicas=2), after, nodes=3)
     failing = parse_failing("node0", topology)
@@ -217,8 +233,8 @@ def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_rol
     _check_order(talk, told, stops, before)
 
 
-def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoever_depends_on_it():
-    """As it was found: its last peer to fail restarted the job; and who depends on it could not go on (R5, R9)."""
+def test_a_gang_that_is_ignored_restarts_nothing_however_many_of_it_fail():
+    """Found by hypothesis: the last failing peer restarted the job, and its dependents could not continue (R5, R9)."""
     policy = RestartPolicy("job", max_restarts=0, then="ignore")
     ignored = role("b", min_replicas=2, max_replicas=2, primary=False, restart=policy)
     follows = role("c", gates=(Gate("b", "started", "restart"),), restart=RestartPolicy("role"))
@@ -233,16 +249,15 @@ def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoe
         assert set(talk.attempts().values()) == {1} and talk.up() == ["a/0", "c/0"]
 
 
-def test_who_would_start_after_what_can_no_longer_start_cannot_start_either():
-    """As it was found: d waits for c to be started, and c for b to succeed; without c the job cannot go on (R1, R9)."""
+def test_a_role_that_waits_for_a_stuck_role_is_stuck():
+    """Found by hypothesis: d waits for c to start, and c for b to succeed; the job needs c (R1, R9)."""
     ignored = role("b", primary=False, restart=RestartPolicy("replica", max_restarts=0, then="ignore"))
     waits = role("c", gang=False, primary=False, gates=(Gate("b", "succeeded"),))
     topology = graph(role("a"), ignored, waits, role("d", gang=False, gates=(Gate("c", "started"),)), nodes=3)
     failing = parse_failing("b/0:exit=1", topology)
     told = explanation_of(topology, failing, plan_of(topology)["placement"])
     assert told["outcome"] == "fail" and told["notes"] == [
-        "the job cannot do without d: it waits for c to be started, which does not start: "
-        "it cannot start, and is ended, too"
+        "the job needs d: it waits for c to be started, which does not start: it cannot start, and is ended as well"
     ]
     talk = Talk(topology)
     talk.join(*NODES)

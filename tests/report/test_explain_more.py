@@ -1,4 +1,4 @@
-"""What `flowdist explain` tells of joint worlds, of wider restarts, of nodes that are left in order, and of hangs."""
+"""Explanations of joint worlds, wider restarts, drained and preempted nodes, and hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.report.test_explain import because, explained, ps_train, waves, who
 
 
 def joint(**fields: Any) -> RoleGraph:
-    """`a` and `c` are one world; `b` stands between them: `c` waits for it. `d` looks on."""
+    """Return a joint world of `a` and `c`, in which `c` waits for `b`, and a role `d` beside them."""
     c = role("c", gates=(Gate("b", "started"),), **fields)
     d = role("d", primary=False, gates=(Gate("a", "started", "restart"),))
     topology = graph(role("a", **fields), role("b", restart=restart("role")), c, d)
@@ -35,12 +35,12 @@ def test_a_joint_world_restarts_as_one_and_starts_as_one() -> None:
     assert told["starts"][1][0]["after"] == ["b started"]  # it waits with its world
 
 
-def test_a_joint_world_is_ended_as_one_and_who_waits_for_any_of_it_is_stuck() -> None:
+def test_a_joint_world_is_ended_as_one_and_roles_that_wait_for_it_are_stuck() -> None:
     topology = joint(primary=False, restart=restart("role", rules=(Rule("ignore"),)))
     after = role("after", primary=False, gates=(Gate("a", "succeeded"),))
     told = explained(msgspec.structs.replace(topology, roles=(*topology.roles, after)), "c/0")
     assert (told["outcome"], who(told["ended"]), who(told["stuck"])) == ("ignore", ["a", "c"], ["after"])
-    assert because(told["ended"], "a") == "a and c are ended for good, not succeeded; the job goes on without them"
+    assert because(told["ended"], "a") == "a and c are ended for good, not succeeded; the job continues without them"
 
 
 def test_a_world_is_held_up_by_what_one_of_its_roles_waits_for() -> None:
@@ -48,10 +48,10 @@ def test_a_world_is_held_up_by_what_one_of_its_roles_waits_for() -> None:
     a, c = role("a", primary=False), role("c", primary=False, gates=(Gate("look", "succeeded"),))
     topology = graph(look, a, c, role("main"))
     told = explained(msgspec.structs.replace(topology, worlds=(JointWorld("rpc", ("a", "c")),)), "look/0")
-    assert because(told["stuck"], "a") == "it is in one world with c, which cannot start, and is ended, too"
+    assert because(told["stuck"], "a") == "it is in one world with c, which cannot start, and is ended as well"
 
 
-def test_who_may_not_have_started_by_then_is_told_of() -> None:
+def test_a_note_names_roles_that_may_not_have_started_by_then() -> None:
     look = role("look", primary=False, restart=restart("replica", rules=(Rule("ignore"),)))
     late = role("late", gates=(Gate("look", "started"), Gate("first", "succeeded")))
     told = explained(graph(look, role("first"), late), "look/0")
@@ -67,12 +67,12 @@ def widening(budget: int, scope: str = "role", **fields: Any) -> RoleGraph:
     return graph(role("a", max_replicas=3, restart=policy, **fields), role("b"), nodes=3)
 
 
-def test_what_comes_when_the_budget_is_used_up_is_told_with_what_it_restarts() -> None:
+def test_the_next_policy_is_named_with_what_it_restarts() -> None:
     told = explained(widening(1), "a/0")
     assert who(told["restarts"]) == ["a"] and told["verdicts"][0]["because"] == (
         "its policy is restart the role, once, then restart the job, 2 times within 1h, then fail"
     )
-    assert told["charged"]["words"][0] == "a pays 1 of its 1 restart, when all of it runs again"
+    assert told["charged"]["words"][0] == "a is charged 1 of its 1 restart, once all of it runs again"
     assert (
         "when the budget is used up: restart the job, 2 times within 1h, then fail; that restarts a, b"
         in (told["charged"]["words"])
@@ -84,7 +84,10 @@ def test_with_no_budget_of_its_own_the_wider_one_decides_and_pays() -> None:
     assert who(told["restarts"]) == ["a", "b"] and not told["verdicts"][0]["exhausted"]
     assert because(told["restarts"], "b") == 'the scope of the wider policy of a is "job"'
     assert (told["charged"]["scope"], told["charged"]["levels"], told["charged"]["budget"]) == ("job", [1], 2)
-    assert told["charged"]["words"][0] == "a pays 1 of its 2 restarts of the job within 1h, when all of it runs again"
+    assert (
+        told["charged"]["words"][0]
+        == "a is charged 1 of its 2 restarts of the job within 1h, once all of it runs again"
+    )
     assert told["charged"]["words"][-1] == "when the budget is used up: the job fails"
 
 
@@ -92,8 +95,8 @@ def test_replicas_that_fail_together_go_from_one_budget_to_the_next() -> None:
     told = explained(widening(1, "replica"), "a")
     assert who(told["restarts"]) == ["a", "b"] and told["charged"]["levels"] == [0, 1]
     assert told["charged"]["words"][:2] == [
-        "a pays 1 of its 1 restart, when all of it runs again",
-        "a pays 1 of its 2 restarts of the job within 1h, when all of it runs again",
+        "a is charged 1 of its 1 restart, once all of it runs again",
+        "a is charged 1 of its 2 restarts of the job within 1h, once all of it runs again",
     ]
 
 
@@ -105,8 +108,8 @@ def test_a_drained_node_is_left_in_order_and_asks_no_rule() -> None:
     assert (told["how"], told["outcome"]) == ("node0 is drained by the operator", "restart")
     assert waves(told, "stops") == [["trainer"], ["ps/0"]] and told["stops"][0][0]["grace_s"] == 10
     assert told["charged"] is None and told["notes"][0] == (
-        "before that, where every rank of a world asks should_stop(step), all of them stop at one step, for which they "
-        "have 30s; where nobody asks, it goes on at once"
+        "before that, a world in which every rank asks should_stop(step) stops at one step, within 30s; "
+        "a world that does not ask is stopped at once"
     )
     assert not any("such losses in a row" in note for note in told["notes"])
 
@@ -116,7 +119,7 @@ def test_a_drain_that_would_leave_too_few_is_refused() -> None:
     told = explained(topology, "node0:drain")
     assert (told["outcome"], told["verdicts"], told["stops"]) == ("refused", [], [])
     assert explanation_text(told) == (
-        "node0 is drained by the operator: that is refused, and nothing changes\n\nBesides\n"
+        "node0 is drained by the operator: the drain is refused, and nothing changes\n\nNotes\n"
         "  node0 is needed: main has 1 of 2 left, and needs 2; the other nodes have no room for more\n"
     )
     talk = Talk(topology)
@@ -140,20 +143,20 @@ def test_room_is_counted_for_all_roles_together_and_by_their_placement() -> None
     assert told["notes"][1].startswith("b has 0 of 1 left, and needs 1; the other nodes have no room for more")
 
 
-def test_a_gang_with_a_mesh_goes_on_in_a_size_that_it_has() -> None:
+def test_a_gang_with_a_mesh_continues_in_a_size_that_its_mesh_has() -> None:
     pairs = role(
         "a", min_replicas=2, max_replicas=4, parallel=(("pp", 2), ("dp", None)), placement=Placement(apart=("a",))
     )
     told = explained(graph(pairs, nodes=4, cpu=4), "node0")
-    assert told["notes"][0].startswith("a has 3 of 4 left, and needs 2: it goes on at once with 2, as its mesh needs")
+    assert told["notes"][0].startswith("a has 3 of 4 left, and needs 2: it continues at once with 2, as its mesh needs")
     told = explained(graph(msgspec.structs.replace(pairs, parallel=()), nodes=4, cpu=4), "node0")
-    assert told["notes"][0].startswith("a has 3 of 4 left, and needs 2: it goes on at once; the other")
+    assert told["notes"][0].startswith("a has 3 of 4 left, and needs 2: it continues at once; the other")
 
 
 def test_a_preempted_node_is_left_before_it_is_gone_and_its_rules_decide() -> None:
     told = explained(ps_train("reconnect"), "node1:preempt=30s")
     assert told["how"] == "node1 is taken away in 30s" and told["charged"] is None
-    assert told["notes"][0].endswith("all of them stop at one step; at the latest 10s before node1 is taken away")
+    assert told["notes"][0].endswith("stops at one step; at the latest 10s before node1 is taken away")
     assert "a node that is taken away is no failure" in told["verdicts"][0]["because"]
     rules = (Rule("fail", kind="preempted"),)
     assert explained(ps_train(restart=restart("role", rules=rules)), "node0:preempt")["outcome"] == "fail"
@@ -162,11 +165,11 @@ def test_a_preempted_node_is_left_before_it_is_gone_and_its_rules_decide() -> No
         graph(role("a", max_replicas=2, restart=counted), role("b", restart=counted), cpu=4), "node0:preempt"
     )
     assert told["charged"]["times"] == 2
-    assert "each world leaves by itself, and pays by itself: a, b" in told["notes"]
+    assert "each world leaves by itself and is charged by itself: a, b" in told["notes"]
 
 
 @pytest.mark.parametrize("node", ["node0", "node1"])
-def test_control_leaves_a_node_as_it_is_told(node: str) -> None:
+def test_control_leaves_a_preempted_node_as_the_explanation_says(node: str) -> None:
     """Two loose roles whose rule counts, and a gang that follows one of them: each world leaves by itself."""
     counted = restart("replica", 5, rules=(Rule("restart", kind="preempted"),))
     gates = (Gate("a", "started", "restart"),)
@@ -182,14 +185,14 @@ def test_control_leaves_a_node_as_it_is_told(node: str) -> None:
     restarted = {name for name, attempt in talk.attempts().items() if attempt > before[name]}
     assert restarted == {name for name in before if {name, name.partition("/")[0]} & names}
     payers = {
-        name for note in told["notes"] if "pays by itself" in note for name in note.partition(": ")[2].split(", ")
+        name for note in told["notes"] if "charged by itself" in note for name in note.partition(": ")[2].split(", ")
     }
     charges = {name: len(state.charges) for name, state in talk.job.roles.items() if state.charges}
     assert charges["a"] == told["charged"]["times"] == 2 and set(charges) == (payers or {"a"})
 
 
 def test_of_several_that_pay_for_a_lost_node_the_one_that_was_seated_first_does() -> None:
-    """The minimum of `b` is seated before `a` grows."""
+    """The minimum of `b` gets its seat before `a` grows."""
     counted = restart("role", 3, rules=(Rule("restart", kind="node_lost"),))
     a = role("a", min_replicas=1, max_replicas=3, restart=counted)
     topology = graph(a, role("b", restart=counted), nodes=2, cpu=4)
@@ -207,8 +210,8 @@ def test_a_rank_that_hangs_is_stopped_with_its_gang() -> None:
     told = explained(topology, "trainer/0:hang")
     assert told["how"] == "trainer/0 hangs: no sign of it for 1m" and waves(told, "stops") == [["trainer"]]
     assert told["notes"] == [
-        "the stacks of its Python workers go to their logs before they are stopped",
-        "one rank that hangs stalls its gang: of those that stand still the least advanced is blamed",
+        "its Python workers write their stacks to their logs before they are stopped",
+        "one rank that hangs stalls its gang: the least advanced of the stalled ranks is blamed",
     ]
     told = explained(graph(role("a", start_timeout_ns=10**9, restart=restart())), "a/0:hang")
     assert told["how"] == "a/0 reports no progress within 1s" and len(told["notes"]) == 1

@@ -1,4 +1,4 @@
-"""Means and how sure they are; the best interval in theory."""
+"""Means with confidence intervals, and the best checkpoint interval by theory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowdist.report.goodput import daly_ns, estimate, young_ns
 
 
 def test_a_mean_with_its_confidence() -> None:
-    """Against figures worked out by hand: 1, 2, 3 has a deviation of 1, and t is 4.303 for two degrees of freedom."""
+    """Computed by hand: 1, 2, 3 has a deviation of 1, and t is 4.303 for two degrees of freedom."""
     assert estimate([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.303 / math.sqrt(3)))
     assert estimate([5.0]) == (5.0, None)
     many = estimate([0.0, 2.0] * 50)
@@ -18,7 +18,7 @@ def test_a_mean_with_its_confidence() -> None:
 
 
 def test_the_interval_that_was_covered_covers_the_mean() -> None:
-    """Of many samples of a known mean, 95 of 100 intervals hold it."""
+    """About 95 of 100 intervals contain the known mean of many samples."""
     hits = 0
     for sample in range(400):
         values = [((sample * 7919 + i * 104729) % 1009) / 1009 for i in range(12)]
@@ -29,7 +29,7 @@ def test_the_interval_that_was_covered_covers_the_mean() -> None:
 
 
 def test_dalys_interval_is_the_best_of_the_exact_model() -> None:
-    """Daly's exact time for exponential failures is least there: searched for, not differentiated."""
+    """Daly's exact time for exponential failures has its minimum there, found by search."""
     between, saving = 3600.0, 60.0
 
     def total(interval: float) -> float:

@@ -1,4 +1,4 @@
-"""The picture at the bottom of a terminal: it stays there, what is printed above stays whole, whatever the size is."""
+"""The picture at the bottom of a terminal: it stays there, and the lines above it stay whole, at any size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PICTURE = [[Span("first", "bold"), Span(" line")], [Span("second line", "green")
 
 
 class _Console(Console):
-    """One that is as large as its terminal, whatever becomes of that."""
+    """Console that follows the size of its terminal."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__(file=cast("IO[str]", terminal), force_terminal=True, highlight=False, markup=False)
@@ -111,7 +111,7 @@ def test_after_a_resize_every_line_is_there_and_the_picture_at_the_bottom(
     assert [row[:cut] for row in terminal.seen[-2:]] == ["first line"[:cut], "second line"[:cut]]
 
 
-def test_a_run_is_drawn_now_and_then_with_what_was_decided() -> None:
+def test_a_run_is_drawn_periodically_with_its_decisions() -> None:
     terminal, pinned = pinned_at(columns=100, lines=40)
     now = [0.0]
     feed = big_job()

@@ -48,7 +48,7 @@ def test_the_plan_shows_seats_and_words() -> None:
     assert "node0: ps/0, trainer/0" in text and "that replica, trainer, evaluator" in text
 
 
-def test_the_plan_says_who_starts_warm_and_why_others_do_not() -> None:
+def test_the_plan_says_which_roles_start_warm_and_why_others_do_not() -> None:
     warm = msgspec.structs.replace(role("a"), command=("python", "a.py"), preload=("torch", "json"))
     topology = graph(warm, msgspec.structs.replace(warm, name="b", warm=False))
     plan = plan_of(topology, "/venv/python", "/venv/python")
@@ -80,7 +80,7 @@ def topologies(draw: st.DrawFn) -> RoleGraph:
 @given(topologies(), st.data())
 @settings(deadline=None)
 def test_what_restarts_is_what_the_table_says(topology: RoleGraph, data: st.DataObject) -> None:
-    """The oracle: networkx on the graph, against control's own closure."""
+    """Compare the oracle, networkx on the graph, with the closure of control."""
     talk = Talk(topology)
     talk.join("node0", "node1", "node2")
     before = talk.attempts()

@@ -1,4 +1,4 @@
-"""Whether a plan of faults leaves room for what it takes the nodes from: told before the job starts."""
+"""The warning before the start about a plan of faults that leaves a role without room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TWO = graph(role("ps"), role("trainer", min_replicas=2, max_replicas=3), nodes=2
 TIGHT = graph(role("trainer", min_replicas=2, max_replicas=3), nodes=3, cpu=1)
 
 
-def test_a_fault_that_takes_the_only_node_for_good_is_told_with_what_would_bring_it_back() -> None:
+def test_a_fault_that_takes_the_only_node_for_good_is_reported_with_a_remedy() -> None:
     assert stranding(parse_plan(["node0@1s"]), ONE) == (
         "after node0@1s no room is left for the minimum of trainer, and a node comes back only with a /DURATION "
         "(node0@1s/30s): it will wait up to 5m (pending_timeout) for one, then the job fails"
@@ -22,7 +22,7 @@ def test_a_fault_that_takes_the_only_node_for_good_is_told_with_what_would_bring
 
 
 @pytest.mark.parametrize("fault", ["node0@1s:lost", "node0@start=trainer:preempt=10s", "node0@9s:leave"])
-def test_whatever_takes_it_for_good_is_told(fault: str) -> None:
+def test_every_kind_that_takes_a_node_for_good_gives_a_warning(fault: str) -> None:
     assert f"({fault}/30s)" in stranding(parse_plan([fault]), ONE)
 
 

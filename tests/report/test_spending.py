@@ -1,4 +1,4 @@
-"""Where the time went, in a line, as values, and in words what is not known."""
+"""Time accounts in a line, as values, and what is unknown in words."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_a_perfect_run_has_nothing_more_to_say_and_one_without_time_nothing_at_a
     [
         (["progress", "checkpoints"], " (trainer reported no progress)", "neither progress nor checkpoints"),
         (["progress"], " (trainer reported no progress)", "no progress"),
-        (["checkpoints"], "", "no checkpoints: lost is only what was seen to be done again"),
+        (["checkpoints"], "", "no checkpoints: only steps that were done again count as lost work"),
     ],
 )
-def test_what_was_not_reported_is_said(unsaid: list[str], line: str, words: str) -> None:
+def test_missing_reports_are_named(unsaid: list[str], line: str, words: str) -> None:
     values = {**time_of(JOB, spent(trainer={"productive": 3})), "not_reported": {"trainer": unsaid}}
     assert goodput_line(values) == "goodput 100.0 %" + line
     (told,) = not_reported_lines(values)

@@ -11,7 +11,7 @@ from flowdist.control.job.state import JobState
 from flowdist.record.journal import Header, Record
 from flowdist.report.record.state import NOT_SHOWN, state_of, state_text
 from flowdist.report.record.statuslog import COLUMNS_MAX, log_heading, log_line
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from tests.report.records import crash_loop, simulated
 
 LOST_NODE = ("gang.py", "node2@3m/2m")
@@ -28,7 +28,7 @@ def after(result: SimResult, n: int) -> tuple[JobState, Record | None]:
     return controller.state, last
 
 
-def test_every_field_of_the_state_is_told_but_the_graph() -> None:
+def test_every_field_of_the_state_but_the_graph_is_shown() -> None:
     told = json.loads(json.dumps(state_of(*after(simulated(*LOST_NODE), 20))))
     names = {field.name for field in dataclasses.fields(JobState)} - NOT_SHOWN
     assert set(told["state"]) == names
@@ -43,12 +43,12 @@ def test_every_field_of_the_state_is_told_but_the_graph() -> None:
     assert free["mcpu"] == 0
 
 
-def test_deadlines_are_told_with_their_time() -> None:
+def test_deadlines_are_shown_with_their_time() -> None:
     told = state_of(*after(simulated("gang.py"), 1))
     assert {"what": "admission", "name": "", "at_ns": 600_000_000_000} in told["state"]["due"]
 
 
-def test_the_state_for_people_names_who_is_where_and_what_is_awaited() -> None:
+def test_the_state_for_people_has_seats_and_what_is_awaited() -> None:
     text = state_text(*after(simulated(*LOST_NODE), 20))
     assert "#20 NodeGone node=node2" in text and "incident 1, stopping: node2 is gone" in text
     assert re.search(r"trainer/0 +stopping +1 +node0 +- +120", text)

@@ -1,4 +1,4 @@
-"""The picture of a job: roles as rows, by name only what is not as usual, as many lines as there is room.
+"""The text of a status: roles as rows, by name only what is unusual, no more lines than there is room for.
 
 python -m tests.report.test_status        writes the golden picture anew; read the difference before you commit it
 """
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/status_of_200_replicas.txt"
 
 
 class Feed:
-    """A controller whose agents answer at once, but for replicas that are `held`: nothing is heard of them."""
+    """Controller whose agents answer at once, except for replicas that are `held`: they never answer."""
 
     def __init__(self, job: RoleGraph) -> None:
         self.controller, self.lately = (
@@ -67,7 +67,7 @@ class Feed:
 
 
 def big_job() -> Feed:
-    """200 trainers, three servers and twelve actors on 28 nodes, in trouble."""
+    """Return a job with 200 trainers, three servers and twelve actors on 28 nodes, after several failures."""
     ps = role(
         "ps", kind="service", min_replicas=3, max_replicas=3, ports=("rpc",), ready=TCP, restart=restart("replica")
     )
@@ -117,7 +117,7 @@ def test_a_picture_is_never_higher_than_there_is_room(height: int) -> None:
 
 def test_what_is_left_out_is_counted() -> None:
     lines = [plain(line) for line in fitted(big_job().status(125), 14)]
-    assert any(line.startswith("  and ") and line.endswith(" lines more") for line in lines)
+    assert any(line.startswith("  and ") and line.endswith(" more lines") for line in lines)
 
 
 def test_a_gang_that_starts_again_is_one_line_and_not_200() -> None:
@@ -125,10 +125,10 @@ def test_a_gang_that_starts_again_is_one_line_and_not_200() -> None:
     feed.held |= {f"trainer/{number}" for number in range(200)}
     feed.fail("trainer/0", 130)
     told = status_text(feed.status())
-    assert told.count("told to stop: ") == 1 and "trainer/1 (attempt 4, node" in told and "and 178 more" in told
+    assert told.count("stopping: ") == 1 and "trainer/1 (attempt 4, node" in told and "and 178 more" in told
 
 
-def test_a_start_is_as_usual_and_a_role_that_waits_for_its_gate_too() -> None:
+def test_a_start_is_not_unusual_and_neither_is_a_role_that_waits_for_its_gate() -> None:
     server = role("ps", kind="service", ready=TCP, ports=("rpc",))
     feed = Feed(
         graph(server, role("trainer", min_replicas=8, max_replicas=8, gates=(Gate("ps", "succeeded"),)), nodes=2)
@@ -143,7 +143,7 @@ def test_a_role_that_was_scaled_down_is_full() -> None:
     assert "trainer  2/2  2 running" in status_text(feed.status())
 
 
-def test_how_a_job_has_ended_is_told_with_its_reason() -> None:
+def test_the_end_of_a_job_is_shown_with_its_reason() -> None:
     feed = Feed(graph(role("ps", kind="service"), role("trainer"), nodes=1))
     feed.fail("trainer/0", 3)
     feed.tell(ev.ReplicaStopped(r("ps/0"), 1), 3)
@@ -165,7 +165,7 @@ def test_names_of_more_nodes_than_can_be_drawn_are_counted() -> None:
 def test_a_node_that_has_not_been_heard_for_a_while_is_named_before_it_is_lost() -> None:
     status = Feed(graph(role("trainer"), nodes=3)).status()
     heard = [msgspec.structs.replace(n, heard_s_ago=s) for n, s in zip(status.nodes, (0.4, 3.2, None), strict=True)]
-    assert "  ! not heard: node1 for 3s\n" in status_text(msgspec.structs.replace(status, nodes=tuple(heard)))
+    assert "  ! no heartbeat: node1 for 3s\n" in status_text(msgspec.structs.replace(status, nodes=tuple(heard)))
 
 
 def test_gpus_that_are_bad_are_named_with_their_reason() -> None:

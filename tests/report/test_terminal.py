@@ -1,4 +1,4 @@
-"""The timeline in the terminal: what must be seen is seen, in any width."""
+"""The timeline in the terminal: failures and faults are visible at any width."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from flowdist.cli.inspect.timeline import command
-from flowdist.dsl.topology import Node, Topology, Workload
+from flowdist.dsl import Node, Topology, Workload
 from flowdist.record.journal import Header, encode_line
 from flowdist.report.record.terminal import LOOKS, terminal_timeline
 from flowdist.report.record.timeline import Timeline, timeline_of
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.testing import simulate
 
 GANG = Path(__file__).parents[2] / "scenarios/topologies/gang.py"
@@ -24,13 +24,13 @@ def drawn(result: SimResult) -> Timeline:
 
 
 def lines_of(result: SimResult, width: int = 120) -> dict[str, str]:
-    """The cells, by label."""
+    """Return the cells by label."""
     lines = [line.plain for line in terminal_timeline(drawn(result), width)]
     label = lines[0].index("|")
     return {line[:label].strip(): line[label:] for line in lines[1:-1]}
 
 
-def test_a_lost_node_is_away_and_its_replica_lost_work_is_shaded_and_a_generation_begins() -> None:
+def test_the_picture_of_a_lost_node_shades_lost_work_and_begins_a_generation() -> None:
     lanes = lines_of(simulate(GANG, "node1@2m/2m"))
     assert list(lanes) == [
         *("faults", "world trainer", "trainer/0", "trainer/1", "trainer/2 to 3", "node0", "node1", "node2 to 3"),
@@ -49,7 +49,7 @@ def test_a_checkpoint_that_came_to_nothing_stands_among_the_others_of_its_world(
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_no_line_is_wider_than_the_window_and_the_end_is_told(width: int) -> None:
+def test_no_line_is_wider_than_the_window_and_the_axis_has_the_end(width: int) -> None:
     timeline = drawn(simulate(GANG, "trainer/1@1m", "node2@3m"))
     lines = [line.plain for line in terminal_timeline(timeline, width)][:-1]
     assert max(map(len, lines)) <= max(width, 46)

@@ -1,4 +1,4 @@
-"""What ran where and when, read off a record; and the two forms in which it is drawn."""
+"""The timeline of a record, as a page and in the trace format of Chrome."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol.events import CheckpointOffered
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND
 from flowdist.record.journal import Header, Record
-from flowdist.report.record import timeline as module
+from flowdist.record.replay import Replay
 from flowdist.report.record.page import HOW, page_data, summary_line, timeline_page
 from flowdist.report.record.perfetto import perfetto_events, perfetto_json
 from flowdist.report.record.timeline import Attempt, Timeline, timeline_of
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from tests.report.browser import Browser, find_browser
 from tests.report.records import crash_loop, simulated
 
@@ -77,7 +78,7 @@ def test_what_leaves_in_order_and_could_not_save_loses_what_it_did() -> None:
         assert left.left_at is None and left.lost_from_ns == full.checkpoints[0].t_ns
 
 
-def test_a_service_and_a_role_that_tells_nothing_lose_nothing_that_is_known() -> None:
+def test_services_and_roles_without_reports_have_no_known_lost_work() -> None:
     timeline = of(simulated("ps.py", "ps/1@4m"))
     assert attempt(timeline, "ps/1", 1).how == "failed" and attempt(timeline, "ps/1", 1).lost_from_ns is None
     header, lines = crash_loop(2, 2)
@@ -94,7 +95,7 @@ def test_a_node_is_away_between_its_presences() -> None:
     assert mine[0][1] == 180 * SECOND + 10 * MS and mine[1][0] > 299 * SECOND and mine[1][1] is None
 
 
-def test_the_timeline_ends_where_the_record_is_not_followed_any_more() -> None:
+def test_the_timeline_ends_at_the_first_event_that_does_not_replay() -> None:
     result = simulated(*LOST_NODE)
     lines = list(result.lines)
     at = next(i for i, line in enumerate(lines) if isinstance(line, Record) and line.n == 20)
@@ -113,13 +114,36 @@ def scenario_results() -> Iterator[tuple[str, SimResult]]:
             yield path.stem, simulated(Path(scenario.topology).name, *scenario.faults)
 
 
-def test_looking_only_at_what_an_event_names_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = list(scenario_results())
-    assert len(results) >= 3
-    quick = [of(result) for _, result in results]
-    monkeypatch.setattr(module, "_LOCAL", ())  # look at everything, each time
-    for (name, result), seen in zip(results, quick, strict=True):
-        assert of(result).attempts == seen.attempts, name
+def phases_of(result: SimResult) -> dict[tuple[ReplicaId, int], dict[str, int]]:
+    """Return when each phase of each attempt began, found by a look at every replica after every event."""
+    header = result.lines[0]
+    assert isinstance(header, Header)
+    replay = Replay(header)
+    found: dict[tuple[ReplicaId, int], dict[str, int]] = {}
+    alive: dict[ReplicaId, int] = {}
+    for line in result.lines[1:]:
+        if not isinstance(line, Record):
+            continue
+        replay.hear(line)
+        for id, replica in replay.job.replicas.items():
+            if id in alive and (alive[id] != replica.attempt or not replica.is_live):
+                found[id, alive.pop(id)]["ended"] = line.t_ns
+            if replica.is_live:
+                alive[id] = replica.attempt
+                found.setdefault((id, replica.attempt), {}).setdefault(replica.phase, line.t_ns)
+    return found
+
+
+def test_a_look_at_what_an_event_names_misses_no_change_of_a_phase() -> None:
+    results = [("a lost node", simulated(*LOST_NODE)), *scenario_results()]
+    assert len(results) >= 4
+    for name, result in results:
+        told = {}
+        for a in of(result).attempts:
+            begun = {"starting": a.started_ns, "running": a.running_ns, "ready": a.ready_ns}
+            ends = {"stopping": a.stopping_ns, "ended": a.ended_ns}
+            told[a.replica, a.number] = {phase: ns for phase, ns in (begun | ends).items() if ns is not None}
+        assert told == phases_of(result), name
 
 
 def test_every_attempt_that_was_ordered_is_there_once() -> None:
@@ -131,7 +155,7 @@ def test_every_attempt_that_was_ordered_is_there_once() -> None:
 
 
 class _Page(HTMLParser):
-    """What a browser would fetch, and the data."""
+    """Parser that keeps the data of the page, and everything that a browser would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +280,7 @@ def opened(browser: Browser, timeline: Timeline, folder: Path) -> float:
 
 
 def place_of(browser: Browser, item: str) -> tuple[float, float]:
-    """The middle of an item on the screen."""
+    """Return the middle of an item on the screen."""
     code = f"""(() => {{ const item = {item}, row = rows.find(r => r.items.includes(item));
         const box = canvas.getBoundingClientRect(), top = row.kind === 'events' ? 0 : scroller.scrollTop;
         return [box.left + (x(item.t0) + x(item.t1)) / 2, box.top + row.y - top + row.height / 2]; }})()"""
@@ -269,7 +293,7 @@ def details(browser: Browser) -> str:
 
 
 @needs_browser
-def test_in_a_browser_a_bar_tells_the_decision_and_its_reason(browser: Browser, tmp_path: Path) -> None:
+def test_in_a_browser_a_bar_shows_the_decision_and_its_reason(browser: Browser, tmp_path: Path) -> None:
     opened(browser, of(simulated(*LOST_NODE)), tmp_path)
     lost = "attempts.find(a => names[a.replica] === 'trainer/2' && a.number === 1)"
     at = place_of(browser, lost)
@@ -315,7 +339,7 @@ def test_in_a_browser_the_keyboard_reaches_everything(browser: Browser, tmp_path
 
 
 @needs_browser
-def test_in_a_browser_a_checkpoint_that_came_to_nothing_tells_why(browser: Browser, tmp_path: Path) -> None:
+def test_in_a_browser_an_unsaved_checkpoint_shows_the_reason(browser: Browser, tmp_path: Path) -> None:
     opened(browser, of(simulated("gang.py", "trainer@1m:disk-full/1m")), tmp_path)
     browser.value("canvas.focus()")
     browser.press("n")

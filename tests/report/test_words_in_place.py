@@ -1,4 +1,4 @@
-"""Who stayed in place was not restarted: what the summary, the status, hooks and the timeline say of it."""
+"""Replicas that stayed in place do not count as restarted: in the summary, the status, the hooks and the timeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.control.harness import Talk, graph, r, restart, role
 
 
 def gang() -> Talk:
-    """Three trainers in elastic code, one of which has failed."""
+    """Return three trainers with elastic code, one of which has failed."""
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=3, restart=restart())))
     talk.join("node0")
     talk.elastic(*talk.up())
@@ -23,7 +23,7 @@ def test_the_decision_says_how_many_can_stay() -> None:
     assert "; re-forming trainer, of which 2 replicas can stay in place (restart 1 of 3" in found[0]
 
 
-def test_the_summary_tells_who_was_restarted_from_who_stayed() -> None:
+def test_the_summary_separates_restarted_replicas_from_those_in_place() -> None:
     summary = summary_of(gang().job, [])
     (incident,) = summary["incidents"]
     assert incident["restarted"] == ["trainer/1"] and incident["stayed_in_place"] == ["trainer/0", "trainer/2"]
@@ -31,18 +31,18 @@ def test_the_summary_tells_who_was_restarted_from_who_stayed() -> None:
     assert "restarted trainer/1; trainer/0, trainer/2 stayed in place; recovered" in summary_text(summary)
 
 
-def test_status_and_metrics_count_who_was_restarted_alone() -> None:
+def test_status_and_metrics_count_only_restarted_replicas() -> None:
     status = status_of(gang().job, RecentDecisions())
     assert status.roles[0].restarts == 1
     assert status.restarts == (RestartCount("trainer", "exit", 1),)
 
 
-def test_a_hook_is_told_both() -> None:
+def test_a_hook_receives_both() -> None:
     told = _incident(gang().job.incidents[0])
     assert (told["restarted"], told["stayed_in_place"]) == (["trainer/1"], ["trainer/0", "trainer/2"])
 
 
-def test_who_was_to_stay_and_did_not_was_restarted() -> None:
+def test_a_replica_that_fails_to_stay_in_place_counts_as_restarted() -> None:
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=3, restart=restart())))
     talk.join("node0")
     talk.elastic(*talk.up())

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from flowdist.runtime.processes.spawning import (
+from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     Ended,
-    ForkServer,
+    ForkServerSpec,
     Signal,
     Spawn,
     Spawned,
@@ -25,10 +25,11 @@ from flowdist.runtime.processes.spawning import (
     answers,
     encode,
 )
+from tests.leftovers import VARIABLE
 
 PROGRAM = """
 import socket
-from flowdist.runtime import fork_servers, spawner
+from flowdist.runtime.processes import fork_servers, spawner
 fork_servers.PATIENCE_S = {patience_s}
 spawner.Spawner(socket.socket(fileno={fd})).run()
 """
@@ -47,6 +48,7 @@ class Spawning:
 
     def __init__(self, folder: Path, patience_s: float = 60.0) -> None:
         self.folder = folder
+        self._mark = {VARIABLE: os.environ[VARIABLE]}  # a spawner of a module keeps its fork servers over many tests
         self._channel, theirs = socket.socketpair()
         argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -68,15 +70,15 @@ class Spawning:
         self._channel.close()
         self.process.wait()
 
-    def server(self, *preload: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> ForkServer:
+    def server(self, *preload: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> ForkServerSpec:
         """The fork server for programs of the folder."""
-        whole = tuple({**os.environ, **(env or {})}.items())
-        return ForkServer((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
+        whole = tuple({**os.environ, **self._mark, **(env or {})}.items())
+        return ForkServerSpec((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
 
     def start(
         self,
         *args: str,
-        server: ForkServer | None = None,
+        server: ForkServerSpec | None = None,
         env: dict[str, str] | None = None,
         cpus: tuple[int, ...] = (),
     ) -> int:
@@ -84,7 +86,9 @@ class Spawning:
         self._last += 1
         argv = (sys.executable, *args)
         folder = str(self.logs(self._last))
-        self.send(Spawn(self._last, argv, {**os.environ, **(env or {})}, str(self.folder), folder, server, cpus))
+        self.send(
+            Spawn(self._last, argv, {**os.environ, **self._mark, **(env or {})}, str(self.folder), folder, server, cpus)
+        )
         return self._last
 
     def logs(self, id: int) -> Path:
@@ -122,6 +126,7 @@ class Spawning:
         end = time.monotonic() + seconds
         while text not in (output := self._output(id, "stdout.log")):
             assert time.monotonic() < end, f"{text!r} never came: {output}{self._output(id, 'stderr.log')}"
+            assert self.process.poll() is None, "the spawner has ended"
             time.sleep(0.01)
         return output
 

@@ -1,4 +1,4 @@
-"""Whatever lies in the sockets is heard before anybody is judged by a timer. A real loop and a real socket."""
+"""Data that is in a socket is handled before the alarm judges: on a real event loop and a real socket."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from flowdist.runtime.controller.alarm import Alarm
 
 
-class Told:
-    """What was heard and judged, in order. It takes an hour to hear something. `over` is set at the judgement."""
+class Log:
+    """Log of data and judgements, in order. Reading moves its clock by an hour. `over` is set at the judgement."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -23,8 +23,8 @@ class Told:
         self.order.append("heard")
         self.hours += 1
 
-    def judge(self, rang_at: int) -> None:
-        self.order.append(f"judged by {rang_at}")
+    def judge(self, expired_at: int) -> None:
+        self.order.append(f"judged by {expired_at}")
         self.over.set()
 
 
@@ -35,9 +35,9 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield mine, other
 
 
-async def told_by(act: Callable[[Told, socket.socket], None]) -> Told:
-    """What a task that reads has heard, and when it was judged, after `act` in one pass of the loop."""
-    told = Told()
+async def log_of(act: Callable[[Log, socket.socket], None]) -> Log:
+    """Return the log of a reading task and the alarm, after `act` ran in one pass of the loop."""
+    log = Log()
     with pair() as (mine, other):
         reader, writer = await asyncio.open_connection(sock=mine)
         waits = asyncio.Event()
@@ -45,57 +45,57 @@ async def told_by(act: Callable[[Told, socket.socket], None]) -> Told:
         async def listen() -> None:
             waits.set()
             while await reader.readline():
-                told.hear()
+                log.hear()
 
         task = asyncio.create_task(listen())
         await waits.wait()
-        act(told, other)
-        await told.over.wait()
+        act(log, other)
+        await log.over.wait()
         task.cancel()
         writer.close()
-    return told
+    return log
 
 
-def test_what_lies_in_a_socket_when_the_timer_is_due_is_heard_before_anybody_is_judged() -> None:
-    def held_up(told: Told, other: socket.socket) -> None:
-        told.alarm.set(0)
+def test_data_in_a_socket_when_the_alarm_expires_is_handled_before_the_judgement() -> None:
+    def block_the_loop(log: Log, other: socket.socket) -> None:
+        log.alarm.set(0)
         other.send(b"still here\n")
 
-    assert asyncio.run(told_by(held_up)).order == ["heard", "judged by 0"], "the time to hear it is no delay"
+    assert asyncio.run(log_of(block_the_loop)).order == ["heard", "judged by 0"], "the time to hear it is no delay"
 
 
-def test_what_comes_while_the_pass_in_which_it_rings_is_held_up_is_heard_as_well() -> None:
-    def held_up(told: Told, other: socket.socket) -> None:
-        told.alarm.set(0)
+def test_data_that_arrives_in_the_pass_of_the_alarm_is_handled_first_too() -> None:
+    def block_the_loop(log: Log, other: socket.socket) -> None:
+        log.alarm.set(0)
         asyncio.get_running_loop().call_soon(other.send, b"still here\n")  # in that pass, and it has looked already
 
-    assert asyncio.run(told_by(held_up)).order == ["heard", "judged by 0"]
+    assert asyncio.run(log_of(block_the_loop)).order == ["heard", "judged by 0"]
 
 
-def test_news_without_end_do_not_put_it_off_nor_make_it_ring_twice() -> None:
+def test_a_steady_stream_of_data_neither_postpones_the_alarm_nor_repeats_it() -> None:
     async def news() -> list[str]:
-        told = Told()
+        log = Log()
         passes = 0
-        while not told.over.is_set() and passes < 1000:
-            told.alarm.set(0)  # as after each event
+        while not log.over.is_set() and passes < 1000:
+            log.alarm.set(0)  # as after each event
             passes += 1
             await asyncio.sleep(0)
         assert passes < 10
         for _ in range(10):
             await asyncio.sleep(0)
-        return told.order
+        return log.order
 
     assert asyncio.run(news()) == ["judged by 0"]
 
 
-def test_one_that_is_not_due_is_put_off_brought_forward_and_taken_back() -> None:
+def test_an_alarm_that_is_not_due_can_be_moved_and_cleared() -> None:
     async def settings() -> list[str]:
-        told = Told()
-        told.alarm.set(3600)
-        told.alarm.set(None)
-        told.alarm.set(3600)
-        told.alarm.set(0)
-        await told.over.wait()
-        return told.order
+        log = Log()
+        log.alarm.set(3600)
+        log.alarm.set(None)
+        log.alarm.set(3600)
+        log.alarm.set(0)
+        await log.over.wait()
+        return log.order
 
     assert asyncio.run(settings()) == ["judged by 0"]

@@ -1,4 +1,4 @@
-"""Whoever else calls at the controller's port: the connection is dropped, and the job goes on."""
+"""Invalid and foreign connections to the controller's port: they are closed, and the job continues."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.record.journal import Record
-from flowdist.runtime.wire.endpoint import Meeting, say_gone
+from flowdist.runtime.wire.endpoint import ControllerEndpoint, send_death_proof
 from flowdist.runtime.wire.frames import Operate
-from flowdist.runtime.wire.handshake import CALLING, ClientHandshake, encode
+from flowdist.runtime.wire.framing import encode
+from flowdist.runtime.wire.handshake import FROM_SERVER, ClientHandshake
 from tests.runtime.hosts import Hosts
 
 pytestmark = pytest.mark.real
@@ -43,16 +44,16 @@ def frame(connection: socket.socket) -> bytes:
 
 
 def let_in(endpoint: str, token: str) -> socket.socket:
-    """A connection on which the handshake has been done."""
+    """Open a connection and do the handshake."""
     connection, caller = call(endpoint), ClientHandshake("flowdist", "", token)
     connection.sendall(encode(caller.hello))
-    connection.sendall(encode(caller.answer(CALLING.decode(frame(connection)))))
-    assert type(CALLING.decode(frame(connection))).__name__ == "Accepted"
+    connection.sendall(encode(caller.answer(FROM_SERVER.decode(frame(connection)))))
+    assert type(FROM_SERVER.decode(frame(connection))).__name__ == "Accepted"
     return connection
 
 
 def is_dropped(connection: socket.socket, data: bytes) -> bool:
-    """Whether the other side hangs up after that, whatever it says before."""
+    """Return whether the peer closes the connection after this data, whatever it answers before."""
     with connection:
         try:
             connection.sendall(data)
@@ -63,7 +64,8 @@ def is_dropped(connection: socket.socket, data: bytes) -> bool:
         return True  # else the time-out of the connection has raised
 
 
-def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_connections_with_invalid_data_are_closed_and_the_job_continues(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAIT)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
     with Hosts(tmp_path) as hosts:
@@ -90,10 +92,12 @@ def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Pa
             (tmp_path / "end").touch()
             assert hosts.all_end() == [0, 0], hosts.text
     log = (first.run_dir / "controller.log").read_text()
-    assert "was not let in" in log and "Operate is not for other hosts" in log and "Traceback" not in log, log
+    assert "was refused" in log and "other hosts may not send Operate" in log and "Traceback" not in log, log
 
 
-def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_accepted_connections_can_prove_the_death_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text(WAIT)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
     with Hosts(tmp_path) as hosts:
@@ -101,11 +105,11 @@ def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path, monkeypat
         first = hosts.start(1, "run", *words, env={"FLOWDIST_TOKEN": "hush"})
         first.until("rank 0 of 1")
         host, port = hosts.endpoint.split(":")
-        monkeypatch.setattr("flowdist.runtime.wire.endpoint.LAST_WORDS_S", 60)
-        meeting = Meeting(host, int(port), "flowdist", first.run_dir.name)
-        say_gone(meeting, "wrong", "gpu07", 1000, "it is said")
-        say_gone(msgspec.structs.replace(meeting, run="another"), "hush", "gpu07", 1000, "it is said")
-        say_gone(meeting, "hush", "gpu07", 1000, "it is so")
+        monkeypatch.setattr("flowdist.runtime.wire.endpoint.DEATH_PROOF_S", 60)
+        controller = ControllerEndpoint(host, int(port), "flowdist", first.run_dir.name)
+        send_death_proof(controller, "wrong", "gpu07", 1000, "it is said")
+        send_death_proof(msgspec.structs.replace(controller, run="another"), "hush", "gpu07", 1000, "it is said")
+        send_death_proof(controller, "hush", "gpu07", 1000, "it is so")
         (tmp_path / "end").touch()
         assert first.finish() == 0, first.text
     gone = [line.event for line in first.journal()[1] if isinstance(line, Record) and isinstance(line.event, NodeGone)]

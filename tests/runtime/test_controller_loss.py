@@ -1,4 +1,4 @@
-"""R21 on real processes: the controller dies, and what runs goes on; the whole run dies, and is resumed."""
+"""R21 on real processes: workers survive the death of the controller, and a killed run is resumed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_r21_a_controller_that_is_killed_again_and_again_is_noticed_by_no_worker
         assert job.alive() == []
 
 
-def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp_path: Path) -> None:
+def test_r21_a_failure_while_no_controller_runs_is_handled_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(
         "import os, signal\n"
         "print(f'attempt {os.environ[\"FLOWDIST_ATTEMPT\"]}', flush=True)\n"
@@ -93,13 +93,13 @@ def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp
         assert_replays(header, lines)
 
 
-def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_next(tmp_path: Path) -> None:
+def test_r21_ctrl_c_that_a_controller_did_not_read_before_it_died_reaches_the_next(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("committed", 1)
         controller = job.named("flowdist.runtime.controller.controller_main")[0]
         os.kill(controller, signal.SIGSTOP)  # it reads nothing more
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         os.kill(controller, signal.SIGKILL)
         assert job.finish() == 130
         header, lines = job.journal()
@@ -108,7 +108,7 @@ def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_nex
         assert_replays(header, lines)
 
 
-def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_r21_a_run_that_was_killed_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("committed", 3)
         with Deaths(job.alive()) as deaths:
@@ -126,8 +126,9 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
         assert over.finish() == 2 and "it has succeeded" in over.text
 
 
-def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: Path) -> None:
-    """A full disk, played by a limit on the size of files: the run ends with a reason, and its journal replays."""
+@pytest.mark.slow
+def test_r21_no_effect_is_carried_out_that_the_journal_cannot_record(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: the run ends with a reason, and its journal replays."""
     (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
     again = ("--max-restarts", "500", "--set", "trainer.restart.backoff=0s")
     with Job(tmp_path, "loop.py", *again, before=("prlimit", "--fsize=12288")) as job:
@@ -141,11 +142,10 @@ def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: P
         assert len(list((job.run_dir / "trainer/0").iterdir())) <= len(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warm", ["yes", "no"])
-def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_the_resumed_one(
-    tmp_path: Path, warm: str
-) -> None:
-    """What `pkill -9 flowdist` leaves: all of its own processes are killed in one stroke, workers are not."""
+def test_r21_workers_that_outlived_their_run_are_killed_when_it_is_resumed(tmp_path: Path, warm: str) -> None:
+    """Simulate `pkill -9 flowdist`: flowdist's own processes are killed at once, workers are not."""
     (tmp_path / "enduring.py").write_text("import signal\nprint('works', flush=True)\nsignal.pause()\n")
     (tmp_path / "topology.py").write_text(
         "from flowdist import Topology\n"
@@ -172,11 +172,12 @@ def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_
                 assert again.alive() == []
 
 
-def test_a_run_that_goes_on_cannot_be_resumed_beside_itself(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_run_that_is_still_running_cannot_be_resumed(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("from step 0")
         with Job(tmp_path, "--resume", "latest") as second:
-            assert second.finish() == 2 and "is still going on" in second.text
+            assert second.finish() == 2 and "is still running" in second.text
         (tmp_path / "enough").touch()
         assert job.finish() == 0
     with Job(tmp_path, "--resume", "nothing") as missing:

@@ -1,4 +1,4 @@
-"""The environment of a worker, name by name, and how devices, ports and readiness are settled."""
+"""The environment of a worker, name by name; devices, ports and readiness."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
 from flowdist.runtime.agent.readiness import Listener, until_ready
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster, share_devices
-from flowdist.runtime.processes.spawning import ForkServer
-from flowdist.runtime.worker_env.environment import Places, expand, fork_server, macro_values, worker_argv, worker_env
+from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
+from flowdist.runtime.worker_env.environment import (
+    RunPaths,
+    expand,
+    expand_command,
+    fork_server_spec,
+    macro_values,
+    worker_env,
+)
 from flowdist.runtime.worker_env.ports import Ports
 from tests.control.harness import r, restart, role
 
@@ -39,7 +46,7 @@ START = StartReplica(
     29500,
     addresses=(("ps:rpc", "h:1,h:2"),),
 )
-PLACES = Places("/runs/x", "x", "/runs/x/checkpoints", "/runs/x/node1.sock")
+PLACES = RunPaths("/runs/x", "x", "/runs/x/checkpoints", "/runs/x/node1.sock")
 
 
 def env(
@@ -102,7 +109,7 @@ def test_an_evaluator_finds_what_another_role_has_committed(tmp_path: Path, monk
     assert worker.latest("ps/0") is None and worker.latest() is None
 
 
-def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
+def test_inherited_variables_are_kept_and_those_of_the_role_replace_them() -> None:
     spec = role("trainer", procs=2, env=(("OMP_NUM_THREADS", "3"), ("WHO", "${replica} of ${world_size}")))
     found = env(spec, {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "", "GLOO_SOCKET_IFNAME": "eth0", "RANK": "9"})
     assert (found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"], found["GLOO_SOCKET_IFNAME"]) == ("3", "", "eth0")
@@ -110,7 +117,7 @@ def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
     assert "OMP_NUM_THREADS" not in env(role("trainer"))
 
 
-def test_devices_are_told_only_to_roles_that_ask_for_them() -> None:
+def test_only_roles_with_gpus_have_cuda_visible_devices() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in env(role("trainer"), gpus=("5", "6"))
     spec = RoleSpec("trainer", ("true",), procs=2, resources=Resources(gpu=2))
     given = env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))
@@ -142,7 +149,7 @@ def test_a_virtual_local_rank_is_0_on_a_device_of_its_own(
     assert [(each["LOCAL_RANK"], each["RANK"]) for each in found] == [("0", "2"), ("0", "3")]
 
 
-def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
+def test_a_worker_with_a_share_of_a_gpu_has_its_size_in_a_variable() -> None:
     spec = RoleSpec("actor", ("true",), resources=Resources(gpu=1, gpu_share=250))
     found = env(spec, gpus=("5",))
     assert (found["CUDA_VISIBLE_DEVICES"], found["FLOWDIST_GPU_FRACTION"]) == ("5", "0.25")
@@ -151,9 +158,9 @@ def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
 def test_macros_and_the_interpreter() -> None:
     spec = RoleSpec("trainer", ("python", "x.py", "${addresses:ps:rpc}", "${self.port:rpc-a}", "a${rank}"), procs=2)
     values = macro_values(START, spec, 1, PLACES, {"rpc-a": 15001})
-    argv = worker_argv(spec, values, {"PYTHON_EXEC": "/opt/python"})
+    argv = expand_command(spec.command, values, {"PYTHON_EXEC": "/opt/python"})
     assert argv == ("/opt/python", "x.py", "h:1,h:2", "15001", "a3")
-    assert worker_argv(RoleSpec("a", ("./python", "x")), {}, {}) == ("./python", "x")
+    assert expand_command(("./python", "x"), {}, {}) == ("./python", "x")
     assert expand("${log_dir} ${run_id} ${generation}", values) == "/runs/x/trainer/1/attempt_3/1 x 5"
 
 
@@ -189,7 +196,7 @@ def test_ports_are_kept_and_those_of_two_nodes_never_meet() -> None:
     assert not set(kept.values()) & set(second.of("ps/1", ("a", "b")).values())
 
 
-def test_a_port_that_somebody_uses_is_passed_over() -> None:
+def test_a_port_in_use_is_passed_over() -> None:
     (port,) = Ports("seed", 0).of("ps/0", ("a",)).values()
     with socket.create_server(("127.0.0.1", port)):
         assert Ports("seed", 0).of("ps/0", ("a",)) != {"a": port}
@@ -232,13 +239,13 @@ def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
 BASE = {"HOME": "/root", "RANK": "the user's"}
 
 
-def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServer | None:
-    """The fork server of one worker of a role that runs `python ARGS` in the folder."""
+def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServerSpec | None:
+    """Return the fork server spec of a worker of a role that runs `python ARGS` in the folder."""
     spec = msgspec.structs.replace(role("trainer"), preload=("torch",), workdir=str(folder), **fields)
     spec = msgspec.structs.replace(spec, command=("python", *args))
     values = macro_values(START, spec, 1, PLACES, {})
     whole = worker_env(START, spec, 1, base or BASE, PLACES, {}, (), has_store=True)
-    return fork_server(spec, worker_argv(spec, values, base or BASE), base or BASE, whole, values)
+    return fork_server_spec(spec, expand_command(spec.command, values, base or BASE), base or BASE, whole, values)
 
 
 def test_a_fork_server_has_what_does_not_differ_from_worker_to_worker(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import Arrivals
 from flowdist.record.journal import FaultLine, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.runtime.supervisor.supervisor import WIND_DOWN_S
-from flowdist.sim.engine.simulation import Simulation, with_nodes
+from flowdist.runtime.supervisor.host_process import WIND_DOWN_S
+from flowdist.sim.simulation import Simulation, with_nodes
 from tests.runtime.harness import Deaths, Job
 from tests.runtime.test_run import decisions, replayed, world_sizes
 
@@ -83,13 +83,15 @@ def kinds(summary: dict) -> list[str]:  # type: ignore[type-arg]
     return [incident["kind"] for incident in summary["incidents"]]
 
 
-def test_what_falls_silent_is_given_up_after_its_lease_and_taken_back_when_it_is_heard(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_silent_node_is_given_up_after_its_lease_and_taken_back_when_it_is_heard(tmp_path: Path) -> None:
     faults = ["node1@generation=trainer,1+300ms:lost/8s", "node1@generation=trainer,3+300ms:pause/8s"]
     summary, sizes, job = both(tmp_path, 5, faults)
     assert sizes == [2, 1, 2, 1, 2] and kinds(summary) == ["node_lost", "joined"] * 2
     assert job.text.count("node1 is lost: not heard for 5s; lost replicas: trainer/1") == 2, job.text
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_in_one_direction_or_in_both_is_silence_too(tmp_path: Path) -> None:
     faults = [
         "node1@generation=trainer,1+300ms:cut-to=controller/8s",
@@ -99,6 +101,7 @@ def test_a_link_that_is_cut_in_one_direction_or_in_both_is_silence_too(tmp_path:
     assert sizes == [2, 1, 2, 1, 2] and kinds(summary) == ["node_lost", "joined"] * 2
 
 
+@pytest.mark.slow
 def test_nodes_leave_and_die_by_their_label_and_replicas_run_out_of_memory(tmp_path: Path) -> None:
     faults = ["trainer/1@generation=trainer,1+300ms:oom", "node1@generation=trainer,2+300ms:leave/4s",
               "zone=b@generation=trainer,4+300ms/4s"]  # fmt: skip
@@ -107,6 +110,7 @@ def test_nodes_leave_and_die_by_their_label_and_replicas_run_out_of_memory(tmp_p
     assert "out of memory" in job.text, job.text
 
 
+@pytest.mark.slow
 def test_what_is_only_slow_or_stands_still_for_a_while_is_no_failure(tmp_path: Path) -> None:
     faults = ["trainer/1@generation=trainer,1+200ms:pause/1s", "trainer/0@generation=trainer,1+200ms:slow=4x/1s",
               "node1@generation=trainer,1+200ms:delay=200ms/2s", "node0@generation=trainer,1+200ms:drop=0.3/2s",
@@ -115,11 +119,13 @@ def test_what_is_only_slow_or_stands_still_for_a_while_is_no_failure(tmp_path: P
     assert sizes == [2, 2] and kinds(summary) == ["signal"]
 
 
+@pytest.mark.slow
 def test_a_node_joins_later(tmp_path: Path) -> None:
     summary, sizes, _ = both(tmp_path, 3, ["aaa@generation=trainer,2+300ms"], adds=["aaa@6s"])
     assert sizes == [2, 3, 2] and kinds(summary) == ["joined", "node_lost"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_does_not_wait_for_a_node_that_had_been_added(tmp_path: Path) -> None:
     gang(tmp_path, 99)
     with Job(tmp_path, "--add", "aaa@1s") as job:
@@ -141,6 +147,7 @@ def test_whoever_resumes_from_a_torn_checkpoint_finds_half_of_it(tmp_path: Path)
         assert "generation 2 of 2 from 01234\n" in job.text, job.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pause", "lost"])
 def test_a_job_that_ends_while_a_node_is_held_up_leaves_nothing(tmp_path: Path, how: str) -> None:
     gang(tmp_path, 2)
@@ -163,6 +170,7 @@ def test_a_run_that_is_killed_while_a_node_stands_still_leaves_nothing(tmp_path:
         assert job.alive() == []
 
 
+@pytest.mark.slow
 def test_a_controller_that_takes_over_finds_the_link_cut(tmp_path: Path) -> None:
     gang(tmp_path, 2)
     faults = ("node1@generation=trainer,1+100ms:lost/4s", "controller@generation=trainer,1+500ms",
@@ -186,7 +194,7 @@ def test_a_controller_that_takes_over_finds_the_link_cut(tmp_path: Path) -> None
         ("trainer@3s:disk-full", "the disk is that of the whole machine", "checkpoint_dir="),
         ("node0@3s:partition=node1", "run cannot cut node0 off from node1", "partition=controller"),
         ("node0@3s:cut-to=controller,node1", "run cannot cut node0 off from node1", "cut-to=controller"),
-        ("trainer/0@3s:slow=0.5x", "nobody can make a real process faster", "slow=2x"),
+        ("trainer/0@3s:slow=0.5x", "a real process cannot be made faster", "slow=2x"),
         ("node0@3s:slow=2x", "slow of a node means nothing here", "what a node can suffer: kill, lost"),
     ],
 )
@@ -208,6 +216,7 @@ open("never", "r").read()
 """
 
 
+@pytest.mark.slow
 def test_faults_at_random_are_those_of_the_seed_which_is_shown_and_kept(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     (tmp_path / "main.py").write_text(KILLED_TWICE)

@@ -9,7 +9,7 @@ import pytest
 
 from flowdist.control.protocol.events import NodeGone, NodeLeft, NodePreempted, NodeSilent, ReplicaExited
 from flowdist.record.journal import FaultLine, Record
-from flowdist.runtime.controller.reception import node_name
+from flowdist.runtime.controller.host_registry import node_name
 from tests.runtime.harness import Deaths, Job
 from tests.runtime.hosts import Hosts
 
@@ -46,6 +46,7 @@ def events(job: Job) -> list[object]:
     return [line.event for line in job.journal()[1] if isinstance(line, Record)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "heard"),
     [
@@ -67,6 +68,7 @@ def test_a_node_of_another_host_is_hit_and_comes_back(tmp_path: Path, kind: str,
     assert any(isinstance(event, heard) and event.node == SECOND for event in events(first)), events(first)
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_come_back_leaves_its_command_to_see_the_end(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1")
@@ -80,6 +82,7 @@ def test_a_node_that_does_not_come_back_leaves_its_command_to_see_the_end(tmp_pa
     assert gone.cause == "it was killed by a fault"
 
 
+@pytest.mark.slow
 def test_a_worker_on_another_host_is_hit_there(tmp_path: Path) -> None:
     faults = ("trainer/1@generation=trainer,1:exit=7", "trainer/1@generation=trainer,2:pause/1s")
     with Hosts(tmp_path) as hosts:

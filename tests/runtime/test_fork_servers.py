@@ -1,4 +1,4 @@
-"""When workers must not be forked they are started by exec, with the reason; and what becomes of them otherwise."""
+"""Fork servers: a server that is unsafe is not used, and the reason is reported; others fork and end with the node."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from flowdist.runtime.processes import fork_server
-from flowdist.runtime.processes.fork_server import Imports, other_threads
-from flowdist.runtime.processes.spawning import Ended, Hurry, Prepare, Spawned, SpawnRefused
+from flowdist.runtime.processes.fork_server import Imports, running_threads
+from flowdist.runtime.processes.spawn_protocol import CancelSpawn, Ended, Prepare, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
 
@@ -111,7 +111,7 @@ def test_a_module_that_was_written_after_the_imports_is_found(spawning: Spawning
 
 
 def test_threads_that_end_with_a_fork_do_not(spawning: Spawning) -> None:
-    """Those of OpenBLAS, which numpy starts when there are several cores."""
+    """The threads of OpenBLAS, which numpy starts on a machine with several cores."""
     pytest.importorskip("numpy")
     (spawning.folder / "blas.py").write_text(
         "import numpy\nprint((numpy.ones((300, 300)) @ numpy.ones((300, 300))).sum())"
@@ -123,7 +123,7 @@ def test_threads_that_end_with_a_fork_do_not(spawning: Spawning) -> None:
 
 
 def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_count(tmp_path: Path) -> None:
-    """As /proc/PID/task has them: state and flags are the first and the seventh field behind the name."""
+    """Write threads as in /proc/PID/task: state and flags are the first and the seventh field after the name."""
     threads = {
         10: "(python) S 1 10 10 0 -1 4194304 0",
         11: "(pt_main (a) b) S 1 10 10 0 -1 4194368 0",
@@ -135,7 +135,7 @@ def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_coun
         (tmp_path / str(thread)).mkdir()
         (tmp_path / str(thread) / "stat").write_text(f"{thread} {stat}\n")
     (tmp_path / "15").mkdir()  # it ends while we look
-    assert other_threads(tmp_path, 10) == ["pt_main (a) b"]
+    assert running_threads(tmp_path, 10) == ["pt_main (a) b"]
 
 
 def test_files_that_an_import_has_opened_stay_open_and_ours_do_not(spawning: Spawning) -> None:
@@ -167,12 +167,12 @@ def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:
         assert deaths.survivors() == []
 
 
-def test_who_is_to_end_does_not_wait_for_imports(spawning: Spawning) -> None:
+def test_a_cancelled_worker_does_not_wait_for_imports(spawning: Spawning) -> None:
     (spawning.folder / "heavy.py").write_text("import os\nos.read(os.open('go', os.O_RDONLY), 1)")
     os.mkfifo(spawning.folder / "go")
     server = spawning.server("heavy")
     ended, other = spawning.start("says.py", server=server), spawning.start("says.py", server=server)
-    spawning.send(Hurry(ended))
+    spawning.send(CancelSpawn(ended))
     assert spawning.until(Ended, ended) == Ended(ended, -signal.SIGTERM)
     assert spawning.until(Spawned, ended) == Spawned(ended, 0)
     (spawning.folder / "go").write_text("x")
@@ -191,7 +191,7 @@ def test_a_fork_server_can_be_there_before_its_workers(spawning: Spawning) -> No
     assert outcome.out == f"parent {children(spawning.process.pid)[0]}\n" and cold_reasons(spawning) == []
 
 
-def test_one_that_is_of_no_use_is_told_of_when_a_worker_wants_it(spawning: Spawning) -> None:
+def test_an_unusable_fork_server_is_reported_when_a_worker_wants_it(spawning: Spawning) -> None:
     server = spawning.server("no_such_module")
     spawning.send(Prepare(server))
     for _ in range(2):
@@ -245,7 +245,7 @@ def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> No
     assert isinstance(answer, SpawnRefused) and "File exists" in answer.detail
 
 
-def test_one_whose_spawner_is_killed_with_an_answer_unread_ends_without_a_word() -> None:
+def test_a_fork_server_of_a_spawner_that_was_killed_before_it_read_ends_well() -> None:
     ours, theirs = socket.socketpair()
     boot = str(Path(fork_server.__file__).with_name("fork_server_boot.py"))
     argv = [sys.executable, boot, str(theirs.fileno()), str(os.getpid())]

@@ -74,7 +74,7 @@ def test_a_function_that_raises_fails_with_its_traceback_in_the_log(tmp_path: Pa
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Calls `main` with a path and modules of its own, which are as they were afterwards."""
+    """Return a function that calls `main`; sys.path and sys.modules are restored afterwards."""
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.chdir(tmp_path)
     before = [*sys.modules]
@@ -83,7 +83,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-un
         del sys.modules[name]
 
 
-def test_a_module_is_found_in_the_current_folder_or_where_it_is_said_to_be(
+def test_a_module_is_found_in_the_current_folder_or_in_the_given_one(
     call, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "here.py").write_text("def go(): print('here')")
@@ -106,13 +106,13 @@ def test_a_file_is_a_module_of_its_name_and_finds_what_lies_beside_it(
 
 
 @pytest.mark.parametrize("kind", ["async def go(): pass", "def go(): yield", "async def go(): yield"])
-def test_what_does_nothing_when_it_is_called_is_no_success(call, tmp_path: Path, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_function_that_returns_something_that_has_not_run_is_no_success(call, tmp_path: Path, kind: str) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "idle.py").write_text(kind)
     with pytest.raises(SystemExit, match=r"^idle:go returned a [a-z_]+: nothing of it has run$"):
         call("idle:go")
 
 
-def test_what_it_raises_is_the_end_of_the_process(tmp_path: Path) -> None:
+def test_an_exception_of_the_function_ends_the_process(tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text("import sys\ndef go(): sys.exit(7)\ndef fall(): {}['x']\n")
 
     def run(target: str) -> subprocess.CompletedProcess[str]:

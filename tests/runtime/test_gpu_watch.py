@@ -1,4 +1,4 @@
-"""What is seen of GPUs while a job runs, with a fake driver: memory of the dead, errors, and who waits for what."""
+"""The watch of GPUs with a fake driver: memory of dead processes, errors, and the starts that wait."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from flowdist.control.protocol.effects import Notify, StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.journal import Record
-from flowdist.runtime.gpus.driver import FAKE_GPUS, Gpu, GpuError, Part, Use, Xid
+from flowdist.runtime.gpus.driver import FAKE_GPUS, Gpu, GpuError, MigInstance, Use, Xid
 from flowdist.runtime.gpus.guard import GpuGuard
-from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
+from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Fault, NotCleared, Watch, uuids_of
+from flowdist.runtime.wire.line_buffer import LineBuffer
 from tests.runtime.harness import Job
 from tests.runtime.spawning import Spawning
 
@@ -25,7 +26,7 @@ GIB = 1 << 30
 
 
 class Driver:
-    """Two GPUs, a and b; a test changes what is true of them."""
+    """Devices with two GPUs, a and b, whose answers a test sets."""
 
     def __init__(self) -> None:
         self.uses = {"a": Use(0, ()), "b": Use(0, ())}
@@ -43,10 +44,10 @@ class Driver:
             raise GpuError("NVML: not supported")
         return self.uses[uuid]
 
-    def part(self, uuid: str) -> Part | None:
+    def mig_instance(self, uuid: str) -> MigInstance | None:
         if uuid == "MIG-?":
             raise GpuError("NVML: not found")
-        return Part("a", int(uuid[-1])) if uuid.startswith("MIG-") else None
+        return MigInstance("a", int(uuid[-1])) if uuid.startswith("MIG-") else None
 
     def xids(self) -> list[Xid]:
         if not self.tells_errors:
@@ -58,7 +59,7 @@ class Driver:
         pass
 
 
-def test_memory_of_the_dead_is_waited_for_and_no_longer() -> None:
+def test_memory_of_dead_processes_is_waited_for_and_no_longer() -> None:
     driver = Driver()
     watch = Watch(driver, ["a", "b"], 0)
     assert watch.pause_s == 1.0
@@ -70,27 +71,27 @@ def test_memory_of_the_dead_is_waited_for_and_no_longer() -> None:
     assert watch.look(2) == [Cleared(1)] and watch.look(3) == []
 
 
-def test_memory_that_is_not_given_back_in_time_is_told_with_its_holder() -> None:
+def test_memory_that_is_not_freed_in_time_is_reported_with_its_process() -> None:
     driver = Driver()
     watch = Watch(driver, ["a", "b"], 0)
     driver.uses = {"a": Use(3 * GIB, (DEAD,)), "b": Use(GIB, ())}
     watch.ask(Clear(1, (0, 1)), 1)
     assert watch.look(1 + CLEAR_S - 0.1) == []
     assert watch.look(1 + CLEAR_S) == [
-        Dirty(1, 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}"),
-        Dirty(1, 1, "1024 MiB of its memory stay taken"),
+        NotCleared(1, 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}"),
+        NotCleared(1, 1, "1024 MiB of its memory stay taken"),
     ]
 
 
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (Use(0, ()), Use(3 * GIB, (DEAD, ME))),  # somebody lives there: it may be theirs
+        (Use(0, ()), Use(3 * GIB, (DEAD, ME))),  # a live process is there: the memory may be its own
         (Use(3 * GIB, (DEAD,)), Use(3 * GIB, (DEAD,))),  # it was so before anything of ours ran
         (Use(GIB, ()), Use(GIB + FLOOR, ())),
     ],
 )
-def test_what_others_have_taken_holds_nobody_up(first: Use, then: Use) -> None:
+def test_memory_of_other_processes_delays_no_start(first: Use, then: Use) -> None:
     driver = Driver()
     driver.uses["a"] = first
     watch = Watch(driver, ["a"], 0)
@@ -99,20 +100,20 @@ def test_what_others_have_taken_holds_nobody_up(first: Use, then: Use) -> None:
     assert watch.look(1) == [Cleared(1)]
 
 
-def test_where_the_driver_says_nothing_nobody_waits() -> None:
+def test_without_an_answer_of_the_driver_no_start_waits() -> None:
     watch = Watch(Driver(), ["", "unsupported"], 0)
     watch.ask(Clear(1, (0, 1)), 1)
     assert watch.look(1) == [Cleared(1)]
 
 
-def test_errors_are_told_of_the_gpus_of_the_node_by_their_numbers_there() -> None:
+def test_errors_are_reported_by_the_numbers_of_gpus_on_the_node() -> None:
     driver = Driver()
     watch = Watch(driver, ["b"], 0)
     driver.errors = [Xid("a", 79), Xid("b", 48)]
     assert watch.look(1) == [Fault(0, "Xid 48 (double bit ECC error)", 48)]
 
 
-def test_what_is_the_end_of_a_device_is_the_end_of_all_its_parts() -> None:
+def test_an_error_that_ends_a_device_ends_all_its_mig_instances() -> None:
     driver = Driver()
     watch = Watch(driver, ["MIG-1", "b", "MIG-2", "MIG-?"], 0)
     driver.errors = [Xid("a", 95, 1)]
@@ -121,7 +122,7 @@ def test_what_is_the_end_of_a_device_is_the_end_of_all_its_parts() -> None:
     assert [fault.gpu for fault in watch.look(2)] == [0, 2]
 
 
-def test_what_a_device_outlives_is_told_of_the_part_that_it_is_of() -> None:
+def test_an_error_that_a_device_survives_is_reported_of_its_mig_instance() -> None:
     driver = Driver()
     watch = Watch(driver, ["MIG-1", "b", "MIG-2"], 0)
     driver.errors = [Xid("a", 94, 2), Xid("a", 13, 1)]
@@ -132,7 +133,7 @@ def test_what_a_device_outlives_is_told_of_the_part_that_it_is_of() -> None:
     assert [fault.gpu for fault in watch.look(3)] == [1], "a device that was divided since then"
 
 
-def test_a_gpu_that_is_gone_is_seen_without_an_error_and_told_once() -> None:
+def test_a_gpu_that_is_gone_is_found_without_an_error_and_reported_once() -> None:
     driver = Driver()
     watch = Watch(driver, ["a", "b"], 0)
     driver.lost, driver.tells_errors = ["b"], False
@@ -147,12 +148,12 @@ def test_names_of_the_users_list_stand_for_devices() -> None:
 
 
 def test_lines_come_in_pieces() -> None:
-    lines = Lines()
+    lines = LineBuffer()
     assert (lines.feed(b"a\nb"), lines.feed(b"c"), lines.feed(b"\n\n")) == ([b"a"], [], [b"bc", b""])
 
 
 class Places:
-    """A machine whose GPUs are at those NUMA nodes, each with those cores."""
+    """A machine with one GPU for each of these NUMA nodes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: list[int | None]) -> None:
         cores = sorted(os.sched_getaffinity(0))
@@ -216,7 +217,7 @@ if Path("fail").exists():
 
 
 def gpus(folder: Path, first: dict[str, object]) -> dict[str, str]:
-    """What the fake driver says from now on, all at once."""
+    """Set the answers of the fake driver, atomically."""
     entries = [{"uuid": "GPU-a", **first}, {"uuid": "GPU-b"}]
     (folder / "new.json").write_text(json.dumps(entries))
     (folder / "new.json").rename(folder / "gpus.json")
@@ -253,13 +254,14 @@ def test_a_successor_starts_when_the_memory_of_the_dead_worker_is_free(tmp_path:
     assert "has 0 in attempt 2 free" in run.text and not told(run, ev.GpuFailed)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_gpu_whose_memory_stays_taken_is_not_used_again(tmp_path: Path) -> None:
     with job(tmp_path) as run:
         run.until("has 0 in attempt 1")
         gpus(tmp_path, {"used": 3 * GIB, "pids": [DEAD]})
         (tmp_path / "fail").touch()
-        run.until("has 1 in attempt 3")  # the second was told to stop before it had started
+        run.until("has 1 in attempt 3")  # the second attempt was stopped before it had started
         (tmp_path / "finish").touch()
         assert run.finish() == 0, run.text
     (failed,) = told(run, ev.GpuFailed)

@@ -1,4 +1,4 @@
-"""GPUs as NVML tells of them, by a library of the same shape and by the hook for tests: no GPU is needed."""
+"""GPUs as NVML reports them, with a fake of the library and with FLOWDIST_FAKE_GPUS: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flowdist.runtime.gpus.driver import (
     FakeDevices,
     Gpu,
     GpuError,
+    MigInstance,
     NvmlDevices,
-    Part,
     Use,
     Xid,
     is_alive,
@@ -35,7 +35,7 @@ MIXED = (*FOUR[:2], Gpu("2", "GPU-bb33", "T4"))
 
 
 class Library:
-    """What of pynvml is used, for two devices; `errors` are raised by the function of that name."""
+    """The part of pynvml that is used, for two devices; `errors` are raised by the functions of these names."""
 
     NVML_ERROR_TIMEOUT, NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED = 10, 15, 3
     nvmlEventTypeXidCriticalError = 8  # noqa: N815  (NVML's name)
@@ -118,7 +118,7 @@ def machine(root: Path, nodes: dict[str, str], devices: dict[str, int]) -> Path:
     return root
 
 
-def test_nvml_tells_what_a_gpu_is_and_sysfs_where(tmp_path: Path) -> None:
+def test_nvml_describes_a_gpu_and_sysfs_its_numa_node(tmp_path: Path) -> None:
     sysfs = machine(tmp_path, {"node0": "0-3", "node1": "4-7"}, {"0000:10:00.0": 1})
     first, second = NvmlDevices(Library(), sysfs).gpus()
     assert first == Gpu("0", "GPU-0", "H200", 1000, "00000000:10:00.0", numa=1)
@@ -126,7 +126,7 @@ def test_nvml_tells_what_a_gpu_is_and_sysfs_where(tmp_path: Path) -> None:
     assert NvmlDevices(Library()).use("GPU-1") == Use(10, (5, 7))
 
 
-def test_a_gpu_that_the_driver_says_nothing_of_is_known_by_number() -> None:
+def test_a_gpu_that_the_driver_does_not_describe_is_known_by_number() -> None:
     assert NvmlDevices(Library(nvmlDeviceGetUUID=999)).gpus() == (Gpu("0"), Gpu("1"))
     without_memory = NvmlDevices(Library(nvmlDeviceGetMemoryInfo=3)).gpus()
     assert [(gpu.uuid, gpu.memory) for gpu in without_memory] == [("GPU-0", 0), ("GPU-1", 0)]
@@ -140,7 +140,7 @@ def test_a_gpu_that_fell_off_the_bus_is_told_apart_from_a_question_without_answe
     assert lost.value.is_lost and not unknown.value.is_lost
 
 
-def test_errors_of_the_driver_are_told_once() -> None:
+def test_errors_of_the_driver_are_returned_once() -> None:
     library = Library()
     library.events = [
         SimpleNamespace(eventType=8, eventData=79, device=1),
@@ -153,23 +153,23 @@ def test_errors_of_the_driver_are_told_once() -> None:
     assert not library.is_open
 
 
-def test_nvml_tells_the_part_of_a_device_and_the_one_that_an_error_is_of() -> None:
+def test_nvml_names_the_mig_instance_and_the_one_that_an_error_concerns() -> None:
     library = Library()
     library.events = [
         SimpleNamespace(eventType=8, eventData=94, device=1, gpuInstanceId=7),
         SimpleNamespace(eventType=8, eventData=79, device=1, gpuInstanceId=0xFFFFFFFF),
     ]
     devices = NvmlDevices(library)
-    assert devices.part("MIG-1") == Part("GPU-1", 21) and devices.part("GPU-1") is None
+    assert devices.mig_instance("MIG-1") == MigInstance("GPU-1", 21) and devices.mig_instance("GPU-1") is None
     assert devices.xids() == [Xid("GPU-1", 94, 7), Xid("GPU-1", 79)]
 
 
 @pytest.mark.parametrize("name", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
-def test_where_the_driver_reports_no_errors_none_are_told(name: str) -> None:
+def test_a_driver_without_error_events_returns_no_errors(name: str) -> None:
     assert NvmlDevices(Library(**{name: 3})).xids() == []
 
 
-def test_the_users_list_may_have_numbers_uuids_and_parts_of_gpus() -> None:
+def test_the_users_list_may_have_numbers_uuids_and_mig_instances() -> None:
     assert names(visible_gpus(FOUR, {})) == ["0", "1", "2", "3"]
     chosen = visible_gpus(FOUR, {"CUDA_VISIBLE_DEVICES": "2, GPU-aa11,MIG-1234,"})
     assert [(gpu.name, gpu.uuid) for gpu in chosen] == [
@@ -205,7 +205,7 @@ def test_the_numa_node_of_a_device(tmp_path: Path) -> None:
     assert numa_cpus(0, two) == {0, 1, 4} and numa_cpus(5, two) == frozenset()
 
 
-def test_who_is_dead_and_not_reaped_is_not_alive() -> None:
+def test_a_zombie_is_not_alive() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -232,14 +232,14 @@ def test_the_hook_for_tests_stands_for_the_driver(tmp_path: Path) -> None:
     with pytest.raises(GpuError):
         devices.use("GPU-a")
     fake(tmp_path, {"uuid": "MIG-a", "part_of": "GPU-a", "instance": 3, "xids": [94]})
-    assert devices.part("MIG-a") == Part("GPU-a", 3) and devices.part("GPU-a") is None
+    assert devices.mig_instance("MIG-a") == MigInstance("GPU-a", 3) and devices.mig_instance("GPU-a") is None
     assert devices.xids() == [Xid("GPU-a", 94, 3)]
     (tmp_path / "gpus.json").write_text("[{}]")
     with pytest.raises(FlowdistError, match=FAKE_GPUS):
         machine_gpus(env)
 
 
-def test_torch_is_asked_only_where_there_is_a_device_that_nobody_lists(
+def test_torch_is_asked_only_if_there_is_a_device_that_the_driver_does_not_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flowdist.runtime.gpus.devices.open_devices", lambda env: None)

@@ -1,4 +1,4 @@
-"""What a guardian makes of the ends of its agent and its spawner, in whatever order it sees them."""
+"""Guardian: the cause that it reports when its agent and its spawner end, in any order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 # `spawner` and `agent` are code that they run; the agent knows the spawner by its pid.
 GUARDIAN = """
 import os, select, signal, sys, time
-from flowdist.runtime import guardian
+from flowdist.runtime.agent import guardian
 
 def fork(code):
     pid = os.fork()
@@ -22,7 +22,7 @@ def fork(code):
         os._exit(0)
     return pid
 
-guardian.LAST_S = float(sys.argv[3])
+guardian.EXIT_WAIT_S = float(sys.argv[3])
 wake, wake_write = os.pipe()
 os.set_blocking(wake_write, False)
 signal.set_wakeup_fd(wake_write)
@@ -53,7 +53,7 @@ while True:
         pytest.param("", "signal.pause()", "its agent died", id="the agent does not end"),
     ],
 )
-def test_only_the_end_of_the_agent_says_whether_it_was_in_order(spawner: str, agent: str, cause: str) -> None:
+def test_only_the_exit_of_the_agent_determines_the_cause(spawner: str, agent: str, cause: str) -> None:
     patience_s = "0.1" if agent == "signal.pause()" else "60"
     command = [sys.executable, "-c", GUARDIAN, spawner, agent, patience_s]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -1,4 +1,4 @@
-"""The first words between hosts, their names, and what is told to whoever does not belong to the job."""
+"""The handshake between hosts, the names of their nodes, and refusals of hosts that do not belong to the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
-from flowdist.runtime.controller.reception import Reception, node_name
+from flowdist.runtime.controller.host_registry import HostRegistry, node_name
 from flowdist.runtime.wire import addresses
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
@@ -19,25 +19,25 @@ from flowdist.runtime.wire.handshake import (
     Accepted,
     Challenge,
     ClientHandshake,
+    ConnectionRejected,
     Hello,
     Proof,
     Refused,
     ServerHandshake,
-    TurnedAway,
 )
 
 
-def greet(caller: ClientHandshake, porter: ServerHandshake) -> Accepted | Refused:
-    """A whole conversation."""
-    challenge = porter.challenge(caller.hello)
+def greet(caller: ClientHandshake, server: ServerHandshake) -> Accepted | Refused:
+    """Do a whole handshake and return its result."""
+    challenge = server.challenge(caller.hello)
     if isinstance(challenge, Refused):
         return challenge
-    return porter.judge(caller.answer(challenge))
+    return server.verify(caller.answer(challenge))
 
 
 @pytest.mark.parametrize("run", ["", "run-1"])
 @pytest.mark.parametrize("token", ["", "hush"])
-def test_hosts_of_one_job_with_one_token_are_let_in(run: str, token: str) -> None:
+def test_hosts_with_the_same_job_and_token_are_accepted(run: str, token: str) -> None:
     assert greet(ClientHandshake("job1", run, token), ServerHandshake("job1", "run-1", token)) == Accepted()
 
 
@@ -49,58 +49,60 @@ def test_another_job_or_another_run_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
-def test_each_side_finds_out_that_the_other_has_another_token(ours: str, theirs: str) -> None:
-    caller, porter = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
-    challenge = porter.challenge(caller.hello)
-    with pytest.raises(TurnedAway, match="another token") as caught:
+def test_each_side_detects_a_different_token(ours: str, theirs: str) -> None:
+    caller, server = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
+    challenge = server.challenge(caller.hello)
+    with pytest.raises(ConnectionRejected, match="another token") as caught:
         caller.answer(challenge)
     assert ("not set here" in caught.value.help) == (not ours)
     forged = Proof(b"x" * 32)
-    assert porter.judge(forged) == Refused("another token", "set FLOWDIST_TOKEN to the same on every host")
+    assert server.verify(forged) == Refused(
+        "this host has another token", "set FLOWDIST_TOKEN to the same value on every host"
+    )
 
 
-def test_a_proof_is_good_for_one_call_and_one_side_only() -> None:
-    caller, porter = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
-    challenge = porter.challenge(caller.hello)
+def test_a_proof_is_valid_for_one_connection_and_one_side() -> None:
+    caller, server = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
+    challenge = server.challenge(caller.hello)
     assert isinstance(challenge, Challenge)
     proof = caller.answer(challenge)
     again = ServerHandshake("job1", "run-1", "hush")
     again.challenge(caller.hello)
-    assert isinstance(again.judge(proof), Refused), "a recorded proof does not open another call"
-    assert isinstance(porter.judge(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
+    assert isinstance(again.verify(proof), Refused), "a recorded proof does not open another call"
+    assert isinstance(server.verify(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
 
 
-def test_words_in_the_wrong_order_are_refused() -> None:
-    porter = ServerHandshake("job1", "run-1", "")
-    assert isinstance(porter.challenge(Proof(b"")), Refused) and isinstance(porter.judge(Proof(b"")), Refused)
-    assert isinstance(porter.judge(Hello("job1", "", b"")), Refused)
-    refused = porter.challenge(Hello("job1", "", b"", wire=99))
+def test_messages_in_the_wrong_order_are_refused() -> None:
+    server = ServerHandshake("job1", "run-1", "")
+    assert isinstance(server.challenge(Proof(b"")), Refused) and isinstance(server.verify(Proof(b"")), Refused)
+    assert isinstance(server.verify(Hello("job1", "", b"")), Refused)
+    refused = server.challenge(Hello("job1", "", b"", wire=99))
     assert isinstance(refused, Refused) and "this host version 99" in refused.reason
-    with pytest.raises(TurnedAway):
+    with pytest.raises(ConnectionRejected):
         ClientHandshake("job1", "", "").answer(Accepted())
-    with pytest.raises(TurnedAway, match="full"):
+    with pytest.raises(ConnectionRejected, match="full"):
         ClientHandshake("job1", "", "").answer(Refused("full"))
 
 
-def test_a_node_is_called_like_its_host_as_far_as_that_can_be() -> None:
+def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> None:
     roles = {"trainer"}
     names = {"gpu07.cluster": "gpu07", "GPU_07": "gpu-07", "10-0-0-1": "host-10-0-0-1", "trainer": "trainer-host"}
     names |= {"all": "all-host", "": "host", "x" * 99: "x" * 50}
     assert {host: node_name(host, roles) for host in names} == names
 
 
-class Door:
-    """A controller's reception, and the connections that came to it, which here are only told apart."""
+class Registry:
+    """A controller's host registry, with objects in the place of connections."""
 
     def __init__(self) -> None:
         graph = RoleGraph("t", (RoleSpec("default", ("true",)),), cluster=Cluster((NodeSpec("gpu"),)))
         self.known = ("gpu", *unnamed_nodes(2, 3))
         self.controller = Controller(graph, self.known)
-        self.reception = Reception(graph, "job1", "run-1", "", self.known)
+        self.registry = HostRegistry(graph, "job1", "run-1", "", self.known)
 
     def arrive(self, host: str, uid: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
         writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
-        return self.reception.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
+        return self.registry.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
 
     def join(self, welcome: Welcome | Refused) -> None:
         assert isinstance(welcome, Welcome)
@@ -108,44 +110,44 @@ class Door:
         self.controller.handle(joined, self.controller.state.now)
 
 
-def test_hosts_of_one_name_are_nodes_of_different_names() -> None:
-    door = Door()
-    (one, _), (two, _) = door.arrive("gpu", "a"), door.arrive("gpu", "b")
+def test_hosts_with_the_same_name_get_different_node_names() -> None:
+    hosts = Registry()
+    (one, _), (two, _) = hosts.arrive("gpu", "a"), hosts.arrive("gpu", "b")
     assert isinstance(one, Welcome) and isinstance(two, Welcome)
     assert (one.node, two.node) == ("gpu-2", "gpu-3"), "the controller's own host has the plain name"
-    assert one.number != two.number and one.known_nodes == door.known
+    assert one.number != two.number and one.known_nodes == hosts.known
 
 
-def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there() -> None:
-    door = Door()
-    one, writer = door.arrive("a", "1")
-    door.join(one)
-    door.reception.depart(writer)
-    two, _ = door.arrive("a", "2")
+def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation() -> None:
+    hosts = Registry()
+    one, writer = hosts.arrive("a", "1")
+    hosts.join(one)
+    hosts.registry.disconnected(writer)
+    two, _ = hosts.arrive("a", "2")
     assert isinstance(two, Welcome) and two.node == "a-2", "it still counts as up"
-    door.controller.handle(ev.NodeLeft("a"), 0)
-    three, _ = door.arrive("a", "3")
+    hosts.controller.handle(ev.NodeLeft("a"), 0)
+    three, _ = hosts.arrive("a", "3")
     assert isinstance(three, Welcome) and (three.node, three.incarnation) == ("a", 1001)
 
 
-def test_a_host_that_comes_again_keeps_its_name_unless_another_has_it() -> None:
-    door = Door()
-    _, writer = door.arrive("a", "1")
-    door.reception.depart(writer)
-    again, _ = door.arrive("", "1", "a")
+def test_a_host_that_connects_again_keeps_its_name_unless_another_host_has_it() -> None:
+    hosts = Registry()
+    _, writer = hosts.arrive("a", "1")
+    hosts.registry.disconnected(writer)
+    again, _ = hosts.arrive("", "1", "a")
     assert isinstance(again, Welcome) and again.node == "a"
-    refused, _ = door.arrive("", "2", "a")
-    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.again
+    refused, _ = hosts.arrive("", "2", "a")
+    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.retry
 
 
-def test_nobody_is_let_into_a_job_that_ends() -> None:
-    door = Door()
-    door.controller.handle(ev.CancelRequested("enough"), 0)
-    refused, _ = door.arrive("a", "1")
-    assert isinstance(refused, Refused) and refused.again, "the next run may be another matter"
+def test_no_host_may_join_a_job_that_is_ending() -> None:
+    hosts = Registry()
+    hosts.controller.handle(ev.CancelRequested("enough"), 0)
+    refused, _ = hosts.arrive("a", "1")
+    assert isinstance(refused, Refused) and refused.retry, "the next run may be another matter"
 
 
-def test_endpoints_are_read_as_people_write_them() -> None:
+def test_endpoints_are_parsed_in_every_usual_form() -> None:
     for text, host, port in (
         ("host0:1234", "host0", 1234),
         ("host0", "host0", 29400),
@@ -161,7 +163,7 @@ def test_endpoints_are_read_as_people_write_them() -> None:
             endpoint_of(text, 29400)
 
 
-def test_a_host_listens_where_it_is_named_and_everywhere_when_its_name_means_loopback(
+def test_a_host_listens_at_its_name_and_everywhere_when_that_means_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert [listening_address(host) for host in ("127.0.0.2", "0.0.0.0", "::")] == ["127.0.0.2", "", ""]
@@ -178,10 +180,10 @@ def test_a_port_is_reserved_once() -> None:
     assert reserve("127.0.0.1", 0) is None
     elsewhere = reserve("127.0.0.2", 0)
     assert elsewhere is not None
-    elsewhere.held.close()
-    held.held.close()
+    elsewhere.lock.close()
+    held.lock.close()
     again = reserve("127.0.0.1", 0)
     assert again is not None
-    again.held.close()
+    again.lock.close()
     with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
         reserve("192.0.2.1", 0)

@@ -1,4 +1,4 @@
-"""Hooks: told of each incident and of the end, one at a time, and never in the way of the job."""
+"""Hooks: called for each incident and for the end, one at a time, without delaying the job."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def job(folder: Path, hook: str, worker: str = ONCE, *arguments: str) -> Job:
 
 
 def told(run: Job) -> list[dict]:  # type: ignore[type-arg]
-    """The end last: it passes those that wait."""
+    """Return the calls of the hook, with the end last: it overtakes calls that wait."""
     lines = (run.run_dir / "hooks.log").read_text().splitlines()
     return sorted(
         (json.loads(line) for line in lines if line.startswith("{")), key=lambda call: call["event"] == "job_ended"
     )
 
 
-def test_a_hook_is_told_of_each_incident_and_of_the_end(tmp_path: Path) -> None:
+def test_a_hook_is_called_for_each_incident_and_for_the_end(tmp_path: Path) -> None:
     with job(tmp_path, '["cat"]') as run:
         assert run.finish() == 0, run.text
         incident, end = told(run)
@@ -55,7 +55,7 @@ def test_a_hook_is_told_of_each_incident_and_of_the_end(tmp_path: Path) -> None:
         assert end["run_dir"] == str(run.run_dir) and run.alive() == []
 
 
-def test_a_failure_without_an_incident_is_told_as_the_end(tmp_path: Path) -> None:
+def test_a_failure_without_an_incident_calls_the_hook_for_the_end(tmp_path: Path) -> None:
     with job(tmp_path, '"cat"', "raise SystemExit(7)", "--set", "a.restart=none") as run:
         assert run.finish() == 1
         *incidents, end = told(run)
@@ -63,8 +63,8 @@ def test_a_failure_without_an_incident_is_told_as_the_end(tmp_path: Path) -> Non
         assert len(incidents) == len(json.loads((run.run_dir / "summary.json").read_text())["incidents"])
 
 
-def test_a_run_that_is_resumed_tells_its_old_incidents_to_nobody(tmp_path: Path) -> None:
-    """The incident of before was told before; what the kill has cost is a new one."""
+def test_a_resumed_run_does_not_call_the_hook_for_old_incidents(tmp_path: Path) -> None:
+    """The hook was called for the old incident before the kill; the kill itself is a new incident."""
     worker = (
         "import os, signal, sys\n"
         "attempt = int(os.environ['FLOWDIST_ATTEMPT'])\n"
@@ -148,7 +148,7 @@ def test_sigkill_of_the_run_takes_its_hooks_along(tmp_path: Path) -> None:
 
 @contextmanager
 def runner(folder: Path, code: str, **options: float) -> Iterator[subprocess.Popen[str]]:
-    """The runner alone, with a hook in Python; what it says is on stdout."""
+    """The runner alone, with a hook in Python; its log is on stdout."""
     config = HookConfig((sys.executable, "-c", code), str(folder), **options)  # type: ignore[arg-type]
     run = [sys.executable, "-m", "flowdist.runtime.hooks.hook_runner", msgspec.json.encode(config).decode()]
     with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -157,13 +157,13 @@ def runner(folder: Path, code: str, **options: float) -> Iterator[subprocess.Pop
         finally:
             hooks = children(process.pid)
             process.kill()
-            for hook in hooks:  # one may wait at a gate that nobody opens any more
+            for hook in hooks:  # a hook may wait at a gate that is not opened any more
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(hook, signal.SIGKILL)
 
 
 def tell(process: subprocess.Popen[str], *calls: int | str) -> None:
-    """Of incidents by their numbers, or of the end."""
+    """Return the call for an incident, by its number, or for the end."""
     assert process.stdin is not None
     for call in calls:
         what = {"event": "job_ended"} if call == "end" else {"event": "incident_closed", "incident": call}
@@ -179,7 +179,7 @@ def said(process: subprocess.Popen[str]) -> list[str]:
 WAIT = "import json, sys; n = json.load(sys.stdin).get('incident', 'end'); open('gate').read(); print('did', n)"
 
 
-def test_one_runs_at_a_time_and_the_end_passes_those_that_wait(tmp_path: Path) -> None:
+def test_one_hook_runs_at_a_time_and_the_end_overtakes_calls_that_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with runner(tmp_path, WAIT) as process:
         assert process.stdout is not None
@@ -199,17 +199,17 @@ def test_one_runs_at_a_time_and_the_end_passes_those_that_wait(tmp_path: Path) -
         assert process.wait() == 0
 
 
-def test_of_too_many_that_wait_the_last_are_left_out(tmp_path: Path) -> None:
+def test_calls_beyond_the_queue_are_left_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with runner(tmp_path, "open('gate').read()", queue_max=1) as process:
         tell(process, 1)
         assert process.stdout is not None and process.stdout.readline() == "--- incident 1: starts\n"
         tell(process, 2, 3, 4)
-        assert process.stdout.readline() == "--- incident 3: left out, 1 wait already\n"
-        assert process.stdout.readline() == "--- incident 4: left out, 1 wait already\n"
+        assert process.stdout.readline() == "--- incident 3: not run, 1 calls wait already\n"
+        assert process.stdout.readline() == "--- incident 4: not run, 1 calls wait already\n"
 
 
-def test_what_still_runs_is_killed_when_patience_after_the_end_is_over(tmp_path: Path) -> None:
+def test_a_hook_that_still_runs_is_killed_when_the_time_after_the_end_is_over(tmp_path: Path) -> None:
     with runner(tmp_path, "import signal; signal.pause()", patience_s=0.2) as process:
         tell(process, "end")
         lines = said(process)
@@ -231,7 +231,7 @@ def test_a_hook_that_does_not_read_and_an_object_that_fills_no_pipe(tmp_path: Pa
         assert any("exit code 0" in line for line in said(process)) and process.wait() == 0
 
 
-def test_what_a_hook_leaves_behind_is_killed_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_hook_leaves_behind_are_killed_with_it(tmp_path: Path) -> None:
     code = "import os, signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nprint(child, flush=True)"
     with runner(tmp_path, code) as process:
         tell(process, 1)

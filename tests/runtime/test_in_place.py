@@ -17,6 +17,7 @@ from flowdist.control.protocol.effects import StopReplica
 from flowdist.control.protocol.events import NodePreempted, ReplicaElastic, ReplicaStopped, ScaleRequested
 from flowdist.graph import SECOND
 from flowdist.record.journal import Record
+from tests.choosing import slow
 from tests.runtime.harness import Job
 from tests.runtime.test_run import replayed
 
@@ -119,7 +120,7 @@ def kept(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) ->
     return sorted(who for who in after if who in before and before[who]["pid"] == after[who]["pid"])
 
 
-@pytest.mark.parametrize("replicas", ["4", "1x4"])
+@pytest.mark.parametrize("replicas", [*slow(["4"]), "1x4"])
 def test_one_of_four_is_killed_and_the_others_keep_process_and_state(tmp_path: Path, replicas: str) -> None:
     with job(tmp_path, replicas) as run:
         first = begun(run, 1, 4)
@@ -140,6 +141,7 @@ def test_one_of_four_is_killed_and_the_others_keep_process_and_state(tmp_path: P
         assert ("stayed in place; recovered" in run.text) == (replicas == "4")
 
 
+@pytest.mark.slow
 def test_rank_0_is_killed_and_whoever_has_most_tells_the_newcomer(tmp_path: Path) -> None:
     with job(tmp_path, "2") as run:
         first = begun(run, 1, 2)
@@ -152,6 +154,7 @@ def test_rank_0_is_killed_and_whoever_has_most_tells_the_newcomer(tmp_path: Path
         end(run)
 
 
+@pytest.mark.slow
 def test_survivors_that_wait_for_a_newcomer_in_vain_leave_again(tmp_path: Path) -> None:
     dies = "if worker.info().generation == 2: os._exit(3)\nmodel = torch"  # before it has come to the process group
     with job(tmp_path, "3", train=TRAIN.replace("model = torch", dies)) as run:
@@ -164,6 +167,7 @@ def test_survivors_that_wait_for_a_newcomer_in_vain_leave_again(tmp_path: Path) 
         end(run)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_come_out_of_its_step_in_time_is_restarted(tmp_path: Path) -> None:
     stuck = "if info.rank == 0 and state.step >= 5: time.sleep(3600)"
     with job(tmp_path, "3", fields='stop_grace="5s"', extra=stuck) as run:
@@ -177,6 +181,7 @@ def test_a_worker_that_does_not_come_out_of_its_step_in_time_is_restarted(tmp_pa
         end(run)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_user_is_no_reformation(tmp_path: Path) -> None:
     wrong = "if info.rank == 1 and state.step == 5 and info.generation == 1: raise ValueError('wrong')"
     with job(tmp_path, "2", extra=wrong) as run:
@@ -186,6 +191,7 @@ def test_an_error_of_the_user_is_no_reformation(tmp_path: Path) -> None:
         end(run)
 
 
+@pytest.mark.slow
 def test_an_operator_scales_and_the_newcomer_gets_the_state(tmp_path: Path) -> None:
     with job(tmp_path, "1:3") as run:
         begun(run, 1, 3)
@@ -199,6 +205,7 @@ def test_an_operator_scales_and_the_newcomer_gets_the_state(tmp_path: Path) -> N
         end(run)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_taken_away_costs_the_others_no_process(tmp_path: Path) -> None:
     nodes = ", ".join(["Node(cpu=1)"] * 3)
     with job(tmp_path, "1:3", nodes=nodes) as run:
@@ -210,6 +217,7 @@ def test_a_node_that_is_taken_away_costs_the_others_no_process(tmp_path: Path) -
         end(run)
 
 
+@pytest.mark.slow
 def test_a_node_that_falls_silent_holds_nobody_in_a_collective(tmp_path: Path) -> None:
     nodes = ", ".join(["Node(cpu=1)"] * 3)
     with job(tmp_path, "1:3", nodes=nodes) as run:
@@ -223,6 +231,7 @@ def test_a_node_that_falls_silent_holds_nobody_in_a_collective(tmp_path: Path) -
         end(run)
 
 
+@pytest.mark.slow
 def test_r21_a_controller_that_dies_with_a_worker_costs_the_others_nothing(tmp_path: Path) -> None:
     with job(tmp_path, "3") as run:
         first = begun(run, 1, 3)
@@ -234,6 +243,7 @@ def test_r21_a_controller_that_dies_with_a_worker_costs_the_others_nothing(tmp_p
         end(run)
 
 
+@pytest.mark.slow
 def test_each_attempt_in_one_process_has_its_own_log(tmp_path: Path) -> None:
     with job(tmp_path, "2") as run:
         first = begun(run, 1, 2)
@@ -264,6 +274,7 @@ print(worker.elastic(train, worker.ElasticState(step=0), backend="gloo"), dist.i
 """
 
 
+@pytest.mark.slow
 def test_without_flowdist_it_trains_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PLAIN)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""When a fault is due on real processes, and what is asked of the supervisor then. The controls only write it down."""
+"""Faults of a plan are due at the right time and ask the supervisor for the right action, which a fake records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.injection.injector import Injector, check_faults
-from flowdist.runtime.injection.remote_faults import RemoteFault
+from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import Operation
 from tests.control.harness import Talk, graph, role
 
@@ -36,11 +36,11 @@ class ProcessControl:
     def note_fault(self, spec: str, target: str) -> None:
         pass
 
-    def is_far(self, node: str) -> bool:
+    def is_remote(self, node: str) -> bool:
         return node == "far"
 
-    def strike_far(self, blow: RemoteFault) -> None:
-        self.done.append(blow)
+    def apply_remotely(self, fault: RemoteFault) -> None:
+        self.done.append(fault)
 
 
 def job() -> tuple[RoleGraph, JobState]:
@@ -57,9 +57,9 @@ def carried_out(*faults: str, rates: tuple[str, ...] = (), at: int) -> list[obje
     topology, state = job()
     plan = parse_plan(faults, rates=rates)
     check_faults(plan, topology)
-    hands = ProcessControl()
-    Injector(plan, topology, Path(), hands).fire(state, at)
-    return hands.done
+    control = ProcessControl()
+    Injector(plan, topology, Path(), control).fire(state, at)
+    return control.done
 
 
 def test_orders_are_carried_out_like_faults() -> None:
@@ -78,17 +78,17 @@ def test_all_nodes_of_a_label_are_hit() -> None:
 
 def test_a_rate_strikes_again_and_again() -> None:
     topology, state = job()
-    hands = ProcessControl()
-    injector = Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands)
+    control = ProcessControl()
+    injector = Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), control)
     first = injector.next_ns()
     assert first is not None
     injector.fire(state, first - 1)
-    assert hands.done == []
+    assert control.done == []
     injector.fire(state, first)
-    assert len(hands.done) == 1 and (injector.next_ns() or 0) > first
+    assert len(control.done) == 1 and (injector.next_ns() or 0) > first
     injector.fire(state, HOUR)
-    assert 80 < len(hands.done) < 160  # two nodes, one a minute each
-    assert Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands).next_ns() == first
+    assert 80 < len(control.done) < 160  # two nodes, one a minute each
+    assert Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), control).next_ns() == first
 
 
 def test_another_seed_draws_other_faults_those_that_simulate_would() -> None:
@@ -115,7 +115,7 @@ def test_rates_that_run_cannot_carry_out_are_refused() -> None:
         check_faults(parse_plan(rates=["zone-flap=1/day:5s"]), job()[0])
 
 
-def test_a_host_that_comes_may_have_any_name_that_is_not_nearly_anothers() -> None:
+def test_a_host_may_have_any_name_that_is_not_similar_to_a_known_one() -> None:
     topology = job()[0]
     for text in ("gpu07@3s:pause/5s", "controller@3s:partition=gpu07", "gpu07@3s:drain"):
         check_faults(parse_plan([text]), topology, has_guests=True)
@@ -136,26 +136,26 @@ def test_a_host_that_comes_may_have_any_name_that_is_not_nearly_anothers() -> No
         ("gpu07@3s:add", "--add and --rate are for one machine"),
     ],
 )
-def test_what_cannot_be_done_to_a_host_is_refused_beforehand(fault: str, why: str) -> None:
+def test_faults_that_no_host_can_have_are_refused_beforehand(fault: str, why: str) -> None:
     with pytest.raises(FaultError, match=why):
         check_faults(parse_plan([fault]), job()[0], has_guests=True)
     with pytest.raises(FaultError, match="--add and --rate are for one machine"):
         check_faults(parse_plan(rates=["node-kill=60/node-hour/5s"]), job()[0], has_guests=True)
 
 
-def test_what_runs_on_another_host_is_hit_there() -> None:
+def test_a_worker_of_another_host_is_hit_there() -> None:
     topology, _ = job()
     talk = Talk(topology)
     talk.tell(NodeJoined("far", NodeSpec("far")))
     assert talk.up() == []
     talk.wait(10)
     assert talk.up() == ["trainer/0"]
-    hands = ProcessControl()
+    control = ProcessControl()
     plan = parse_plan(["far@1s:pause/5s", "trainer@2s:exit=3", "trainer/0.0@3s:slow=2x"])
     check_faults(plan, topology, has_guests=True)
-    Injector(plan, topology, Path(), hands).fire(talk.job, 3 * SECOND)
+    Injector(plan, topology, Path(), control).fire(talk.job, 3 * SECOND)
     trainer = ReplicaId("trainer", 0)
-    assert hands.done == [
+    assert control.done == [
         RemoteFault("far", "pause", "", 5 * SECOND),
         RemoteFault("far", "exit", "3", None, trainer, 1),
         RemoteFault("far", "slow", "2x", None, trainer, 1, 0),

@@ -88,6 +88,7 @@ def test_r14_every_rank_stops_at_one_step_when_its_node_is_drained(tmp_path: Pat
         assert "charged" not in "".join(line for line in job.output if "incident" in line)
 
 
+@pytest.mark.slow
 def test_r14_a_preempted_node_is_left_before_it_is_taken(tmp_path: Path) -> None:
     with stepper_job(tmp_path, "--fail", "node1@step=trainer,5:preempt=30s") as job:
         assert job.finish() == 0, job.text
@@ -96,6 +97,7 @@ def test_r14_a_preempted_node_is_left_before_it_is_taken(tmp_path: Path) -> None
         assert not any("node1 is gone" in line for line in job.output)  # it had not been taken yet
 
 
+@pytest.mark.slow
 def test_r15_the_rank_that_stands_still_is_found_and_the_stacks_are_written(tmp_path: Path) -> None:
     with stepper_job(tmp_path, "--fail", "trainer/1@step=trainer,5:hang", more='hang_after="1s",') as job:
         assert job.finish() == 0, job.text

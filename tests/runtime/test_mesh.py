@@ -43,7 +43,8 @@ t.role("trainer", ["python", "trainer.py"], replicas="2:4", cpu=1, parallel={"pp
 """
 
 
-def test_the_elastic_dimension_shrinks_with_the_world_and_half_a_pipeline_is_never_formed(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_elastic_dimension_shrinks_and_half_a_pipeline_is_never_formed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
@@ -72,6 +73,7 @@ def exchange(uneven: bool) -> tuple[list[list[float]], list[list[float]]]:
     return received.tolist(), own.grad.tolist()
 
 
+@pytest.mark.slow
 def test_all_to_all_of_equal_pieces_and_its_gradient(tmp_path: Path) -> None:
     results = flowdist.launch(exchange, (False,), procs=4, parallel={"dp": "elastic", "ep": 2}, runs=tmp_path)
     (first, gradient), (second, _) = results[:2]
@@ -83,6 +85,7 @@ def test_all_to_all_of_equal_pieces_and_its_gradient(tmp_path: Path) -> None:
     assert results[2:] == results[:2], "the other copy of the dimension is a group of its own"
 
 
+@pytest.mark.slow
 def test_all_to_all_of_uneven_pieces_and_its_gradient(tmp_path: Path) -> None:
     results = flowdist.launch(exchange, (True,), procs=2, parallel={"ep": 2}, runs=tmp_path, start="spawn")
     (first, gradient), (second, other) = results
@@ -110,6 +113,7 @@ assert "fail" not in sys.argv
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code", "groups"), [("well", 0, "ended"), ("fail", 1, "left")])
 def test_the_groups_of_a_mesh_end_with_a_script_but_an_exception_waits_for_nobody(
     how: str, code: int, groups: str

@@ -1,4 +1,4 @@
-"""The metrics, read back by a parser that knows nothing of how they are written."""
+"""The metrics, read back by a parser that is independent of the code that writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def read(text: str) -> tuple[Samples, dict[str, str]]:
-    """Samples by name and labels, and the types. AssertionError for what the format forbids."""
+    """Return the samples by name and labels, and the types; assert that the format allows the text."""
     samples: Samples = {}
     types: dict[str, str] = {}
     described: set[str] = set()
@@ -61,35 +61,50 @@ def status() -> Status:
     return msgspec.structs.replace(told, nodes=tuple(nodes), time_ns=times, goodput=0.9)
 
 
-def test_the_metrics_of_a_job_in_trouble() -> None:
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"flowdist_{name}", tuple(labels.items())]
+
+
+def by_state(samples: Samples, name: str) -> dict[str, float]:
+    return {dict(labels)["state"]: value for (each, labels), value in samples.items() if each == f"flowdist_{name}"}
+
+
+def test_metrics_of_the_job_and_its_worlds() -> None:
     samples, types = read(metrics_text(status()))
-
-    def value(name: str, **labels: str) -> float:
-        return samples[f"flowdist_{name}", tuple(labels.items())]
-
-    assert value("job_info", job="test", run="big-20261121-1") == 1
-    states = {dict(key[1])["state"]: value for key, value in samples.items() if key[0] == "flowdist_job_state"}
+    assert value(samples, "job_info", job="test", run="big-20261121-1") == 1
+    states = by_state(samples, "job_state")
     assert [state for state, on in states.items() if on] == ["running"] and len(states) == 6
-    assert value("job_seconds") == 125
-    assert value("replicas", role="trainer", state="running") == 185
-    assert value("replicas", role="trainer", state="waiting") == 15
-    assert value("replicas", role="trainer", state="gone") == 0, "what may come is there from the start"
-    assert value("replicas_stalled", role="trainer") == 1 and value("replicas_stalled", role="ps") == 0
-    assert (value("workers", role="trainer"), value("step", role="trainer")) == (185, 515)
-    assert value("steps_per_second", role="trainer") == 5
-    assert (value("world_size", world="trainer"), value("world_generation", world="trainer")) == (185, 4)
-    assert value("incidents_total", cause="exit") == 5 and value("incidents_open") == 4
-    assert value("restarts_total", role="actor", cause="exit") == 2
-    assert value("budget_used", role="trainer") == 1 and value("budget", role="trainer") == 5
-    nodes = {dict(key[1])["state"]: value for key, value in samples.items() if key[0] == "flowdist_nodes"}
-    assert nodes == {"up": 25, "cordoned": 1, "leaving": 1, "unheard": 0, "lost": 1, "expected": 0}
-    assert value("replica_seconds", role="trainer", bucket="lost work") == 1 and value("goodput") == 0.9
-    assert value("agent_heard_seconds", node="node0") == 0.25
+    assert value(samples, "job_seconds") == 125
+    assert value(samples, "world_size", world="trainer") == 185
+    assert value(samples, "world_generation", world="trainer") == 4
+    assert value(samples, "incidents_total", cause="exit") == 5 and value(samples, "incidents_open") == 4
     assert types["flowdist_restarts_total"] == "counter" and types["flowdist_replicas"] == "gauge"
     assert all(name in types for name, _ in samples)
 
 
-def test_where_the_time_went_is_told_by_who_knows_it() -> None:
+def test_metrics_of_roles() -> None:
+    samples, _ = read(metrics_text(status()))
+    assert value(samples, "replicas", role="trainer", state="running") == 185
+    assert value(samples, "replicas", role="trainer", state="waiting") == 15
+    assert value(samples, "replicas", role="trainer", state="gone") == 0, "every state is there from the start"
+    stalled = {role: value(samples, "replicas_stalled", role=role) for role in ("trainer", "ps")}
+    assert stalled == {"trainer": 1, "ps": 0}
+    assert value(samples, "workers", role="trainer") == 185 and value(samples, "step", role="trainer") == 515
+    assert value(samples, "steps_per_second", role="trainer") == 5
+    assert value(samples, "restarts_total", role="actor", cause="exit") == 2
+    assert value(samples, "budget_used", role="trainer") == 1 and value(samples, "budget", role="trainer") == 5
+
+
+def test_metrics_of_nodes_and_of_time() -> None:
+    samples, _ = read(metrics_text(status()))
+    nodes = {"up": 25, "cordoned": 1, "leaving": 1, "unheard": 0, "lost": 1, "expected": 0}
+    assert by_state(samples, "nodes") == nodes
+    assert value(samples, "agent_heard_seconds", node="node0") == 0.25
+    assert value(samples, "replica_seconds", role="trainer", bucket="lost work") == 1
+    assert value(samples, "goodput") == 0.9
+
+
+def test_time_metrics_are_left_out_when_the_time_is_unknown() -> None:
     samples, _ = read(metrics_text(msgspec.structs.replace(status(), goodput=None)))
     assert not {"flowdist_goodput", "flowdist_replica_seconds"} & {name for name, _ in samples}
 
@@ -110,14 +125,14 @@ def test_openmetrics_names_the_family_of_a_counter_without_total_and_has_an_end(
     assert samples == plain
 
 
-def test_whatever_is_in_a_label_comes_back() -> None:
+def test_labels_with_special_characters_are_escaped() -> None:
     odd = 'a "quoted" \\ name\nof two lines'
     node = NodeStatus(odd, "up", heard_s_ago=1.0)
     samples, _ = read(metrics_text(msgspec.structs.replace(status(), nodes=(node,))))
     assert samples["flowdist_agent_heard_seconds", (("node", odd),)] == 1
 
 
-def test_they_are_told_at_an_address_of_this_machine() -> None:
+def test_metrics_are_served_over_http_on_loopback() -> None:
     listening = listen(0)
     address, port = listening.getsockname()
 
@@ -144,6 +159,6 @@ def test_they_are_told_at_an_address_of_this_machine() -> None:
     asyncio.run(talk())
 
 
-def test_a_port_that_is_taken_is_told_in_words() -> None:
+def test_a_port_in_use_is_an_error_with_help() -> None:
     with listen(0) as first, pytest.raises(FlowdistError, match=r"--metrics-port \d+: Address already in use"):
         listen(first.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Whatever is killed, nothing of the run outlives it: workers, their children, and what they have set free."""
+"""No process, socket or temporary folder outlives a run, whichever of its processes is killed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from flowdist.report.live.status import status_text
 from flowdist.runtime.processes.reaper import descendants
 from flowdist.runtime.run_folder.runs import describe, state_of
+from tests.choosing import slow
 from tests.runtime.harness import Deaths, Job, children, is_guardian_of
 
 pytestmark = pytest.mark.real
@@ -63,7 +64,7 @@ def test_sigkill_of_the_run_itself(tmp_path: Path, how: tuple[str, ...]) -> None
 
 
 def test_sigkill_of_a_run_whose_sockets_are_in_a_temporary_folder(tmp_path: Path) -> None:
-    """As they are where the path of the run is too long for a socket."""
+    """The sockets are in a temporary folder, because the path of the run is too long for them."""
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     with stubborn_job(folder) as job, Deaths(job.alive()) as deaths:
@@ -74,10 +75,10 @@ def test_sigkill_of_a_run_whose_sockets_are_in_a_temporary_folder(tmp_path: Path
         assert not sockets.exists()
 
 
-@pytest.mark.parametrize("how", [(), WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("victim", ["agent", "spawner", "guardian"])
+@pytest.mark.parametrize("how", [pytest.param((), id="cold"), pytest.param(WARM, id="warm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victim", ["guardian", *slow(["agent", "spawner"])])
 def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[str, ...]) -> None:
-    """Everything of that node is gone; the job takes the node back and goes on."""
+    """Every process of the node ends; the node joins again and the job continues."""
     with stubborn_job(tmp_path, *how) as job:
         guardian = job.named("flowdist.runtime.agent.guardian")[0]
         spawner, agent = [pid for pid in children(guardian) if pid in job.named("flowdist.runtime.agent.guardian")][:2]
@@ -87,19 +88,20 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
             os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
             assert deaths.survivors() == []
-        job.until("its agent is started again")
+        job.until("agent started again")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []
 
 
+@pytest.mark.slow
 def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) -> None:
-    """They end with it; the next ones are forked by another."""
+    """The workers end with their fork server; their successors are forked from a new one."""
     with stubborn_job(tmp_path, *WARM, "--max-restarts", "3") as job:
-        (server,) = job.named("flowdist/runtime/fork_server_boot.py")[:1]
+        (server,) = job.named("flowdist/runtime/processes/fork_server_boot.py")[:1]
         below = descendants(server)
         assert len(below) >= 2
         with Deaths([server, *below]) as deaths:
@@ -108,7 +110,7 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         job.until("signal SIGKILL")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []
@@ -132,7 +134,7 @@ def test_ctrl_c_before_anything_runs_cancels_the_job(tmp_path: Path, when: str) 
 @pytest.mark.parametrize("how", [(), ("--detach",)], ids=["", "detached"])
 @pytest.mark.parametrize("when", ["folder", "import", "loop"])
 def test_ctrl_c_at_any_moment_before_it_runs_cancels_the_job(tmp_path: Path, when: str, how: tuple[str, ...]) -> None:
-    """While its folder is made, where Python forgets exceptions during an import, and before signals are dealt with."""
+    """Interrupt it while its folder is made, during an import that loses exceptions, and before it handles signals."""
     (tmp_path / "works.py").write_text("print('works', flush=True)\n")
     interrupting = (sys.executable, str(Path(__file__).with_name("interrupting.py")), when)
     with Job(tmp_path, "works.py", *how, before=interrupting) as job:
@@ -158,13 +160,13 @@ def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
         assert job.text.count("goodbye") == 2 and job.alive() == []
     with stubborn_job(tmp_path) as job:
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130 and job.alive() == []
 
 
 def test_a_worker_that_ends_takes_its_group_with_it(tmp_path: Path) -> None:
-    """Before the leader is reaped: its process id is nobody else's yet."""
+    """The group is killed before its leader is reaped: until then no other process can get its process id."""
     (tmp_path / "leader.py").write_text(
         "import os, signal\n"
         "if os.fork() == 0:\n"
@@ -192,14 +194,15 @@ def test_no_socket_and_no_temporary_folder_is_left(tmp_path: Path) -> None:
         assert left == []
 
 
-def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_says_why(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_agent_that_dies_repeatedly_is_given_up_and_status_says_why(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
     with Job(tmp_path, "waits.py", "--nodes", "2") as job:
         job.until("node1 joined")
         for death in range(6):
             node1 = next(pid for pid in job.named("flowdist.runtime.agent.guardian") if is_guardian_of(pid, "node1"))
             os.kill(node1, signal.SIGKILL)
-            job.until("its agent is started again" if death < 5 else "is not started again (see node1.log)")
+            job.until("agent started again" if death < 5 else "is not started again (see node1.log)")
             if death < 5:
                 job.until("node1 joined")
         status = status_text(describe(job.run_dir))

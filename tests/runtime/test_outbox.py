@@ -1,4 +1,4 @@
-"""What a controller that dies has not read is told to the next one, and nothing is told twice (R21)."""
+"""The outbox: messages that a dead controller did not read reach the next one, and none is handled twice (R21)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flowdist.control.protocol.events import (
     TimePassed,
 )
 from flowdist.record.journal import FaultLine, Header, Line, Record
-from flowdist.runtime.injection.link_faults import Heal
 from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.wire.fault_messages import HealLink
 from flowdist.runtime.wire.frames import Injected, Operate, encode
 from tests.control.harness import graph, role
 
@@ -23,7 +23,7 @@ HIT = Injected("ps/0@every=1s", "ps/0")
 
 
 class Connection:
-    """To one controller."""
+    """A connection to one controller."""
 
     def __init__(self) -> None:
         self.said: list[bytes] = []
@@ -46,77 +46,77 @@ def first_line() -> Line:
 def begun() -> tuple[Outbox, Connection]:
     outbox, first = Outbox(), Connection()
     outbox.attach(first)
-    outbox.hear(first_line())
+    outbox.observe(first_line())
     return outbox, first
 
 
 def next_one(outbox: Outbox, *last_words: Line) -> Connection:
-    """The last controller has died; another shows what that one wrote, and takes over."""
+    """Replace the controller: the next one shows the lines of the last and takes over."""
     outbox.detach()
     after = Connection()
     outbox.attach(after)
     for line in last_words:
-        outbox.hear(line)
+        outbox.observe(line)
     assert after.was_told(), "it might hear again what the last one did"
-    outbox.hear(recorded(ControllerStarted(2)))
+    outbox.observe(recorded(ControllerStarted(2)))
     return after
 
 
-def test_what_the_last_controller_has_not_written_down_is_told_to_the_next_in_order() -> None:
+def test_messages_without_a_record_are_sent_to_the_next_controller_in_order() -> None:
     outbox, first = begun()
     for message in (FOUR, HIT, TWO):
-        outbox.say(message)
+        outbox.send(message)
     assert first.was_told(FOUR, HIT, TWO)
     assert next_one(outbox).was_told(FOUR, HIT, TWO)
 
 
-def test_what_it_has_written_down_is_not_told_again() -> None:
+def test_recorded_messages_are_not_sent_again() -> None:
     outbox, _ = begun()
     for message in (FOUR, HIT, TWO):
-        outbox.say(message)
-    outbox.hear(recorded(TimePassed()))
-    outbox.hear(recorded(FOUR.event))
+        outbox.send(message)
+    outbox.observe(recorded(TimePassed()))
+    outbox.observe(recorded(FOUR.event))
     second = next_one(outbox, FaultLine(0, HIT.spec, HIT.target))  # it died before that was heard
     assert second.was_told(TWO)
-    outbox.hear(recorded(TWO.event))
+    outbox.observe(recorded(TWO.event))
     assert next_one(outbox).was_told()
 
 
-def test_of_two_that_are_alike_each_has_a_line_of_its_own() -> None:
+def test_each_of_two_equal_messages_needs_a_line_of_its_own() -> None:
     outbox, _ = begun()
-    outbox.say(HIT)
-    outbox.say(HIT)
-    outbox.hear(FaultLine(0, HIT.spec, HIT.target))
+    outbox.send(HIT)
+    outbox.send(HIT)
+    outbox.observe(FaultLine(0, HIT.spec, HIT.target))
     assert next_one(outbox).was_told(HIT)
 
 
-def test_what_is_said_while_none_listens_waits_for_the_next_also_what_has_no_line() -> None:
+def test_messages_wait_for_the_next_controller_also_those_that_are_never_recorded() -> None:
     outbox = Outbox()
-    heal = Heal("node0", "node0@1s:lost")
-    outbox.say(FOUR)
+    heal = HealLink("node0", "node0@1s:lost")
+    outbox.send(FOUR)
     first = Connection()
     outbox.attach(first)
-    outbox.say(heal)
+    outbox.send(heal)
     assert first.was_told()
-    outbox.hear(first_line())
+    outbox.observe(first_line())
     assert first.was_told(FOUR, heal)
     assert next_one(outbox).was_told(FOUR), "of the other no line would ever tell that it was heard"
 
 
-def test_one_that_was_killed_on_purpose_is_told_nothing_more() -> None:
+def test_nothing_is_sent_to_a_controller_after_detach() -> None:
     outbox, first = begun()
     outbox.detach()
-    outbox.hear(recorded(ControllerStarted(2)))  # its last line
-    outbox.say(FOUR)
+    outbox.observe(recorded(ControllerStarted(2)))  # its last line
+    outbox.send(FOUR)
     assert first.was_told()
     assert next_one(outbox).was_told(FOUR)
 
 
-def test_the_end_of_a_node_that_was_started_again_is_no_news() -> None:
+def test_messages_about_the_end_of_a_node_are_withdrawn_when_it_starts_again() -> None:
     outbox, _ = begun()
     for gone in (NodeGone("node0", "its agent died"), NodeGone("node1", "its agent died")):
-        outbox.say(Operate(gone))
-    outbox.say(Operate(CancelRequested("interrupted")))
-    outbox.take_back_gone("node0")
+        outbox.send(Operate(gone))
+    outbox.send(Operate(CancelRequested("interrupted")))
+    outbox.withdraw_gone("node0")
     expected = (Operate(NodeGone("node1", "its agent died")), Operate(CancelRequested("interrupted")))
     assert next_one(outbox).was_told(*expected)

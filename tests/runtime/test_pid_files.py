@@ -1,4 +1,4 @@
-"""The pid of a worker, in its folder: there before the worker runs and before it is said to, whole or not at all."""
+"""The pid file of a worker: written before the worker runs and before its start is reported, and atomically."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from flowdist.control.protocol.events import ReplicaElastic, ReplicaStarted, Rep
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, Reported
 from flowdist.graph import SECOND, NodeSpec, encode_graph
-from flowdist.runtime.agent.guardian import NodeConfig
-from flowdist.runtime.injection.remote_faults import RemoteFault, strike, workers_hit
-from flowdist.runtime.processes.spawner import Spawner
-from flowdist.runtime.processes.spawning import (
-    Children,
+from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.injection.remote_faults import apply, workers_hit
+from flowdist.runtime.processes.children import Children
+from flowdist.runtime.processes.spawn_protocol import (
     Ended,
     Spawn,
     Spawned,
@@ -38,7 +37,9 @@ from flowdist.runtime.processes.spawning import (
     requests,
     write_pid,
 )
-from flowdist.runtime.processes.spawning import encode as encode_answer
+from flowdist.runtime.processes.spawn_protocol import encode as encode_answer
+from flowdist.runtime.processes.spawner import Spawner
+from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import encode, read_to_controller
 from flowdist.testing import graph_of
 from tests.runtime.spawning import Spawning
@@ -52,7 +53,8 @@ SAYS = "import os, sys; print(os.getpid(), open(sys.argv[1]).read())"
 # A parent that gets no CPU between the start of a worker and whatever else it does: until the worker has ended.
 LATE = """
 import os, sys
-from flowdist.runtime.processes.spawning import Children
+from flowdist.runtime.wire.fault_messages import RemoteFault
+from flowdist.runtime.processes.children import Children
 add = Children.add
 def late(self, id, pid, wait):
     if os.path.exists("late"):
@@ -79,7 +81,7 @@ def finds_its_pid(spawning: Spawning, id: int) -> bool:
 
 
 def says(standing: Standing) -> int:
-    """A worker that prints what its file says, and ends. Nobody has it in its books before that."""
+    """A worker that prints its pid file and ends, before its start is registered anywhere."""
     (standing.folder / "late").touch()
     folder = standing.logs(standing._last + 1)
     return standing.start("says.py", str(folder / "pid"), server=standing.spec)
@@ -110,7 +112,7 @@ def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.
     argv = (sys.executable, "says.py", str(folder / "pid"))
     with ours, theirs:
         spawner = Spawner(theirs)
-        spawner._obey(Spawn(1, argv, dict(os.environ), str(tmp_path), str(folder)))
+        spawner._handle(Spawn(1, argv, dict(os.environ), str(tmp_path), str(folder)))
         (said,) = answers().feed(ours.recv(1 << 16))
     assert isinstance(said, Spawned) and spawner._children.end(1) == Ended(1, 0)
     assert (folder / "stdout.log").read_text() == f"{said.pid} {said.pid}\n\n", (folder / "stderr.log").read_text()
@@ -119,12 +121,12 @@ def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_executed_leaves_no_pid(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Spawner(theirs)._obey(Spawn(1, ("/no/such/program",), {}, str(tmp_path), str(tmp_path / "logs")))
+        Spawner(theirs)._handle(Spawn(1, ("/no/such/program",), {}, str(tmp_path), str(tmp_path / "logs")))
         assert b"No such file" in ours.recv(1 << 16)
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["stderr.log", "stdout.log"]
 
 
-def test_who_reads_while_it_is_written_reads_all_of_it(tmp_path: Path) -> None:
+def test_a_reader_during_a_write_reads_all_of_the_file(tmp_path: Path) -> None:
     write_pid(tmp_path, 4242)
     with (tmp_path / "pid").open() as before:
         write_pid(tmp_path, 17)
@@ -138,18 +140,18 @@ def test_a_disk_that_is_full_costs_the_file_alone() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "no number"])
-def test_a_fault_hits_nobody_where_no_pid_can_be_read(tmp_path: Path, content: str | None) -> None:
+def test_a_fault_hits_no_process_if_no_pid_can_be_read(tmp_path: Path, content: str | None) -> None:
     folder = tmp_path / "trainer/0/attempt_1/0"
     folder.mkdir(parents=True)
     if content is not None:
         (folder / "pid").write_text(content)
-    blow = RemoteFault("node0", "kill", replica=R, attempt=1)
-    assert workers_hit(tmp_path, blow) == [] and strike(folder, blow) is None
+    fault = RemoteFault("node0", "kill", replica=R, attempt=1)
+    assert workers_hit(tmp_path, fault) == [] and apply(folder, fault) is None
     write_pid(folder, 4242)
-    assert workers_hit(tmp_path, blow) == [folder]
+    assert workers_hit(tmp_path, fault) == [folder]
 
 
-def test_an_injected_exit_is_told_as_that_code(tmp_path: Path) -> None:
+def test_an_injected_exit_is_reported_with_its_code(tmp_path: Path) -> None:
     assert injected_code(tmp_path, -signal.SIGKILL) == -signal.SIGKILL
     (tmp_path / "injected_exit").write_text("5")
     assert injected_code(tmp_path, -signal.SIGKILL) == 5
@@ -160,13 +162,13 @@ AGENT = """
 import socket, sys
 import msgspec
 from flowdist.runtime.agent.agent_main import run_agent
-from flowdist.runtime.agent.guardian import NodeConfig
+from flowdist.runtime.agent.node_config import NodeConfig
 run_agent(msgspec.json.decode(sys.argv[1], type=NodeConfig), socket.socket(fileno=int(sys.argv[2])))
 """
 
 
 class Around:
-    """An agent, with the test in the place of its controller, its spawner and its one worker."""
+    """An agent; the test plays its controller, its spawner and its only worker."""
 
     def __init__(self, folder: Path, sockets: str) -> None:
         t = Topology("around")
@@ -239,12 +241,12 @@ async def stays_in_place(around: Around) -> None:
     assert (await around.told(ReplicaStopped)).suspended
     around.order(start(2))
     assert (await around.told(ReplicaStarted)).attempt == 2
-    blow = RemoteFault("node0", "kill", replica=R, attempt=2)
-    assert [read_pid(folder) for folder in workers_hit(around.folder, blow)] == [4242]
+    fault = RemoteFault("node0", "kill", replica=R, attempt=2)
+    assert [read_pid(folder) for folder in workers_hit(around.folder, fault)] == [4242]
     await close(worker)
 
 
-def test_who_goes_on_in_place_is_found_under_its_new_attempt_as_soon_as_it_is_said_to_run(tmp_path: Path) -> None:
+def test_a_worker_that_goes_on_in_place_is_found_under_its_new_attempt_at_once(tmp_path: Path) -> None:
     async def play(sockets: str) -> None:
         async with Around(tmp_path, sockets) as around:
             await stays_in_place(around)

@@ -1,4 +1,4 @@
-"""A run over several hosts that was killed goes on: hosts come back, come anew or stay away. On real processes."""
+"""Resumed runs over several hosts, on real processes: hosts come back, join anew or stay away."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topology(folder: Path, replicas: str = "1:2") -> str:
 
 
 def kill(*jobs: Job) -> None:
-    """As when the power fails: nobody says anything."""
+    """Kill everything without a last message, as a power failure does."""
     for job in jobs:
         for pid in [*job.named("flowdist.runtime.controller.controller_main"), job.process.pid]:
             os.kill(pid, signal.SIGSTOP)
@@ -66,7 +66,8 @@ def events(job: Job) -> list[object]:
     return [line.event for line in job.journal()[1] if isinstance(line, Record)]
 
 
-def test_all_hosts_were_killed_and_those_that_join_again_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_after_all_hosts_were_killed_those_that_join_resume_from_the_checkpoint(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path, "2"), "--listen", hosts.endpoint, "--id", "job1")
         second = hosts.start(2, "join", hosts.endpoint, "--id", "job1")
@@ -83,7 +84,8 @@ def test_all_hosts_were_killed_and_those_that_join_again_go_on_from_the_checkpoi
     assert header.known_nodes[1:] == ("host 2 of 2",), "one journal, from the first start to the end"
 
 
-def test_what_ran_on_a_host_that_stays_away_is_lost_with_its_lease(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_replicas_on_a_host_that_stays_away_are_lost_at_the_end_of_its_lease(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
@@ -100,14 +102,14 @@ def test_what_ran_on_a_host_that_stays_away_is_lost_with_its_lease(tmp_path: Pat
     assert lost == [other], "after its lease, not after the ten minutes of controller_outage"
 
 
-def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
+def test_a_host_that_is_still_connecting_joins_the_resumed_run(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path, "2"), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
         second.until("generation 1 rank 1 of 2")
         first.until("committed True")
         kill(first)
-        second.until("is lost: calling it")
+        second.until("lost; connecting again")
         again = hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest")
         second.until("connected to the controller again")
         second.until("rank 1 of 2 from step 1")
@@ -116,7 +118,8 @@ def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
         assert second.alive() == [] and "does not replay" not in hosts.text
 
 
-def test_a_host_that_has_seen_more_of_the_journal_than_the_crash_has_left_is_told_to_join_again(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_host_that_read_journal_lines_which_a_crash_lost_has_to_join_again(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
@@ -126,11 +129,12 @@ def test_a_host_that_has_seen_more_of_the_journal_than_the_crash_has_left_is_tol
         journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
         hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest").until("rank 0 of 1")
         assert second.finish() == 1 and second.alive() == [], second.text
-        assert "the next one lacks the end of its journal: join again" in second.text
+        assert "the journal there lost its last lines in a crash: join the job again" in second.text
         assert "does not replay" not in hosts.text
 
 
-def test_a_command_line_of_torchrun_is_typed_again_on_the_other_hosts(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_torchrun_hosts_join_a_resumed_run_with_their_first_command_line(tmp_path: Path) -> None:
     (tmp_path / "w.py").write_text(WAITER)
     with Torchruns(tmp_path, "--nnodes", "2", "--rdzv-id", "job1") as hosts:
         first = hosts.first(str(tmp_path / "w.py"))
@@ -144,10 +148,10 @@ def test_a_command_line_of_torchrun_is_typed_again_on_the_other_hosts(tmp_path: 
         assert [job.finish() for job in hosts.jobs[2:]] == [0, 0], hosts.text
 
 
-def test_a_run_of_one_machine_lets_nobody_in_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_run_on_one_machine_admits_no_hosts_when_it_is_resumed(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--nodes", "1")
         first.until("committed True")
         kill(first)
         again = hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest")
-        assert again.finish() == 2 and "is one of this machine alone" in again.text, again.text
+        assert again.finish() == 2 and "uses this machine alone" in again.text, again.text

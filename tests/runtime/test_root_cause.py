@@ -1,4 +1,4 @@
-"""What is shown of the worker that failed the job."""
+"""The root cause shows what the failed worker has left: its traceback or its last lines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def shown(folder: Path, stderr: str) -> list[str]:
     return root_cause_text(job, folder).splitlines()
 
 
-def test_the_last_lines_of_who_left_no_traceback(tmp_path: Path) -> None:
+def test_the_last_lines_of_a_worker_without_traceback(tmp_path: Path) -> None:
     where = f"Root cause, from {tmp_path / 'trainer/0/attempt_1/0'}:"
     assert shown(tmp_path, "one\n\ntwo\n") == [where, "  one", "  two"]
 
 
-def test_what_torch_says_when_a_group_is_left_behind_is_explained(tmp_path: Path) -> None:
+def test_the_abort_of_torch_over_a_group_that_was_not_destroyed_is_explained(tmp_path: Path) -> None:
     *_, line, help = shown(tmp_path, "terminate called without an active exception\n")
     assert line == "  terminate called without an active exception"
     assert help.startswith("help: ") and help.endswith("end the script with dist.destroy_process_group()")

@@ -21,7 +21,7 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.record.journal import FaultLine, Record
 from flowdist.report.record.summary import summary_of
 from flowdist.report.static.restarts import restart_set
-from flowdist.sim.engine.simulation import Simulation, with_nodes
+from flowdist.sim.simulation import Simulation, with_nodes
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real
@@ -60,7 +60,7 @@ def test_a_plain_torchrun_script_recovers_from_a_dying_rank(tmp_path: Path) -> N
 
 
 def replayed(job: Job) -> dict:  # type: ignore[type-arg]
-    """The journal through a fresh controller: the same effects at every event, and the summary that follows."""
+    """Replay the journal: the effects are the same at every event, and the summary follows from it."""
     header, lines = job.journal()
     controller = Controller(header.graph, header.known_nodes)
     for line in lines:
@@ -124,7 +124,7 @@ FAULTS = ["ps/0@generation=trainer,1+300ms", "trainer/1@generation=trainer,2+300
 
 
 def decisions(summary: dict) -> dict:  # type: ignore[type-arg]
-    """Who restarted, why, at whose cost: what must be the same in simulation and on real processes."""
+    """Return restarts, reasons and charges: they must be the same in simulation and on real processes."""
     return {
         "incidents": [
             (i["kind"], i["root"], sorted(i["restarted"]), i["charged_to"], i["result"]) for i in summary["incidents"]
@@ -136,6 +136,7 @@ def decisions(summary: dict) -> dict:  # type: ignore[type-arg]
     }
 
 
+@pytest.mark.slow
 def test_the_same_faults_lead_to_the_same_decisions_in_simulation_and_for_real(tmp_path: Path) -> None:
     topology = trio(tmp_path, last=5)
     options = [option for fault in FAULTS for option in ("--fail", fault)]
@@ -182,7 +183,7 @@ def test_the_command_replays_the_journal_of_a_run(tmp_path: Path) -> None:
         assert CliRunner().invoke(replay_command, [str(tmp_path / "cut.jsonl")]).exit_code == 0
 
 
-def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_committed(tmp_path: Path) -> None:
+def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_their_commit(tmp_path: Path) -> None:
     with Job(tmp_path, str(trio(tmp_path, last=2)), "--fail", "ps/0@checkpoint=trainer,1+100ms") as job:
         assert job.finish() == 0, job.text
         ports = {line.rpartition(" ")[2] for line in job.output if "serving at" in line}
@@ -193,6 +194,7 @@ def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_com
         assert pointer == {"path": f"{tmp_path}/checkpoint-2", "step": 2, "generation": 2}
 
 
+@pytest.mark.slow
 def test_an_agents_share_of_a_lost_node_comes_back_after_its_duration(tmp_path: Path) -> None:
     with Job(tmp_path, str(trio(tmp_path, last=3)), "--fail", "node1@generation=trainer,1+200ms/4s") as job:
         assert job.finish() == 0, job.text
@@ -212,7 +214,7 @@ def test_a_used_up_budget_shows_the_root_cause_with_its_traceback(tmp_path: Path
         assert summary["outcome"] == "failed" and len(summary["incidents"]) == 1
 
 
-def test_why_a_job_fails_is_told_when_it_happens_and_in_the_summary_by_the_same_clock(tmp_path: Path) -> None:
+def test_the_reason_of_a_failed_job_has_the_same_time_at_once_and_in_the_summary(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise ValueError('bad shape')\n")
     with Job(tmp_path, "bad.py") as job:
         assert job.finish() == 1
@@ -247,7 +249,7 @@ fail("RuntimeError: Connection closed by peer")
 """
 
 
-def test_the_worker_that_raised_first_is_the_reason_though_its_peer_ends_before(tmp_path: Path) -> None:
+def test_the_worker_that_raised_first_is_the_cause_though_its_peer_ended_earlier(tmp_path: Path) -> None:
     (tmp_path / "held_up.py").write_text(HELD_UP)
     with Job(tmp_path, "held_up.py", "--replicas", "1x2") as job:
         assert job.finish() == 1
@@ -255,7 +257,7 @@ def test_the_worker_that_raised_first_is_the_reason_though_its_peer_ends_before(
         assert job.text.count("closed by peer") == 0 and job.alive() == []
 
 
-def test_a_command_that_cannot_be_started_has_failed_to_start(tmp_path: Path) -> None:
+def test_a_command_that_does_not_exist_is_a_start_failure(tmp_path: Path) -> None:
     (tmp_path / "no.sh").write_text("#!/nowhere/sh\n")
     (tmp_path / "no.sh").chmod(0o755)
     (tmp_path / "topology.py").write_text(
@@ -274,7 +276,7 @@ def test_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     assert (content["kind"], content["outcome"]) == ("run", "succeeded") and "[trainer/0] noise" in done.stderr
 
 
-def test_who_stops_reading_the_output_does_not_stop_the_job(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_does_not_stop_the_job(tmp_path: Path) -> None:
     code = "import time; [(print(i, flush=True), time.sleep(0.02)) for i in range(50)]"  # the work
     (tmp_path / "topology.py").write_text(
         f"from flowdist import Topology\nt = Topology('piped')\nt.role('a', ['python', '-c', {code!r}])\n"

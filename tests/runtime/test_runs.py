@@ -1,4 +1,4 @@
-"""Runs by their folders: which is meant, how it is, what its logs say; without a process."""
+"""Runs by their folders: finding one, its state, and its logs, without a process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_graph
 from flowdist.record.journal import Header, encode_line, record
 from flowdist.report.record.summary import summary_text
-from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, past_of, run_dirs
-from flowdist.runtime.run_folder.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
+from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, run_dirs
+from flowdist.runtime.run_folder.log_reader import LogTail, find_logs, latest_attempts, lines_of, parse_target
+from flowdist.runtime.run_folder.resume import resume_point
 from flowdist.runtime.run_folder.runs import (
     describe,
     environment_of,
@@ -31,7 +32,7 @@ from flowdist.runtime.run_folder.runs import (
     state_of,
     written_status,
 )
-from flowdist.runtime.supervisor.cancelled_before_start import called_off
+from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start
 from flowdist.runtime.worker_env.run_environment import write_environment
 from flowdist.runtime.worker_env.secret_values import Mask
 
@@ -79,25 +80,29 @@ def test_a_run_is_named_by_its_folder(base: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "help"),
     [
-        ("word2vec", "is more than one run: word2vec-20261121-1-bbbb, word2vec-20261120-1-aaaa", "more of its name"),
+        (
+            "word2vec",
+            "matches more than one run: word2vec-20261121-1-bbbb, word2vec-20261120-1-aaaa",
+            "more of its name",
+        ),
         ("gtp-20261121-1-cccc", "there is no run 'gtp-20261121-1-cccc'", "did you mean 'gpt-20261121-1-cccc'?"),
         ("zzz", "there is no run 'zzz'", "known: gpt-20261121-1-cccc, word2vec-20261121-1-bbbb"),
         ("", "there is no run ''", "known: gpt"),
     ],
 )
-def test_a_run_that_is_not_there_is_helped_with(base: Path, name: str, text: str, help: str) -> None:
+def test_the_error_for_a_missing_run_has_a_help(base: Path, name: str, text: str, help: str) -> None:
     with pytest.raises(FlowdistError) as caught:
         find_run(base, name)
     assert text in caught.value.message and help in caught.value.help and caught.value.exit_code == 2
 
 
-def test_where_there_are_no_runs_that_is_said(tmp_path: Path) -> None:
+def test_the_error_without_any_run_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(FlowdistError) as caught:
         find_run(tmp_path / "runs", "latest")
     assert "there are no runs in" in caught.value.help
 
 
-def test_a_graph_that_cannot_be_read_is_told_in_words(base: Path) -> None:
+def test_a_graph_that_cannot_be_read_is_an_error_in_words(base: Path) -> None:
     (base / "gpt-20261121-1-cccc/graph.json").write_text("{}")
     with pytest.raises(FlowdistError, match="the graph of latest cannot be read"):
         find_run(base, "latest")
@@ -107,7 +112,7 @@ def test_runs_are_listed_the_newest_first(base: Path) -> None:
     assert [path.name[:12] for path in run_dirs(base)] == ["gpt-20261121", "word2vec-202", "word2vec-202"]
 
 
-def test_a_run_whose_lock_is_held_goes_on_and_one_that_has_not_ended_has_died(base: Path) -> None:
+def test_a_run_whose_lock_is_held_is_running_and_one_without_an_end_has_died(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     assert state_of(run_dir).state == "died"
     journal(run_dir)
@@ -117,15 +122,15 @@ def test_a_run_whose_lock_is_held_goes_on_and_one_that_has_not_ended_has_died(ba
     assert not is_locked(run_dir) and state_of(run_dir) == ("died", "", 1)
 
 
-def test_whoever_looks_whether_a_run_goes_on_is_waited_for(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`flowdist list` may look in the instant in which a host that joins takes the lock of its own folder."""
+def test_lock_run_waits_for_is_locked(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flowdist list` may check a run in the instant in which a joining host takes the lock of its own folder."""
     run_dir = base / "gpt-20261121-1-cccc"
     with (run_dir / "lock").open("w") as looks:
         fcntl.flock(looks, fcntl.LOCK_SH)
         monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(looks, fcntl.LOCK_UN))
         os.close(lock_run(run_dir))
         fcntl.flock(looks, fcntl.LOCK_SH)
-        with pytest.raises(FlowdistError, match="is still going on"):
+        with pytest.raises(FlowdistError, match="is still running"):
             lock_run(run_dir, -1)
 
 
@@ -139,7 +144,7 @@ def test_how_a_run_has_ended_is_in_its_journal_whatever_came_after(base: Path) -
     assert state_of(run_dir) == ("cancelled", "enough", 3)
 
 
-def test_after_too_many_late_lines_the_summary_tells_how_it_ended(base: Path) -> None:
+def test_after_too_many_late_lines_the_end_is_read_from_the_summary(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     *_, last = journal(run_dir)
     (run_dir / "journal.jsonl").write_bytes(last * 3000)
@@ -151,23 +156,23 @@ def test_after_too_many_late_lines_the_summary_tells_how_it_ended(base: Path) ->
 
 
 def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) -> None:
-    """It has no journal that could say so, but its summary does, and nobody goes on with it."""
+    """It has no journal that could say so, but its summary does, and it cannot be resumed."""
     run_dir = new_run(base, GRAPH)
     assert state_of(run_dir).state == "died" and not has_begun(run_dir)
-    finish(called_off(run_dir, GRAPH), as_json=True, mask=str)
+    finish(cancelled_before_start(run_dir, GRAPH), as_json=True, mask=str)
     assert state_of(run_dir) == ("cancelled", "interrupted before it began", 0)
     status = written_status(run_dir)
     assert status is not None and status.state == "cancelled"
     told = summary_text(json.loads((run_dir / "summary.json").read_text()))
     assert told.startswith("CANCELLED after 0s: interrupted before it began") and "the time went" not in told
     with pytest.raises(FlowdistError, match=f"run {run_dir.name} is over: it was cancelled"):
-        past_of(run_dir)
+        resume_point(run_dir)
     journal(run_dir)
     assert has_begun(run_dir)
-    past_of(run_dir)
+    resume_point(run_dir)
 
 
-def test_who_asks_a_run_that_is_over_is_told_how_it_ended(base: Path) -> None:
+def test_a_request_to_a_run_that_is_over_is_answered_with_its_end(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     with pytest.raises(FlowdistError) as caught:
         describe(run_dir)
@@ -181,7 +186,7 @@ def test_who_asks_a_run_that_is_over_is_told_how_it_ended(base: Path) -> None:
         operate(run_dir, ev.ScaleRequested("trainer", 2))
 
 
-def test_who_asks_a_run_whose_controller_is_gone_is_told_after_a_while(base: Path) -> None:
+def test_a_request_to_a_run_without_controller_fails_after_a_while(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -203,7 +208,7 @@ def test_the_command_to_resume_names_the_folder_where_it_is_not_the_usual_one(
     assert resume_help(Path.cwd() / "runs/latest").endswith("flowdist run --resume latest")
 
 
-def test_a_journal_tells_how_the_job_was(base: Path) -> None:
+def test_the_status_at_the_end_of_a_journal(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     journal(run_dir, ev.ScaleRequested("trainer", 2))
     from flowdist.cli.shared.records import read_journal
@@ -272,7 +277,7 @@ def test_the_last_attempt_is_that_of_the_highest_number(logs: Path) -> None:
         ("trainer.1", "there is no role 'trainer.1'", "did you mean 'trainer'?"),
     ],
 )
-def test_logs_that_cannot_be_are_helped_with(text: str, message: str, help: str) -> None:
+def test_the_error_for_an_impossible_target_has_a_help(text: str, message: str, help: str) -> None:
     with pytest.raises(FlowdistError) as caught:
         parse_target(text, GRAPH)
     assert message in caught.value.message and help in caught.value.help
@@ -291,16 +296,16 @@ def test_no_file_has_no_lines(tmp_path: Path) -> None:
     assert list(lines_of(tmp_path / "log")) == list(lines_of(tmp_path / "log", 3)) == []
 
 
-def test_who_follows_gets_what_is_added_and_later_attempts(logs: Path) -> None:
-    follow = Follow(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))
-    follow.begin(latest_attempts(find_logs(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))), last=1)
+def test_a_log_tail_yields_added_lines_and_later_attempts(logs: Path) -> None:
+    follow = LogTail(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))
+    follow.start(latest_attempts(find_logs(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))), last=1)
     assert [line for _, line in follow.new_lines()] == ["ps/0/attempt_10/0 stdout"], "nothing of the first attempt"
     with (logs / "ps/0/attempt_10/0/stdout.log").open("a") as file:
         file.write("more\nhalf")
     (logs / "ps/0/attempt_11/0").mkdir(parents=True)
     (logs / "ps/0/attempt_11/0/stdout.log").write_text("again\n")
     assert [line for _, line in follow.new_lines()] == ["more"]
-    follow.look()
+    follow.find_new_files()
     assert [(log.attempt, line) for log, line in follow.new_lines()] == [(11, "again")]
     assert [line for _, line in follow.new_lines(final=True)] == ["half"] and not list(follow.new_lines(final=True))
 

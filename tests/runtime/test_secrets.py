@@ -14,7 +14,7 @@ import pytest
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec, SecretRef, encode_graph
-from flowdist.runtime.run_folder.remote_error_report import gather
+from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 from tests.runtime.harness import Job
@@ -66,6 +66,7 @@ def test_a_worker_gets_its_secrets_and_the_folder_of_the_run_never_has_them(tmp_
         assert "SOME_KEY" in (run.run_dir / "graph.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_worker_that_prints_its_secrets_shows_stars(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text(f"file-{VALUE}\n")
@@ -81,7 +82,7 @@ def test_a_worker_that_prints_its_secrets_shows_stars(tmp_path: Path) -> None:
 
 
 def run_folder(folder: Path) -> None:
-    """A run whose one worker has printed its key."""
+    """Run a job whose only worker prints its key."""
     graph = RoleGraph("x", (RoleSpec("a", ("true",), secrets=(SecretRef("KEY", env="SOME_KEY"),)),))
     worker = folder / "runs/x-20261121-1-aaaa/a/0/attempt_1/0"
     worker.mkdir(parents=True)
@@ -91,7 +92,7 @@ def run_folder(folder: Path) -> None:
 
 
 def flowdist_here(folder: Path, *words: str, **variables: str) -> str:
-    """What a verb shows on stdout and stderr, called where the variables are set."""
+    """Return what a verb shows on stdout and stderr, with the variables set."""
     environment = {name: value for name, value in os.environ.items() if name != "SOME_KEY"} | variables
     command = [sys.executable, "-m", "flowdist", *words, "--runs", str(folder / "runs")]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -116,7 +117,7 @@ def test_what_a_worker_on_another_host_has_left_is_masked_as_json_writes_it(tmp_
         error = {"message": {"message": f"bad {value}", "extraInfo": {"py_callstack": value}}}
         (tmp_path / "error.json").write_text(json.dumps(error, ensure_ascii=ensure_ascii))
         (tmp_path / "stderr.log").write_text(f"{value}\n")
-        kept = gather(START, 0, tmp_path, Mask([value]))
+        kept = collect_report(START, 0, tmp_path, Mask([value]))
         assert json.loads(kept.error)["message"] == {"message": "bad ***", "extraInfo": {"py_callstack": "***"}}
         assert kept.last_lines == "***\n"
 
@@ -189,6 +190,6 @@ def test_an_empty_variable_is_no_value() -> None:
 def test_the_longest_value_is_hidden_first_and_lines_of_a_value_on_their_own() -> None:
     mask = Mask(["key", "key-and-more"])
     assert mask("key key-and-more") == "*** ***"
-    mask.learn([PEM])
+    mask.add([PEM])
     assert mask("abcdefgh") == "***" and mask(f"<{PEM}>") == "<***>"
     assert Mask(["{\n}"])("{}") == "{}" and Mask()("text") == "text"

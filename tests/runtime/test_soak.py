@@ -92,6 +92,7 @@ def test_shared_memory_that_others_are_about_to_free_is_not_left(
         theirs.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_short_soak_leaves_nothing(tmp_path: Path) -> None:

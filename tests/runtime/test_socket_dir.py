@@ -30,6 +30,6 @@ def test_in_the_first_folder_whose_path_is_short_enough(tmp_path: Path, monkeypa
 def test_it_is_said_when_no_path_is_short_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / LONG))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / LONG))
-    with pytest.raises(FlowdistError, match="their paths are too long") as caught:
+    with pytest.raises(FlowdistError, match="the paths are too long") as caught:
         socket_dir(tmp_path / LONG / "run", ["n" * 80])
     assert "set TMPDIR" in caught.value.help

@@ -1,4 +1,4 @@
-"""Forks that stand by: what waits is nobody's, becomes what is asked for, and is never left."""
+"""Standby processes: they hold nothing of the fork server, become the wanted worker, and are never left behind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from flowdist.runtime.processes import standby
-from flowdist.runtime.processes.spawning import ForkServer, Signal, Spawn, Spawned
-from flowdist.runtime.processes.standby import STANDBY_MAX, Standbys
+from flowdist.runtime.processes.spawn_protocol import ForkServerSpec, Signal, Spawn, Spawned
+from flowdist.runtime.processes.standby import STANDBY_MAX, StandbyPool
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning
 
@@ -38,10 +38,10 @@ class Standing(Spawning):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         (folder / "tells.py").write_text(TELLS)
-        self.spec: ForkServer = super().server("json")
+        self.spec: ForkServerSpec = super().server("json")
 
     def tells(self, *args: str, **env: str) -> int:
-        """A worker that has told what it is, and waits for a signal."""
+        """Start a worker that reports its identity and waits for a signal; return it."""
         id = self.start("tells.py", *args, server=self.spec, env=env)
         self.output_until(id, "up\n")
         return id
@@ -54,7 +54,7 @@ class Standing(Spawning):
         return pid
 
     def standbys(self, count: int, running: list[int]) -> list[int]:
-        """Those that wait, as soon as there are so many."""
+        """Wait until there are so many standbys and return them."""
         workers = {self.pid(id) for id in running}
         end = time.monotonic() + 60
         while len(found := [pid for pid in children(self.fork_server()) if pid not in workers]) != count:
@@ -75,7 +75,7 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
         yield standing
 
 
-def test_the_next_worker_was_forked_before_it_was_wanted_and_is_what_was_asked_for(standing: Standing) -> None:
+def test_a_worker_is_forked_before_its_request_and_runs_what_the_request_says(standing: Standing) -> None:
     first = standing.tells("--first", RANK="0")
     (waits,) = standing.standbys(1, [first])
     standing.kill(first)
@@ -89,7 +89,7 @@ def test_the_next_worker_was_forked_before_it_was_wanted_and_is_what_was_asked_f
     assert another != waits
 
 
-def test_what_stands_by_leads_a_session_of_its_own_and_holds_no_file_of_others(standing: Standing) -> None:
+def test_a_standby_leads_its_own_session_and_has_no_files_of_others_open(standing: Standing) -> None:
     first = standing.tells()
     (waits,) = standing.standbys(1, [first])
     end = time.monotonic() + 60
@@ -98,7 +98,8 @@ def test_what_stands_by_leads_a_session_of_its_own_and_holds_no_file_of_others(s
         time.sleep(0.01)
 
 
-def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
+@pytest.mark.slow
+def test_there_are_as_many_standbys_as_running_workers_up_to_a_limit(standing: Standing) -> None:
     running = [standing.tells() for _ in range(STANDBY_MAX + 1)]
     standing.standbys(STANDBY_MAX, running)
     for id in running[2:]:
@@ -112,7 +113,7 @@ def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "over"])
-def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
+def test_standbys_end_with_their_fork_server(standing: Standing, how: str) -> None:
     first = standing.tells()
     with Deaths([*standing.standbys(1, [first]), standing.fork_server()]) as deaths:
         if how == "killed":
@@ -122,7 +123,7 @@ def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
         assert deaths.survivors() == []
 
 
-def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_once(
+def test_a_standby_that_dies_as_a_request_arrives_is_replaced_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "CALM_S", 0.0)
@@ -133,16 +134,16 @@ def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_on
         waits.append(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]))
         return waits[-1].pid
 
-    standbys = Standbys(selector, fork)
-    standbys.stir()
-    standbys.keep_up(1)
+    standbys = StandbyPool(selector, fork)
+    standbys.note_activity()
+    standbys.adjust(1)
     waits[0].kill()
     ((key, _),) = selector.select()  # in the same breath as a request, which comes first
     request = Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path))
-    assert standbys.hand_over(request, []) is None
-    standbys.died(key.data)
-    standbys.stir()
-    standbys.keep_up(1)
+    assert standbys.assign(request, []) is None
+    standbys.handle_death(key.data)
+    standbys.note_activity()
+    standbys.adjust(1)
     assert len(waits) == 1, "one was killed: no more of them"
     with pytest.raises(ChildProcessError):
         os.waitpid(waits[0].pid, 0)  # it has been reaped
@@ -150,7 +151,7 @@ def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_on
     selector.close()
 
 
-def test_one_that_cannot_be_told_what_to_do_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_that_cannot_get_its_request_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOBUFS, "no buffer space available")
 
@@ -162,22 +163,22 @@ def test_one_that_cannot_be_told_what_to_do_ends(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(standby, "CALM_S", 0.0)
     selector = selectors.DefaultSelector()
-    standbys = Standbys(selector, fork)
-    standbys.stir()
-    channel = standbys.keep_up(1)
+    standbys = StandbyPool(selector, fork)
+    standbys.note_activity()
+    channel = standbys.adjust(1)
     if channel is not None:
         try:
-            standby.wait_for_work(channel)
+            standby.receive_work(channel)
         finally:
             os._exit(0)
     monkeypatch.setattr("socket.send_fds", refuse)
-    assert standbys.hand_over(Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path)), []) is None
+    assert standbys.assign(Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path)), []) is None
     with pytest.raises(ChildProcessError):
         os.waitpid(pids[0], 0)  # it has been reaped
     selector.close()
 
 
-def test_one_that_was_killed_is_not_missed_and_not_replaced(standing: Standing) -> None:
+def test_a_standby_that_was_killed_is_skipped_and_not_replaced(standing: Standing) -> None:
     first = standing.tells()
     (waits,) = standing.standbys(1, [first])
     with Deaths([waits]) as deaths:

@@ -1,4 +1,4 @@
-"""The process that hosts the stores of a node ends without a word when its agent is gone."""
+"""The store template of a node ends without an error when its agent is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.runtime.harness import Deaths, children
 pytestmark = pytest.mark.real
 
 
-def test_a_store_that_ends_with_its_agent_is_told_to_nobody() -> None:
+@pytest.mark.slow
+def test_the_end_of_a_store_is_not_reported_after_the_end_of_the_agent() -> None:
     distributed = pytest.importorskip("torch.distributed")
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", "flowdist.runtime.stores.store_host", str(theirs.fileno())]

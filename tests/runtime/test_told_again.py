@@ -39,6 +39,7 @@ t.role("trainer", ["python", "trainer.py"], replicas=2, cpu=1, restart=Restart("
 """
 
 
+@pytest.mark.slow
 def test_a_real_run_told_again_restarts_what_it_restarted_and_answers_what_if(tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "topology.py").write_text(TOPOLOGY)

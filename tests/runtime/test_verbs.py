@@ -72,6 +72,7 @@ def status(job: Job) -> dict:  # type: ignore[type-arg]
     return told
 
 
+@pytest.mark.slow
 def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_path: Path) -> None:
     with detached(tmp_path, *THREE) as job, Job(tmp_path, "-f", "trainer", verb="logs") as follow:
         name = job.run_dir.name
@@ -139,7 +140,7 @@ def test_neither_ctrl_c_nor_the_end_of_the_terminal_reaches_a_run_in_the_backgro
         os.chdir(tmp_path)
         os.execve(sys.executable, shell, {**os.environ, MARK: tmp_path.name})
     told = b"".join(iter(lambda: _read(master), b""))
-    assert os.waitpid(pid, 0)[1] == 0 and b"it runs in the background" in told, told
+    assert os.waitpid(pid, 0)[1] == 0 and b"the run is in the background" in told, told
     os.close(master)
     with Job(tmp_path, "--watch", verb="status") as watch:
         watch.until("running: trainer 1/1 step ", 2)
@@ -167,6 +168,7 @@ def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
         assert not socket.parent.exists() and not (job.run_dir / "control.sock").is_symlink()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_on(tmp_path: Path) -> None:
     with detached(tmp_path) as job:
         with Job(tmp_path, "-f", verb="logs") as follow:
@@ -184,6 +186,7 @@ def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_o
         assert len(json.loads((job.run_dir / "environment.json").read_text())["starts"]) == 2
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise SystemExit(3)")
     with Job(tmp_path, "bad.py", "--detach") as job:
@@ -192,22 +195,24 @@ def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tm
             assert deaths.survivors() == []
         assert status(job)["state"] == "failed"
     with detached(tmp_path) as going, Job(tmp_path, "--resume", "latest", "--detach") as second:
-        assert second.finish() == 2 and "is still going on" in second.text
+        assert second.finish() == 2 and "is still running" in second.text
         assert len(json.loads((going.run_dir / "environment.json").read_text())["starts"]) == 1
         verb(going, "cancel", "--now", "--wait")
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_start_yet_gives_the_shell_back_all_the_same(tmp_path: Path) -> None:
     each = min(machine_cpus(), 8)
     count = str(machine_cpus() // each + 1)  # one more than there is room for on this host
     size = ("--nodes", count, "--replicas", count, "--set", f"trainer.cpu={each}")
     with detached(tmp_path, "--listen", f"127.0.0.1:{free_port()}", *size) as job:
-        assert "it runs in the background, and waits for " in job.text
+        assert "the run is in the background, and waits for " in job.text
         assert "cancelled" in verb(job, "cancel", "--wait")
         with Deaths(job.alive()) as deaths:
             assert deaths.survivors() == []
 
 
+@pytest.mark.slow
 def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp_path: Path) -> None:
     with stepper(tmp_path, "--metrics-port", "0", *THREE) as job:
         address = job.until("metrics at").rpartition(" ")[2]
@@ -224,6 +229,7 @@ def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp
         assert job.finish() == 0 and job.alive() == []
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_picture_stays_below_what_workers_print(tmp_path: Path) -> None:
     (tmp_path / "talker.py").write_text(
         "import os, sys\n"

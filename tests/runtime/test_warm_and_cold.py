@@ -1,4 +1,4 @@
-"""A forked worker is what `python script.py` is: each probe runs both ways, and what it leaves has to be equal."""
+"""A forked worker behaves as `python script.py` does: each probe runs both ways with equal results."""
 
 from __future__ import annotations
 
@@ -353,6 +353,7 @@ def test_a_script(spawning: Spawning, probe: str) -> None:
     assert ("SyntaxError" in cold.err) == (probe == "syntax") and "IndentationError" not in cold.err
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("probe", TORCH_PROBES)
 def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
@@ -361,9 +362,10 @@ def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
     assert cold.code == 0, cold.err
 
 
+@pytest.mark.slow
 @needs_torch
 def test_threads_and_debug_level_are_what_the_environment_says(spawning: Spawning) -> None:
-    """Both are read when torch is imported: hence one fork server for each environment."""
+    """Torch reads both when it is imported, which is why each environment has a fork server of its own."""
     variables = {"OMP_NUM_THREADS": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     server = spawning.server("torch", env=variables)
     warm = spawning.start("probe_parallel.py", env=variables, server=server)
@@ -436,7 +438,7 @@ def test_a_safe_path_has_nothing_of_the_script(spawning: Spawning) -> None:
 
 
 def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
-    """Only our own frames are more, below those of the script."""
+    """The forked one has more frames, those of flowdist, below those of the script."""
     variables = {"PYTHONFAULTHANDLER": "1"}
     write(spawning.folder, "crashes", "import ctypes\ndef deep():\n    ctypes.string_at(0)\ndeep()")
     cold = spawning.outcome(spawning.start("crashes.py", env=variables))
@@ -446,9 +448,10 @@ def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
     frames = [re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', outcome.err) for outcome in (cold, warm)]
     assert frames[0][-1] == ("crashes.py", "4", "<module>")
     assert frames[1][: len(frames[0])] == frames[0]
-    assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["as_main.py", "as_main.py", "fork_server_boot.py"]
+    assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["run_main.py", "run_main.py", "fork_server_boot.py"]
 
 
+@pytest.mark.slow
 def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:
     code = (
         "import random; print(random.random())\nimport multiprocessing as m; print(m.current_process().authkey.hex())"

@@ -1,4 +1,4 @@
-"""Real jobs whose workers are forked: imports are paid for once, and what cannot be forked says why."""
+"""Real jobs whose workers are forked: imports happen once, and a role that cannot be forked reports why."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def test_without_warm_every_worker_imports_for_itself(tmp_path: Path) -> None:
         assert (tmp_path / "imports").read_text() == "xxxx"
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_script_that_imports_torch_is_warm_without_being_asked(tmp_path: Path) -> None:
     work = DIES_ONCE.replace("import heavy, ", "import sys; had = 'torch' in sys.modules\nimport torch, ")
@@ -68,7 +69,7 @@ def test_a_script_that_imports_torch_is_warm_without_being_asked(tmp_path: Path)
         assert run.text.count("had it True parent") == 4
 
 
-def test_what_cannot_be_forked_says_so_once_and_runs(tmp_path: Path) -> None:
+def test_a_role_that_cannot_be_forked_is_reported_once_and_runs(tmp_path: Path) -> None:
     thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     with job(tmp_path, heavy=HEAVY + thread) as run:
         assert run.finish() == 0, run.text
@@ -103,6 +104,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("warm", ["None", "False"])
 def test_stores_are_forked_from_the_fork_server_where_there_is_one(tmp_path: Path, warm: str) -> None:
@@ -138,6 +140,7 @@ if os.environ["RANK"] == "0":
             assert run.alive()
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_forked_store_that_dies_is_an_incident_of_its_world(tmp_path: Path) -> None:
     with job(tmp_path, work=GROUP, preload="()") as run:

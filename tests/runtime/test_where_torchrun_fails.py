@@ -85,6 +85,7 @@ def kill_worker(job: Job, replica: str, attempt: int) -> None:
     os.kill(int((job.run_dir / replica / f"attempt_{attempt}/0/pid").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_hot_spare_stays_one_when_a_worker_dies(tmp_path: Path) -> None:
     with summing(tmp_path, 3, "1:2") as job:
         for generation in range(1, 4):
@@ -95,6 +96,7 @@ def test_a_hot_spare_stays_one_when_a_worker_dies(tmp_path: Path) -> None:
         assert Counter(start.generation for start in ordered) == {1: 2, 2: 2, 3: 2, 4: 2}
 
 
+@pytest.mark.slow
 def test_the_node_of_rank_0_and_of_the_store_is_lost(tmp_path: Path) -> None:
     with summing(tmp_path, 3, "2:3", "--fail", "node0@step=trainer,5") as job:
         job.until("generation 1 sums to 3 of 3", 3)
@@ -107,6 +109,7 @@ def test_the_node_of_rank_0_and_of_the_store_is_lost(tmp_path: Path) -> None:
         assert first[0].master_port != second[0].master_port  # nothing of a dead generation can be read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["aaa", "zzz"])
 def test_a_node_of_any_name_joins_a_running_job(tmp_path: Path, name: str) -> None:
     with summing(tmp_path, 2, "2:3", "--fail", f"{name}@step=trainer,3:add") as job:
@@ -117,6 +120,7 @@ def test_a_node_of_any_name_joins_a_running_job(tmp_path: Path, name: str) -> No
         assert newest["trainer/2"] == (name, 2)  # whoever was there keeps its rank
 
 
+@pytest.mark.slow
 def test_a_worker_that_ignores_sigterm_delays_a_restart_by_its_stop_grace_only(tmp_path: Path) -> None:
     with summing(tmp_path, 2, "2", env={"STUBBORN": "trainer/0"}) as job:
         job.until("generation 1 sums to 2 of 2", 2)
@@ -128,6 +132,7 @@ def test_a_worker_that_ignores_sigterm_delays_a_restart_by_its_stop_grace_only(t
         assert 2 <= (again - died) / 1e9 < 15  # SIGKILL after 2 s; torchrun waits 30 s, whatever it is told
 
 
+@pytest.mark.slow
 def test_the_failure_of_a_worker_beside_a_finished_one_restarts_both_at_once(tmp_path: Path) -> None:
     with summing(tmp_path, 2, "2", env={"EARLY": "trainer/0"}) as job:
         job.until("trainer/0: finished")
@@ -136,6 +141,7 @@ def test_the_failure_of_a_worker_beside_a_finished_one_restarts_both_at_once(tmp
         assert Counter(str(start.replica) for start in starts(finish(job))) == {"trainer/0": 2, "trainer/1": 2}
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_its_agent(tmp_path: Path) -> None:
     with summing(tmp_path, 2, "1:2") as job:
         job.until("generation 1 sums to 2 of 2", 2)

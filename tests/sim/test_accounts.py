@@ -1,4 +1,4 @@
-"""Where the time went: it adds up whatever happens, and the record of a simulation tells what the simulator knows."""
+"""Accounts of a simulation: they add up whatever happens, and a replay of the record gives the same."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.journal import Header
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, topologies
 from tests.control.harness import graph, restart, role
-from tests.control.sheets import sheet_of
+from tests.record.sheets import sheet_of
 from tests.report.records import TOPOLOGIES
 
 CLOSE = {"start-up": 5 * MS, "back-off": 0, "waiting": 0, "done": 1 * MS, "re-formation": 1 * MS}
@@ -24,7 +24,7 @@ def load(name: str, **params: str) -> RoleGraph:
 
 
 def simulate(topology: RoleGraph, *faults: str, until: int | None = None) -> SimResult:
-    """Every step of a task is reported, as real workers do."""
+    """Run with a report of every step of a task, as real workers make it."""
     simulation = Simulation(topology, Plan(tuple(parse_fault(text) for text in faults)))
     for spec in topology.roles:
         for step in range(1, spec.workload.steps + 1) if spec.kind == "task" else ():
@@ -52,7 +52,7 @@ def assert_adds_up(result: SimResult) -> None:
     ],
 )
 def test_the_record_of_a_simulation_tells_where_its_time_went(name: str, faults: tuple[str, ...]) -> None:
-    """But for what nobody tells: saving counts as work, reading a checkpoint as start-up; and messages take time."""
+    """Except what no event tells: saving counts as work, restoring as start-up; and messages take time."""
     result = simulate(load(name), *faults)
     header, *lines = result.lines
     assert isinstance(header, Header)
@@ -83,7 +83,7 @@ def test_whatever_befalls_a_job_each_nanosecond_is_in_one_bucket(data: st.DataOb
 
 
 def test_who_lost_a_checkpoint_of_another_size_has_not_lost_more_than_was_done() -> None:
-    """One trainer works for four minutes, then there are four; all checkpoints are torn, and it begins anew."""
+    """One trainer works for four minutes, then four do; all checkpoints are torn, and the work begins anew."""
     away = [f"node{number}@2s/200s" for number in (1, 2, 3)]
     torn = [f"trainer@{at}s:torn-checkpoint" for at in (279, 280, 283, 288, 287)]
     result = simulate(load("gang.py", replicas="1:4"), *away, *torn, "trainer/1@301s:exit=1", until=350 * SECOND)
@@ -92,7 +92,7 @@ def test_who_lost_a_checkpoint_of_another_size_has_not_lost_more_than_was_done()
     assert result.spent["trainer"]["productive"] == 0
 
 
-def test_a_world_of_one_that_goes_on_elsewhere_while_its_node_is_paused_loses_no_time_from_the_books() -> None:
+def test_no_time_is_lost_from_the_books_when_a_world_of_one_leaves_a_paused_node() -> None:
     loose = graph(
         role("t", min_replicas=1, max_replicas=3, gang=False, restart=restart("replica", 9)), nodes=4, cpu=1.0
     )

@@ -1,4 +1,4 @@
-"""What the nemesis aims at: checkpoints that are written, and those that are read."""
+"""Targets of the nemesis: checkpoints that are being written or read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flowdist.control.job.state import JobState
 from flowdist.faults import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
 from flowdist.sim.checks.properties import properties_of
-from flowdist.sim.engine.simulation import Simulation
 from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.simulation import Simulation
 from flowdist.testing import always, graph_of
 from flowdist.testing.campaign import campaign, horizon
 
@@ -31,7 +31,7 @@ def hour(*, restore_time: str = "10s", hang_after: str | None = None) -> RoleGra
 
 
 def share(graph: RoleGraph, phase: str, aim: Callable[[int], tuple[Fault | None, int | None]]) -> float:
-    """Of 40 seeds, how often a fault at that time hits that phase. `aim`: the fault before it, and the time."""
+    """Return in how many of 40 seeds a fault hits that phase. `aim` returns the fault before it, and its time."""
     hits = 0
     for seed in SEEDS:
         before, at = aim(seed)
@@ -42,7 +42,7 @@ def share(graph: RoleGraph, phase: str, aim: Callable[[int], tuple[Fault | None,
     return hits / len(SEEDS)
 
 
-def test_the_first_generation_is_hit_while_it_saves_whatever_the_seed_makes_of_its_start() -> None:
+def test_the_first_generation_is_hit_while_it_saves_with_every_seed() -> None:
     graph = hour()
     assert share(graph, "saving", lambda seed: (None, Aim(graph).saving(seed, 0, None))) == 1
 
@@ -78,7 +78,7 @@ def test_what_restarts_nothing_or_before_anything_was_saved_makes_nobody_read(fa
     assert Aim(hour()).restoring(1, 0, before) is None
 
 
-def test_a_fault_of_another_role_makes_nobody_read_and_without_checkpoints_there_is_nothing_to_aim_at() -> None:
+def test_a_fault_of_another_role_makes_nobody_read_and_aiming_needs_checkpoints() -> None:
     t = Topology("two", nodes=[Node(cpu=9)])
     t.role("a", "true", replicas=2, workload=Workload(**LOAD, restore_time="5s"))
     t.role("b", "true", replicas=2, workload=Workload(steps=20))
@@ -106,7 +106,7 @@ def test_plans_are_lists_of_times_as_ever() -> None:
 
 
 def test_what_is_found_by_aiming_is_made_as_small_as_ever() -> None:
-    """Whoever may not lose a replica while it restores."""
+    """Demand that no replica is lost while its world restores."""
 
     @always
     def nobody_fails_while_checkpoints_are_read(job: JobState) -> bool:

@@ -1,4 +1,4 @@
-"""What user code answers, in virtual time: wrong answers are its own exceptions, right ones are compared as a whole."""
+"""Return values of user code: wrong ones are exceptions of that code, right ones are compared as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the peers of a worker that dies, hangs or is cut off, and what control makes of it."""
+"""Peers of a worker that dies, hangs or is cut off, and the decisions that follow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowdist import Node, On, Restart, Topology, Workload
 from flowdist.control.protocol.events import NodeGone, ReplicaElastic, ReplicaExited, ReplicaStopped
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph
 from flowdist.record.journal import Record
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.sim.workers.collectives import NOTICES_NS, with_collective
 from flowdist.testing import graph_of, simulate
 
@@ -35,13 +35,13 @@ def gang(
 
 
 def after_ns(result: SimResult, *kinds: type) -> list[tuple[Any, int]]:
-    """Events of these kinds, and how long after the fault they came."""
+    """Return the events of these kinds, with their time after the fault."""
     lines = [line for line in result.lines if isinstance(line, Record) and isinstance(line.event, kinds)]
     return [(line.event, line.t_ns - AT) for line in lines if line.t_ns >= AT]
 
 
 def failures(result: SimResult) -> list[tuple[str, str, int]]:
-    """Who failed, with what, and when after the fault."""
+    """Return the failures: the replica, the kind, and the time after the fault."""
     exits = after_ns(result, ReplicaExited)
     return [(str(e.replica), e.signal or f"exit {e.exit_code}", at) for e, at in exits if e.kind is not None]
 
@@ -57,7 +57,7 @@ def test_peers_of_a_dead_worker_exit_with_an_error_a_moment_later() -> None:
     assert result.job.outcome == "succeeded" and len(result.job.roles["trainer"].charges) == 1
 
 
-def test_each_seed_draws_whether_the_death_of_the_node_or_the_failure_of_a_peer_is_known_first() -> None:
+def test_each_seed_draws_which_is_known_first_the_lost_node_or_the_failed_peer() -> None:
     first = {type(after_ns(simulate(gang("fail"), "node1@100s/1m", seed=seed), NodeGone, ReplicaExited)[0][0])
              for seed in range(1, 13)}  # fmt: skip
     assert first == {NodeGone, ReplicaExited}
@@ -73,7 +73,7 @@ def test_peers_that_hang_do_not_hear_sigterm_and_are_killed() -> None:
 
 
 @pytest.mark.parametrize(("collective", "minutes", "how"), [("fail", 30, "exit 1"), ("hang", 10, "ABRT")])
-def test_a_worker_that_hangs_makes_its_peers_hang_until_their_process_group_gives_up(
+def test_a_hanging_worker_makes_its_peers_hang_until_their_process_group_gives_up(
     collective: str, minutes: int, how: str
 ) -> None:
     result = simulate(gang(collective), "trainer/1@100s:hang")
@@ -147,7 +147,7 @@ def test_workers_that_start_up_or_wait_for_a_service_are_in_no_collective() -> N
     assert [who for who, how, _ in failures(waiting) if how == "exit 1"] == []
 
 
-def test_workers_that_stay_in_place_hold_the_error_back_and_leave_when_they_are_told() -> None:
+def test_suspended_workers_hold_their_error_back_and_leave_when_ordered() -> None:
     for collective in ("fail", "hang"):
         result = simulate(gang(collective, rejoin_time="50ms"), "node1@100s/1m")
         stopped = [(e, at) for e, at in after_ns(result, ReplicaStopped) if at < 10 * SECOND]
@@ -158,8 +158,8 @@ def test_workers_that_stay_in_place_hold_the_error_back_and_leave_when_they_are_
     assert again == ["trainer/0", "trainer/2", "trainer/3"], "those who have left wait for as long as it takes"
 
 
-def test_an_error_that_is_held_back_is_raised_when_nobody_says_anything_for_half_a_minute() -> None:
-    """A worker dies on a node that is cut off: nobody hears of it before the lease is over."""
+def test_an_error_that_is_held_back_is_raised_after_half_a_minute_of_silence() -> None:
+    """A worker dies on a node that is cut off, so its death is unknown until the lease is over."""
     faults = ("node1@99s:lost", "trainer/1@100s")
     for lease, fail in (("10s", []), ("1m", ["trainer/0", "trainer/2", "trainer/3"])):
         result = simulate(gang("fail", rejoin_time="50ms", lease=lease), *faults)
@@ -208,7 +208,7 @@ def test_r8_a_peer_whose_failure_arrives_after_the_proof_costs_nothing_either() 
     assert result.job.outcome == "succeeded"
 
 
-def test_r16_a_peer_that_fails_over_a_stop_of_which_it_has_not_heard_yet_has_been_stopped() -> None:
+def test_r16_a_peer_that_fails_before_its_order_to_stop_arrives_has_been_stopped() -> None:
     result = simulate(without_policy(), "node0@100s:delay=300ms/10s", "trainer@101s:scale=2")
     assert [(who, how) for who, how, _ in failures(result)] == [("trainer/0", "exit 1")], "before the order arrives"
     assert result.job.outcome == "succeeded"

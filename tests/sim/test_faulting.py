@@ -1,4 +1,4 @@
-"""What each kind of fault does to virtual processes, disks and links, and what control makes of it."""
+"""Each kind of fault: its effect on processes, disks and links, and the decisions that follow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.cli.simulate.simulated import simulated_summary
+from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
@@ -21,7 +21,7 @@ from flowdist.report.record.summary import summary_text
 from flowdist.report.record.timeline import timeline_of
 from flowdist.report.record.trace import trace_lines
 from flowdist.sim.engine.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
-from flowdist.sim.engine.simulation import SimResult, Simulation, Violation, with_nodes
+from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from flowdist.testing import simulate
 from tests.control.harness import graph as graph_of
 from tests.control.harness import r, role
@@ -106,7 +106,7 @@ def test_a_gang_of_several_workers_a_replica_that_gets_on_is_not_held_to_hang() 
 
 @pytest.mark.parametrize("kind", ["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"])
 def test_where_no_checkpoint_is_none_is_damaged(kind: str) -> None:
-    """As in `run`: what hits nothing has not fired."""
+    """As in a real run, a fault that hits nothing has not fired."""
     result = run("gang.py", f"trainer@30s:{kind}", f"all@40s:{kind}")
     assert [fault.spec for fault in result.unfired] == [f"trainer@30s:{kind}", f"all@40s:{kind}"]
     assert not run("gang.py", f"trainer@2m30s:{kind}", f"all@3m30s:{kind}").unfired
@@ -173,7 +173,7 @@ def test_nodes_that_are_cut_off_again_before_they_are_joined_stay_apart() -> Non
 
 
 def test_a_node_that_is_back_at_once_is_not_taken_for_the_one_that_died() -> None:
-    """The proof of a death may not come after the news of the next agent."""
+    """The proof of a death has to arrive before the join of the next agent."""
     t = Topology("loose", nodes=2)
     t.role("worker", "true", gang=False, restart=Restart("replica", max_restarts=3), workload=Workload(steps=300))
     for fault in ("node0@1m/0s", "node0@1m/5ms", "node0@1m:preempt=0s/0s"):
@@ -193,7 +193,7 @@ def test_a_label_stands_for_all_nodes_that_have_it() -> None:
     assert lasted(result) > 0
 
 
-def test_who_needs_a_service_waits_while_it_is_away_and_not_for_one_that_is_gone_for_good() -> None:
+def test_dependents_wait_for_a_service_that_is_away_and_not_for_one_that_has_ended() -> None:
     away = run("ps.py", "ps/0@4m", on_restart="reconnect")
     assert NOMINAL < lasted(away) < NOMINAL + 8  # the server's start-up
     service = role("a", kind="service", min_replicas=1, max_replicas=3)
@@ -291,7 +291,7 @@ def test_a_second_fault_hits_the_generation_that_is_starting() -> None:
 
 
 def test_orders_are_faults_like_others() -> None:
-    """At an event, too: scaled when the second checkpoint is there, a node more, another drained."""
+    """Orders at an event: a role is scaled after the second checkpoint, a node is added, another drained."""
     result = run(
         "gang.py",
         "trainer@checkpoint=trainer,2:scale=3",
@@ -349,7 +349,7 @@ def test_a_gpu_that_fails_takes_all_who_share_it_along() -> None:
 
 
 def test_r14_a_member_that_hears_late_of_the_agreed_step_leaves_there_too() -> None:
-    """Its orders take 400 ms: the others have saved and gone by the time it is told where to stop."""
+    """Its orders take 400 ms: the other members have saved and left before it knows where to stop."""
     faults = ("node1@4m2.228s:delay=400ms/30s", "node0@4m4.082s:preempt=30s/31s")
     result = simulate(TOPOLOGIES / "core.py", *faults, seed=73)
     assert result.job.outcome == "succeeded", result.job.ending_reason
@@ -358,7 +358,7 @@ def test_r14_a_member_that_hears_late_of_the_agreed_step_leaves_there_too() -> N
 
 
 def test_a_node_that_has_run_a_member_before_holds_nobody_up_when_it_is_paused() -> None:
-    """It came back after its members had found other places."""
+    """The node came back after its replicas had been placed elsewhere."""
     t = Topology("roomy", nodes=4 * [Node(cpu=4)])
     t.role("trainer", "true", replicas=4, cpu=2, workload=Workload(steps=300))
     away = "node3@60s:partition=controller/55s"

@@ -24,6 +24,7 @@ from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from flowdist.sim.macro.trace import MacroTrace
+from tests.choosing import slow
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -147,9 +148,8 @@ def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, Any]) 
     ("params", "cause"),
     [
         ({"replicas": "2:4"}, "joined"),  # it shrinks and grows
-        ({"replicas": "1:8", "nodes": 8}, "joined"),
         ({"replicas": 4}, "waiting"),  # each failure is below its minimum
-        ({"replicas": "6:8", "nodes": 8}, "waiting"),
+        *slow([({"replicas": "1:8", "nodes": 8}, "joined"), ({"replicas": "6:8", "nodes": 8}, "waiting")]),
         ({"replicas": "3:4", "pending_timeout": "40s"}, "failed"),  # it waits in vain
     ],
 )
@@ -175,6 +175,7 @@ def test_they_agree_on_back_off_and_on_the_end_of_a_budget_without_spares() -> N
     assert sum(one.macro.spent["back-off"] for one in found) > MINUTE
 
 
+@pytest.mark.slow
 def test_they_agree_where_replicas_fall_over_all_the_time() -> None:
     """Nodes that are avoided and cordoned, back-offs in which other nodes die, and budgets that run out."""
     found: list[Comparison] = []
@@ -267,7 +268,7 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan, int]:
     return graph, parse_plan(faults, rates=rates), until
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", [*range(40), *slow(range(40, 120))])
 def test_nor_does_it_in_odd_jobs(seed: int) -> None:
     graph, plan, until = odd_job(seed)
     short, long = (run(graph, plan, until, seed=seed % 3, step_by_step=steps) for steps in (False, True))
@@ -330,7 +331,7 @@ class Stepping(Macro):
         ({"spares": 0, "least": 200}, "trainer-exit=0.02/replica-day:3", "exit"),
     ],
 )
-def test_the_short_cut_is_taken_with_spares_without_below_the_minimum_and_for_replicas(
+def test_the_short_cut_is_taken_with_and_without_spares_and_below_the_minimum(
     params: dict[str, int], rate: str, cause: str
 ) -> None:
     graph, plan = with_role(big(nodes=200, days=99, **params), pending_timeout_ns=DAY), parse_plan(rates=[rate])

@@ -1,4 +1,4 @@
-"""User code in virtual time: when it is called, what a crash leaves of its files, what its exceptions do."""
+"""User code in virtual time: the times of its calls, its files after a crash, and its exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import UnsavedLine
 from flowdist.sim.checks.points import STALE
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.testing import assert_recovers, assert_same_result, check_determinism, explore, graph_of
 from flowdist.testing.campaign import campaign
@@ -67,7 +67,7 @@ def test_every_step_is_asked_for_once_and_in_order() -> None:
     assert result.played.ends == {"trainer": {"total": sum(range(160))}}
 
 
-def test_after_a_failure_it_goes_on_from_its_checkpoint_and_takes_back_what_came_after_it() -> None:
+def test_after_a_failure_it_goes_on_from_its_checkpoint_and_later_steps_are_lost() -> None:
     result = run(job(models.Counting), "trainer/1@step=trainer,25")
     assert [(resumed.generation, resumed.step) for resumed in result.played.resumed["trainer"]] == [(1, 0), (2, 20)]
     assert result.played.calls == 45
@@ -98,7 +98,7 @@ PLANS = [
     ],
     ids=["counting", "commits in a step", "raising", "served", "loose", "provoking"],
 )
-def test_steps_that_are_played_at_once_decide_the_same_as_steps_that_are_played_one_by_one(
+def test_steps_that_are_played_at_once_decide_the_same_as_steps_one_by_one(
     graph: RoleGraph, faults: tuple[str, ...]
 ) -> None:
     for seed in (0, 3):
@@ -128,7 +128,7 @@ def test_what_was_being_written_when_its_writer_died_is_torn() -> None:
 
 
 def test_a_commit_of_a_generation_that_is_over_is_refused() -> None:
-    """The node of rank 0 stands still while it publishes, until a new generation has saved, too."""
+    """The node of rank 0 is paused while it publishes, until a new generation has saved as well."""
     graph = job(models.Counting, steps=60)
     offers = []
     for hundredths in range(1200, 1250, 5):
@@ -146,7 +146,7 @@ def test_a_commit_of_a_generation_that_is_over_is_refused() -> None:
 
 
 def test_a_commit_that_is_overtaken_by_the_end_of_its_generation_is_refused() -> None:
-    """Rank 0 is killed as soon as it has offered; the restart is there before the offer is."""
+    """Rank 0 is killed as soon as it has offered; it restarts before the offer arrives."""
     graph = job(models.Counting, steps=60)
     seen = set()
     for seed in range(12):
@@ -179,7 +179,7 @@ def test_a_stop_at_a_step_saves_at_that_step() -> None:
 
 
 def test_what_is_being_saved_when_the_ranks_have_to_stop_is_saved_first() -> None:
-    """Else the end of its writer would tear the file that the stop has written."""
+    """Otherwise the end of its writer would tear the file that was written at the stop."""
     graph = job(models.Writing, steps=60, checkpoint_time="6s")
     faults = ("node1@11.3s:preempt=20s", "trainer/1@12.2s:pause/2.6s")  # they stop at step 10; one writes for longer
     simulation = Simulation(graph, Plan(tuple(map(parse_fault, faults))))
@@ -196,7 +196,7 @@ def test_who_gets_slower_on_the_way_stops_at_the_step_that_was_named_all_the_sam
 
 @pytest.mark.parametrize("kind", ["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"])
 def test_what_becomes_of_a_file_that_was_whole_is_seen_by_who_reads_it(kind: str) -> None:
-    """Who does not look has to start again and again, until the budget is used up."""
+    """A model that does not look fails at each start, until the budget is used up."""
     result = run(job(models.Counting), f"trainer@20s:{kind}", "trainer/1@21s")
     if kind == "corrupt-checkpoint":
         assert result.played.ends != run(job(models.Counting)).played.ends
@@ -225,7 +225,7 @@ def test_a_full_disk_is_an_error_of_the_write() -> None:
     assert result.job.outcome == "succeeded"
 
 
-def test_user_code_that_goes_on_with_a_full_disk_has_a_line_for_what_it_could_not_save() -> None:
+def test_user_code_that_goes_on_with_a_full_disk_records_what_it_could_not_save() -> None:
     for model, offered in ((models.Counting, 1), (models.Enduring, 2)):
         result = run(job(model, steps=30), "trainer@1s:disk-full/20s")
         lines = [line for line in result.lines if isinstance(line, UnsavedLine)]
@@ -301,7 +301,7 @@ def test_an_exception_may_be_a_failure_by_itself() -> None:
 
 
 def brought(tmp_path: Path, source: str) -> RoleGraph:
-    """A topology that is in a folder with that `model.py`."""
+    """Write a topology into a folder with this `model.py`."""
     (tmp_path / "model.py").write_text(source)
     graph = job(None)
     role = msgspec.structs.replace(graph.roles[0], simulate="model:Worker")
@@ -367,7 +367,7 @@ def test_a_server_that_was_replaced_while_its_node_stood_still_keeps_nobody_wait
 
 
 def test_a_step_that_was_cut_short_has_pushed_if_it_was_more_than_half_done() -> None:
-    """Who pushes with its step can be told from who has pushed twice: here the server has forgotten none."""
+    """Pushes carry their step, so a repeated one is recognized; the server here has lost none."""
 
     def pushes(at: str) -> int:
         simulation = Simulation(served(models.Telling), Plan((parse_fault(f"trainer/0@{at}"),)))

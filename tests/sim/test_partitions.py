@@ -1,4 +1,4 @@
-"""Nodes whose workers do not hear each other: who waits, and for how long."""
+"""Partitions between nodes: which worlds wait, and for how long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.graph import SECOND
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.testing import simulate
 
 
@@ -50,7 +50,7 @@ def test_who_does_not_depend_on_the_service_goes_on_without_it() -> None:
 
 
 def test_a_service_that_comes_back_on_another_node_is_heard_again() -> None:
-    """And one that comes back on the other side of a partition is not."""
+    """A service that comes back on the other side of a partition does not help."""
     moves = simulate(job(), "node0@40s:partition=node1/1m", "node0@50s")
     assert moves.now < simulate(job(), "node0@40s:partition=node1/1m").now - 30 * SECOND
     away = simulate(job(), "node3@40s:partition=node1/1m", "node0@50s")

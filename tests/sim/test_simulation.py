@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -18,10 +19,13 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import FaultLine, Record, encode_line
+from flowdist.sim.engine.attempts import RunningAttempts
+from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import LATENCY_NS, Link
 from flowdist.sim.engine.queue import Queue
-from flowdist.sim.engine.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
+from tests.choosing import slow
 from tests.control.harness import Gate, graph, r, role
 
 CHECKS: tuple[Checks, ...] = ("all", "paced")
@@ -39,7 +43,7 @@ def run(graph: RoleGraph, *faults: str, seed: int = 0, play: bool = False, until
 
 
 def decisions(result: SimResult) -> list[bytes]:
-    """What happened and what was decided, at each moment. News of one moment may be told in any order."""
+    """Return the events and effects of each moment; those of one moment may come in any order."""
     lines = [msgspec.structs.replace(line, n=0) for line in result.lines if isinstance(line, Record)]
     return [encode_line(line) for line in sorted(lines, key=lambda line: (line.t_ns, encode_line(line)))]
 
@@ -47,14 +51,16 @@ def decisions(result: SimResult) -> list[bytes]:
 CROWD = ["node3@90s/2m", "node4@90s/2m", "trainer/1@90s", "ps/0@90s", "node7@5m:lost/1m", "node8@5m:lost", "trainer@8m"]
 
 
-def crowd(seed: int) -> SimResult:
-    """64 nodes, everything at the same moments."""
-    return run(load("ps.py", nodes=64, trainers="32:96", evaluators=20), *CROWD, seed=seed, until=12 * 60 * SECOND)
+@cache
+def crowd(seed: int) -> str:
+    """Return the digest of what 64 nodes go through, everything at the same moments."""
+    graph = load("ps.py", nodes=64, trainers="32:96", evaluators=20)
+    return run(graph, *CROWD, seed=seed, until=12 * 60 * SECOND).digest
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *slow([1, 2])])
 def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(seed: int) -> None:
-    code = f"from tests.sim.test_simulation import crowd; print(crowd({seed}).digest)"
+    code = f"from tests.sim.test_simulation import crowd; print(crowd({seed}))"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -64,13 +70,13 @@ def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(seed: int) -> No
             text=True,
             check=True,
         ).stdout
-        for hash_seed in ("0", "1", "4242", "random")
+        for hash_seed in (("0", "1", "4242", "random") if seed else ("0", "1"))
     }
     assert len(digests) == 1
 
 
 def test_another_seed_gives_another_course() -> None:
-    assert crowd(0).digest != crowd(1).digest != crowd(2).digest
+    assert crowd(0) != crowd(1)
 
 
 FAULTS = ["node0@70s", "node1@70s/30s", "node2@71s:lost/2s", "node3@2m:lost/20s", "node1@3m:leave", "trainer/0@95s",
@@ -108,10 +114,10 @@ def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
 
 
 def test_two_attempts_at_once_are_seen() -> None:
-    simulation = Simulation(load("gang.py"))
-    simulation.attempt_began(r("trainer/0"), 1)
+    running = RunningAttempts(Queue())
+    running.began(r("trainer/0"), 1)
     with pytest.raises(Violation, match="split brain: trainer/0 runs as attempt 2 while attempt 1 does"):
-        simulation.attempt_began(r("trainer/0"), 2)
+        running.began(r("trainer/0"), 2)
 
 
 def test_a_lost_node_is_fenced_before_its_replicas_run_elsewhere() -> None:
@@ -167,7 +173,7 @@ def test_milestones_fire_once_at_their_moment() -> None:
 
 
 def order_of(schedule: int) -> list[int]:
-    """Of a hundred things at one time, planned from 0 to 99, and one before."""
+    """Return the order of a hundred actions of one time, planned from 0 to 99, after one before them."""
     queue, seen = Queue(schedule), []
     for i in range(100):
         queue.at(5, seen.append, i)
@@ -180,7 +186,7 @@ def test_of_two_things_at_once_the_first_planned_happens_first() -> None:
     assert order_of(0) == [-1, *range(100)]
 
 
-def test_a_schedule_seed_is_another_order_of_what_happens_at_once_and_always_the_same_one() -> None:
+def test_a_schedule_seed_orders_what_happens_at_once_always_in_the_same_way() -> None:
     orders = [order_of(schedule) for schedule in range(1, 6)]
     assert [sorted(order) for order in orders] == [[-1, *range(100)]] * 5
     assert all(order[0] == -1 for order in orders)  # time goes first
@@ -209,7 +215,7 @@ def test_in_whatever_order_things_happen_at_once_the_job_recovers(name: str) -> 
 
 
 def test_an_hour_on_eight_nodes_takes_few_events() -> None:
-    """What makes it fast is asserted here; how fast it is, is benchmarks/simulate_hour.py."""
+    """The number of calls is asserted here; benchmarks/simulate_hour.py has the times."""
     topology = load("ps.py", nodes=8, trainers="2:8")
     result = run(topology, "node1@9m/2m", "trainer/0@20m", "node2@30m:lost/1m", "ps/0@40m", until=HOUR)
     assert result.handled < 3000
@@ -242,7 +248,7 @@ def test_no_torch_and_no_networkx_for_simulate() -> None:
 
 
 def large(nodes: int, *faults: str, checks: Checks = "paced", spoil_at: str = "") -> SimResult:
-    """An elastic gang of as many trainers, which nothing but the checks makes slow; its record can be spoilt."""
+    """Run an elastic gang of as many trainers as nodes; its state can be corrupted at a time."""
     params = {"replicas": f"{nodes // 2}:{nodes}", "nodes": nodes}
     simulation = Simulation(load("gang.py", **params), Plan(tuple(map(parse_fault, faults))), checks=checks)
     if spoil_at:
@@ -263,7 +269,7 @@ def test_what_is_wrong_in_a_large_job_is_found_soon_and_said_to_be_older() -> No
 
 
 def test_the_work_of_a_simulation_grows_with_its_nodes_and_not_with_their_square() -> None:
-    few, many = (_calls(nodes) for nodes in (200, 800))
+    few, many = (_calls(nodes) for nodes in (100, 400))
     assert many < 5 * few, f"{many} calls for four times as many nodes, not {few}"
 
 
@@ -282,20 +288,24 @@ def test_whoever_waits_is_told_how_far_it_is() -> None:
 
 
 def test_the_simulator_knows_of_each_node_whether_it_is_heard_as_the_links_do() -> None:
-    """It is written down where it changes: whoever is missed plays each heartbeat."""
+    """`SimNode.is_heard` is a copy, updated where the state changes; a node that is not heard plays each heartbeat."""
     unlike = 0
 
-    class Watched(Simulation):
+    class Watched(SimController):
         def plan(self) -> None:
             super().plan()
             nonlocal unlike
-            for name, node in getattr(self, "nodes", {}).items():
-                unlike += node.is_heard != self.sessions.is_heard(name) and not self.is_down
+            for name, node in self._nodes.items():
+                unlike += node.is_heard != self.sessions.is_heard(name) and not self._ctx.is_down
                 seen.add(node.is_heard)
+
+    class WatchedSimulation(Simulation):
+        def _new_controller(self, checks: Checks) -> SimController:
+            return Watched(self.ctx, self.nodes, self, checks)
 
     seen: set[bool] = set()
     graph = load("ps.py", nodes=8, trainers="2:8", max_restarts=9)
     nemesis = Nemesis(graph, HOUR // 6)
     for seed in range(1, 40):
-        Watched(graph, nemesis.plan(seed), seed=seed, schedule=seed, fast_forward=True).run(HOUR)
+        WatchedSimulation(graph, nemesis.plan(seed), seed=seed, schedule=seed, fast_forward=True).run(HOUR)
     assert not unlike and seen == {True, False}

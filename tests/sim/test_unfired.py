@@ -1,4 +1,4 @@
-"""A fault that hit nothing is told with the reason."""
+"""A fault that hits nothing is reported, with the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job() -> Topology:
         ("trainer/0@2s:torn-checkpoint", "there was no checkpoint of trainer/0 then"),
         ("ps@50s:lost-checkpoint", "there was no checkpoint of ps then"),
         ("node1@50s:xid=79", "node1 had no GPU 0 then"),
-        ("ps@50s:slow=2x", "ps is a service: what a slow one costs those who call it is not simulated"),
+        ("ps@50s:slow=2x", "ps is a service: what a slow service costs its callers is not simulated"),
         ("ps@50s:disk-full", f"ps is a service: {NOT_SAVED}"),
         ("ps@50s:slow-checkpoint=3x", f"ps is a service: {NOT_SAVED}"),
         ("trainer/1@5ms", "trainer/1 did not run then"),

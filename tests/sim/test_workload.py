@@ -1,4 +1,4 @@
-"""What a workload says of a worker is what the simulator plays: warm-up, spread, asynchronous checkpoints."""
+"""Workloads as the simulator plays them: warm-up, spread, asynchronous checkpoints, slow disks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Record, UnsavedLine
 from flowdist.sim.checks.liveness import bound_ns, end_ns, healed_ns
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import campaign, horizon
 from flowdist.testing.kit import graph_of
-from tests.sim.test_stretch import differences
+from tests.sim.test_fast_forward import differences
 
 
 def gang(replicas: str = "4", **load: Any) -> RoleGraph:
@@ -36,12 +36,12 @@ def run(graph: RoleGraph, *faults: str, seed: int = 0) -> SimResult:
 
 
 def spent(result: SimResult, bucket: str) -> float:
-    """In seconds, by each of the trainers."""
+    """Return the time of a bucket in seconds for each trainer."""
     return result.spent["trainer"][bucket] / SECOND / len(result.job.replicas)  # type: ignore[index]
 
 
 def saved_at(result: SimResult) -> list[tuple[float, int]]:
-    """When checkpoints were accepted, in s, and of which step they are."""
+    """Return when checkpoints were accepted, in seconds, with their steps."""
     lines = [line for line in result.lines if isinstance(line, Record)]
     offers = [line for line in lines if type(line.event).__name__ == "CheckpointOffered"]
     return [(round(line.t_ns / SECOND, 2), line.event.step) for line in offers]  # type: ignore[union-attr]
@@ -60,7 +60,7 @@ def test_a_checkpoint_blocks_for_all_of_its_time_unless_it_is_asynchronous() -> 
     )
 
 
-def test_an_asynchronous_checkpoint_is_of_the_step_at_which_it_began_and_whole_only_at_its_end() -> None:
+def test_an_asynchronous_checkpoint_is_of_its_first_step_and_counts_at_its_end() -> None:
     blocking = saved_at(run(gang()))[0]
     assert saved_at(run(gang(checkpoint_blocks="2s")))[0] == blocking, "both are whole 70 s after the first step"
     graph, begins = gang(checkpoint_blocks="2s"), blocking[0] - 70
@@ -69,7 +69,7 @@ def test_an_asynchronous_checkpoint_is_of_the_step_at_which_it_began_and_whole_o
     assert late.models["trainer"].lost_steps == 9, "69 steps were done, and 60 are saved"
 
 
-def test_an_asynchronous_checkpoint_that_would_be_whole_after_the_last_step_is_not_waited_for() -> None:
+def test_an_asynchronous_checkpoint_that_ends_after_the_last_step_is_not_waited_for() -> None:
     result = run(gang(steps=125, checkpoint_blocks="0s"))
     assert [step for _, step in saved_at(result)] == [60]
     assert spent(result, "productive") == 125 and spent(result, "checkpoint") == 0
@@ -112,7 +112,7 @@ def test_what_holds_up_a_world_that_warms_up_holds_up_its_first_step() -> None:
     assert spent(paused, "stalled") == 3
 
 
-def test_a_world_goes_at_the_pace_of_its_slowest_member_and_each_attempt_draws_its_own() -> None:
+def test_a_world_is_as_fast_as_its_slowest_member_and_each_attempt_draws_its_pace() -> None:
     graph = gang(step_spread=0.5, steps=100, checkpoint_every="1h")
     assert run(graph).now == run(gang(steps=100, checkpoint_every="1h")).now, "seed 0 is nominal"
     stalls = [spent(run(graph, seed=seed), "stalled") for seed in range(1, 61)]
@@ -125,7 +125,7 @@ def test_a_world_goes_at_the_pace_of_its_slowest_member_and_each_attempt_draws_i
 
 
 def _paces(graph: RoleGraph, fault: str, *, until: int) -> dict[ReplicaId, Fraction]:
-    """What its members have drawn who step at that time, in s."""
+    """Return the paces that the members have drawn which step at a time, in seconds."""
     sim = Simulation(graph, Plan((parse_fault(fault),)), seed=3)
     sim.run(until * SECOND)
     return dict(sim.work.models["trainer"].own)
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_saves_nothing_at_an_agreed_step_either() -> None:
     assert (line.world, line.step, line.reason) == ("trainer", 90, "the disk of trainer is full")
 
 
-def test_a_slow_disk_makes_what_is_saved_at_an_agreed_step_as_much_longer_as_any_checkpoint() -> None:
+def test_a_slow_disk_slows_a_checkpoint_at_an_agreed_step_like_any_other() -> None:
     graph, slow = gang(replicas="3:4", steps=300), "trainer@100s:slow-checkpoint=3x/30s"
     quick, late = run(graph, "node3@105s:drain"), run(graph, slow, "node3@105s:drain")
     assert (quick.models["trainer"].lost_steps, late.models["trainer"].lost_steps) == (0, 0)
@@ -212,18 +212,18 @@ def test_while_a_slow_disk_makes_them_wait_they_are_saving() -> None:
         phases = []
         for at in (64, 66, 100, 150, 154, 170):  # it begins to save 65 s after the start
             sim.run(at * SECOND)
-            phases.append(sim.phase())
+            phases.append(sim.work.phase())
         assert phases == ["steady", *4 * ["saving"], "steady"], load
 
 
-def test_a_checkpoint_on_a_slow_disk_that_the_end_of_the_work_comes_before_is_not_waited_for() -> None:
+def test_a_checkpoint_that_ends_after_the_work_on_a_slow_disk_is_not_waited_for() -> None:
     graph = gang(steps=100, checkpoint_blocks="0s")
     assert run(graph, "trainer@1m:slow-checkpoint=9x").now == run(graph).now
 
 
 @pytest.mark.parametrize("blocks", [None, "0s", "2s"])
 def test_quiet_stretches_begin_when_what_was_begun_on_a_slow_disk_is_written(blocks: str | None) -> None:
-    """The fault is over by then: what was skipped took as long as it, once."""
+    """The fault is over by then, and costs its own duration once."""
     plan = Plan((parse_fault("trainer@3m:slow-checkpoint=15x/1m"),))
     wrong, saved = differences(gang(steps=900, checkpoint_blocks=blocks), plan, 0, None)
     assert not wrong and saved > 10
@@ -256,7 +256,7 @@ def test_who_warms_up_has_shown_no_progress() -> None:
     assert result.job.outcome == "failed" and not result.models["trainer"].begins
 
 
-def test_a_service_that_has_to_report_progress_and_never_does_is_stopped_as_on_a_real_machine() -> None:
+def test_a_service_that_has_to_report_progress_and_never_does_is_stopped() -> None:
     t = Topology("served", nodes=[Node("node0")])
     t.role("ps", "true", kind="service", ready_when="call", start_timeout="30s")
     t.role("trainer", "true", workload=Workload(steps=100))
@@ -291,7 +291,7 @@ def joint(trainer: dict[str, Any], ps: dict[str, Any], **of_all: Any) -> RoleGra
 
 
 def begun(result: SimResult) -> list[float]:
-    """When their world began to step, in s."""
+    """Return when their world began to step, in seconds."""
     return [round(at / SECOND, 1) for at in result.models["core"].begins]
 
 
@@ -369,7 +369,7 @@ def test_the_buckets_of_a_joint_world_close_and_quiet_stretches_change_nothing(
 
 
 class Saver:
-    """Commits under the name of the step that it wrote."""
+    """A model that commits under the name of the step that it wrote."""
 
     steps: ClassVar[list[tuple[str, int]]] = []
 
@@ -437,7 +437,7 @@ def test_a_campaign_survives_with_all_of_it() -> None:
 
 
 def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> None:
-    """trainer/1 was up and dies; later trainer/0 has started up, on a node that stands still and is not lost yet."""
+    """trainer/1 was up and dies; later trainer/0 starts up, on a node that is paused and not lost yet."""
     result = run(gang("1:2", startup="10s", steps=60), "node0@8s:pause/1m", "trainer/1@10s", seed=22)
     [lost, *_] = [line.t_ns for line in result.lines if isinstance(line, Record) and "NodeSilent" in repr(line.event)]
     assert len(result.models["trainer"].begins) == 2
@@ -445,8 +445,8 @@ def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> 
 
 
 @pytest.mark.parametrize("ms", range(103, 110))
-def test_workers_that_a_paused_node_was_forking_are_there_when_it_goes_on_and_no_sooner(ms: int) -> None:
-    """Between the order and the fork it stands still; it is lost, and trainer/2 runs elsewhere when the fork comes."""
+def test_workers_that_a_paused_node_was_forking_appear_when_it_goes_on(ms: int) -> None:
+    """The node is paused between order and fork, and lost; trainer/2 runs elsewhere when the fork happens."""
     t = Topology("gang", nodes=3 * [Node(cpu=4)])
     load = Workload(steps=60, startup="2s")
     t.role("trainer", "true", replicas=3, restart=Restart(max_restarts=9), workload=load)

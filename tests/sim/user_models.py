@@ -1,4 +1,4 @@
-"""User code for tests/sim/test_models.py: small, and each does one thing."""
+"""Models for tests/sim/test_models.py: small, and each does one thing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 class Counting:
-    """Adds up its samples, and checkpoints that; the sum is on every rank."""
+    """A model that adds up its samples and saves the sum, which is the same on every rank."""
 
     def __init__(self, ctx):
         self.ctx, self.total, self.calls, self.answers = ctx, 0, [], []
@@ -43,7 +43,7 @@ class Counting:
 
 
 class Enduring(Counting):
-    """Every rank writes, in both parts, and does without what it cannot write."""
+    """A model of which every rank writes in both parts, and ignores a write that fails."""
 
     def checkpoint(self, step):
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ class Enduring(Counting):
 
 
 class Raising(Counting):
-    """Once, at its fifth step."""
+    """A model that fails once, at its fifth step."""
 
     def step(self, step):
         if step == 5 and self.ctx.info.attempt == 1 and self.ctx.info.rank == 1:
@@ -83,7 +83,7 @@ class AlwaysRaising(Counting):
 
 
 class CommitsInStep(Counting):
-    """Saves when it likes."""
+    """A model that saves at times of its own."""
 
     def step(self, step):
         if step % 7 == 3 and self.ctx.info.rank == 0:
@@ -107,7 +107,7 @@ class Clocked(Counting):
 
 
 class Drawing(Counting):
-    """Random numbers of its own rank, that a restart begins anew: nothing depends on them but what it logs."""
+    """A model that logs random numbers of its own rank, which a restart begins anew."""
 
     def combine(self, step, parts):
         super().combine(step, parts)
@@ -118,7 +118,7 @@ class Drawing(Counting):
 
 
 class Writing(Counting):
-    """Four files, one of them renamed and one of them removed."""
+    """A model that writes four files, renames one and removes one."""
 
     def checkpoint(self, step):
         store, rank = self.ctx.store, self.ctx.info.rank
@@ -131,7 +131,7 @@ class Writing(Counting):
 
 
 class Server:
-    """Counts what it was told, by whom; checkpoints by itself."""
+    """A service that counts its calls by caller, and saves by itself."""
 
     def __init__(self, ctx):
         self.ctx, self.told, self.saved = ctx, {}, 0
@@ -159,7 +159,7 @@ class Server:
 
 
 class Telling:
-    """Tells every server of each step."""
+    """A model that calls every server in each step."""
 
     def __init__(self, ctx):
         self.ctx = ctx
@@ -176,7 +176,7 @@ class Telling:
 
 
 class Provoking(Telling):
-    """Makes the server fail, once."""
+    """A model that makes the server fail once."""
 
     def step(self, step):
         if step == 4 and self.ctx.info.attempt == 1:
@@ -185,14 +185,14 @@ class Provoking(Telling):
 
 
 class Calling(Telling):
-    """Asks for one who is not there."""
+    """A model that calls a server that does not exist."""
 
     def step(self, step):
         self.ctx.call("ps/9:rpc", "tell", "me", step, [])
 
 
 class AnsweringWrongly(Counting):
-    """Where `wrong` says: a mistake that the simulator has to tell as one of the user's."""
+    """A model with the mistake that `wrong` names; the simulator has to report it as the user's."""
 
     wrong = ""
 
@@ -216,7 +216,7 @@ class AnsweringWrongly(Counting):
 
 
 class Array:
-    """As arrays and tensors are: `==` answers element by element, and only one element is true or false."""
+    """A value like an array or a tensor: `==` answers element by element, and only one element has a truth."""
 
     def __init__(self, *values):
         self.values = list(values)
@@ -236,7 +236,7 @@ class Array:
 
 
 class WithArrays(Counting):
-    """It logs an array that it goes on changing, and a loss that is no number; it ends with nested ones."""
+    """A model that logs an array and changes it later, logs a loss that is NaN, and ends with nested ones."""
 
     def __init__(self, ctx):
         super().__init__(ctx)

@@ -103,6 +103,7 @@ def test_the_one_with_the_fewest_faults_is_shown() -> None:
     assert seeds_text(few, tuple(range(20)), most=3) == "seed 9, and 19 alike (0, 1, 2, ...)"
 
 
+@pytest.mark.slow
 def test_a_bug_that_hits_every_seed_is_one_paragraph_on_the_terminal(tmp_path: Path) -> None:
     done = cli(in_topology(tmp_path, FORGETFUL), "--seeds", "1:30")
     assert done.exit_code == 3 and done.output.count("shortest plan") == 1, done.output
@@ -197,7 +198,7 @@ def test_a_line_of_a_corpus_that_cannot_be_read_tells_of_no_failure(tmp_path: Pa
     assert Corpus(tmp_path / "corpus.jsonl").known() == [Known(7, (), "")]
 
 
-def test_a_corpus_that_cannot_be_written_or_is_something_else_is_refused_before_anything_is_tried(
+def test_a_corpus_that_cannot_be_written_or_read_is_refused_before_the_first_try(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "notes.txt").write_text("buy milk\n")
@@ -211,7 +212,7 @@ def test_a_corpus_that_cannot_be_written_or_is_something_else_is_refused_before_
     assert done.exit_code == 0 and not (tmp_path / "new.jsonl").exists(), "nothing has failed"
 
 
-def test_plans_that_fail_again_are_told_as_they_are_found_and_one_is_enough_with_fail_fast() -> None:
+def test_plans_that_fail_again_are_reported_at_once_and_fail_fast_stops_at_one() -> None:
     known = [Known(n, ("trainer/1@30s",), "always") for n in range(40, 44)]
     told: list[int] = []
     asked: dict[str, Any] = {"properties": seldom_again(), "known": known, "tell": lambda one: told.append(one.seed)}

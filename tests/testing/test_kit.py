@@ -79,7 +79,7 @@ def test_who_hangs_unseen_is_named_with_what_would_see_it() -> None:
     t = Topology("unwatched", nodes=2)
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=1))
     found = simulate(t, "trainer/0@14s:hang").violation
-    assert str(found).endswith("; trainer/0 hangs, which is found only with hang_after= of trainer")
+    assert str(found).endswith("; trainer/0 hangs, which only hang_after= of trainer would detect")
 
 
 def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:
@@ -143,14 +143,14 @@ def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkey
 
 
 def test_a_crash_that_leaves_the_books_open_is_told_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    begins = Accounts.begins
+    begins = Accounts.begin_work
 
     def wrong(self: Accounts, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
         begins(self, members, now + self._incidents, restore_ns)
         if self._incidents:
             raise AssertionError("planted")
 
-    monkeypatch.setattr(Accounts, "begins", wrong)
+    monkeypatch.setattr(Accounts, "begin_work", wrong)
     report = campaign(graph_of(GANG), range(1, 31))
     assert report.seeds == 30 and {failure.text for failure in report.failures} == {"planted"}
 
@@ -241,7 +241,7 @@ def test_the_nemesis_draws_what_becomes_of_peers_where_the_topology_does_not_say
     assert drawn((again, None), (None, None), joint=True) == {"", "hang"}, "the second dies with the first, and may not"
 
 
-def test_a_failure_that_needs_peers_that_hang_says_so_and_one_that_does_not_does_not(tmp_path: Path) -> None:
+def test_only_a_failure_that_needs_hanging_peers_says_so(tmp_path: Path) -> None:
     path = tmp_path / "small.py"
     path.write_text(
         "from flowdist import Node, Restart, Topology, Workload\n"
@@ -274,7 +274,7 @@ def test_the_nemesis_drains_no_node_that_the_minima_need() -> None:
     assert not any(fault.kind == "drain" for seed in range(300) for fault in nemesis.plan(seed).faults)
 
 
-def test_the_nemesis_drains_no_node_when_seats_that_are_not_given_back_fill_the_others() -> None:
+def test_the_nemesis_drains_no_node_when_kept_seats_fill_the_others() -> None:
     def drained(*, gang: bool) -> int:
         t = Topology("seats", nodes=2 * [Node(cpu=4)])
         load = Workload(steps=300, startup="2s")
@@ -325,6 +325,7 @@ def test_the_replay_line_is_safe_in_a_shell() -> None:
     assert line == "flowdist simulate 'my job.py' -p 'a=b c' --seed 3 --fail node1@3s --fail zone=a@5s"
 
 
+@pytest.mark.slow
 def test_the_plugin_gives_a_fixture_and_a_line_to_see_a_failure_again(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         f"GANG = {GANG!r}\n"
@@ -368,7 +369,8 @@ def test_with_parameters(plan):
 """
 
 
-def test_hypothesis_shows_the_command_of_the_example_that_it_made_small_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_hypothesis_shows_the_command_of_the_shrunk_example_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "gang.py").write_text((TOPOLOGIES / "gang.py").read_text())
     (tmp_path / "test_mine.py").write_text(HYPOTHETICAL)
     command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rN"]  # in CI a summary says all again

@@ -14,6 +14,7 @@ from flowdist import Node, Restart, Topology, Workload
 from flowdist.graph import RoleGraph
 from flowdist.testing import assert_same_result, graph_of
 from flowdist.testing.campaign import Failure, campaign
+from tests.choosing import slow
 from tests.testing import resume_bugs as bugs
 
 LOAD = Workload(steps=60, step_time="1s", startup="3s", checkpoint_every="10s", checkpoint_time="4s", restore_time="1s")
@@ -41,7 +42,7 @@ def first_failure(model: type) -> Failure:
     return report.failures[0]
 
 
-@pytest.mark.parametrize("model", [bugs.Correct, bugs.Trusting, bugs.Pushing], ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [bugs.Correct, *slow([bugs.Trusting, bugs.Pushing])], ids=lambda it: it.__name__)
 def test_what_has_no_bug_comes_out_the_same_whatever_happens(model: type) -> None:
     report = campaign(job_of(model), SEEDS)
     assert report.failures == [] and report.recoveries > 30
@@ -62,7 +63,7 @@ def test_what_has_no_bug_comes_out_the_same_whatever_happens(model: type) -> Non
         (bugs.PushedTwice, "same result", "error is"),
         (bugs.ScheduleRestarted, "same result", "loss is"),
         (bugs.DepartedShardMissing, "same result", "loss is"),
-        (bugs.UncheckedRead, "same result", "is"),
+        *slow([(bugs.UncheckedRead, "same result", "is")]),
         (bugs.EachRankItsOwnLatest, "same start", "resume from different steps"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

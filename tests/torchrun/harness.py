@@ -1,4 +1,4 @@
-"""What becomes of a command line of torchrun, as values that can be compared."""
+"""Outcome of a command line of torchrun, as values that can be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowdist.torchrun.output import Streams
 from flowdist.torchrun.rendezvous import Rendezvous
 from flowdist.torchrun.settle import settle
 
-# A value of each option that takes one, other than its default.
+# For each option that takes a value: one that is not its default.
 SAMPLES = {
     "nnodes": "1:4",
     "nproc_per_node": "2",
@@ -43,7 +43,7 @@ SAMPLES = {
 }
 
 
-# What else has to be said for an option to mean something.
+# Options without which another option has no effect.
 BESIDE = {
     "rdzv_endpoint": ["--nnodes", "2"],
     "master_addr": ["--nnodes", "2"],
@@ -80,7 +80,7 @@ def what_becomes_of(
     except TopologyProblems as error:
         helps = "\n".join(problem.help for problem in error.problems)
         return Became(None, "", "\n".join(f"{problem.code} {problem.message}" for problem in error.problems), helps)
-    graph = compile_topology(launch.topology, Problems())  # whether there is a script is not asked here
+    graph = compile_topology(launch.topology, Problems())  # the script need not exist here
     return Became(Outcome(graph, *launch[1:4], launch.rendezvous), "\n".join(launch.notes), "")
 
 

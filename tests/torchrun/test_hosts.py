@@ -47,7 +47,7 @@ def waiter(folder: Path) -> str:
 
 
 def worker_pid(job: Job) -> int:
-    """Of the one worker of the latest attempt that runs on the host."""
+    """Return the process id of the latest worker that runs on the host of `job`."""
     (run_dir,) = [path for path in (job.folder / "runs").iterdir() if not path.is_symlink()]
     files = sorted(run_dir.glob("default/*/attempt_*/0/pid"), key=lambda path: path.stat().st_mtime)
     return int(files[-1].read_text())
@@ -57,8 +57,9 @@ def events(job: Job) -> list[object]:
     return [line.event for line in job.journal()[1] if isinstance(line, Record)]
 
 
+@pytest.mark.slow
 @needs_torch
-def test_three_hosts_form_one_job_whoever_comes_first(tmp_path: Path) -> None:
+def test_three_hosts_form_one_job_in_any_order_of_arrival(tmp_path: Path) -> None:
     script = tmp_path / "t.py"
     script.write_text(ALL_REDUCE)
     with Torchruns(tmp_path, "--nnodes", "3", "--nproc-per-node", "2", "--rdzv-id", "job1") as hosts:
@@ -79,6 +80,7 @@ def test_three_hosts_form_one_job_whoever_comes_first(tmp_path: Path) -> None:
     assert len({event.node for event in joined}) == 3
 
 
+@pytest.mark.slow
 @needs_torch
 def test_hosts_may_have_different_numbers_of_workers(tmp_path: Path) -> None:
     script = tmp_path / "t.py"
@@ -99,6 +101,7 @@ def test_hosts_may_have_different_numbers_of_workers(tmp_path: Path) -> None:
     assert {one["sum"] for one in told} == {6}
 
 
+@pytest.mark.slow
 def test_a_world_of_hosts_with_different_numbers_of_workers_shrinks_by_whole_hosts(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "1:3") as hosts:
         first = hosts.first("--nproc-per-node", "1", waiter(tmp_path))
@@ -116,7 +119,7 @@ def test_a_world_of_hosts_with_different_numbers_of_workers_shrinks_by_whole_hos
     ]
 
 
-def test_on_one_machine_the_second_finds_the_port_taken_and_joins(tmp_path: Path) -> None:
+def test_the_second_torchrun_on_one_machine_finds_the_port_in_use_and_joins(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
     with Hosts(tmp_path) as hosts:
         words = ["--nnodes", "2", "--rdzv-endpoint", hosts.endpoint, "--rdzv-backend", "c10d", str(tmp_path / "t.py")]
@@ -127,6 +130,7 @@ def test_on_one_machine_the_second_finds_the_port_taken_and_joins(tmp_path: Path
     assert "rank 0 of 2" in said and "rank 1 of 2" in said
 
 
+@pytest.mark.slow
 def test_a_static_rendezvous_has_its_controller_and_its_ranks_where_node_rank_says(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
     with Hosts(tmp_path) as hosts:
@@ -152,6 +156,7 @@ def test_a_worker_that_is_killed_on_another_host_restarts_all(tmp_path: Path) ->
         assert hosts.all_end() == [0, 0], hosts.text
 
 
+@pytest.mark.slow
 def test_a_failure_on_another_host_is_shown_there_and_where_the_controller_is(tmp_path: Path) -> None:
     script = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad shape')\ntime.sleep(60)\n"
     (tmp_path / "t.py").write_text(script)
@@ -166,7 +171,8 @@ def test_a_failure_on_another_host_is_shown_there_and_where_the_controller_is(tm
     assert list(second.folder.glob("runs/*/default/1/attempt_1/0/stdout.log"))
 
 
-def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_go_on_at_once(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_continue(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "1:2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
         second.until("rank 1 of 2")
@@ -180,6 +186,7 @@ def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_go_on_at_
         assert gone.cause == "its flowdist was killed", "proven by its guardian, not by its silence"
 
 
+@pytest.mark.slow
 def test_sigterm_of_a_host_is_a_leave(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "1:2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
@@ -193,6 +200,7 @@ def test_sigterm_of_a_host_is_a_leave(tmp_path: Path) -> None:
         assert ends[0] == NodeLeft, "what its guardian proves later changes nothing"
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_on_another_host_is_started_again(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
@@ -200,7 +208,7 @@ def test_an_agent_that_dies_on_another_host_is_started_again(tmp_path: Path) -> 
         second.until("generation 1 rank 1 of 2")
         guardian = second.named("flowdist.runtime.agent.guardian")[0]
         os.kill(guardian, signal.SIGKILL)
-        second.until("its agent is started again")
+        second.until("agent started again")
         second.until("generation 2 rank 1 of 2")
         (tmp_path / "end").touch()
         assert hosts.all_end() == [0, 0], hosts.text
@@ -208,6 +216,7 @@ def test_an_agent_that_dies_on_another_host_is_started_again(tmp_path: Path) -> 
         assert [event.incarnation for event in joined] == [1, 1001] and len({event.node for event in joined}) == 1
 
 
+@pytest.mark.slow
 def test_the_host_with_the_controller_is_killed_and_the_others_end_with_the_reason(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "1:3") as hosts:
         first = hosts.first(waiter(tmp_path))
@@ -218,9 +227,10 @@ def test_the_host_with_the_controller_is_killed_and_the_others_end_with_the_reas
         assert [job.finish() for job in others] == [1, 1], hosts.text
         for job in others:
             place = f"the controller at {hosts.endpoint} is gone"
-            assert f"{place}: flowdist has ended there before the job was over" in job.text and job.alive() == []
+            assert f"{place}: flowdist ended there before the job was over" in job.text and job.alive() == []
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(tmp_path: Path) -> None:
     topology = tmp_path / "job/topology.py"
     topology.parent.mkdir()
@@ -242,7 +252,8 @@ def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(t
         assert hosts.all_end() == [0, 0] and "generation 2" not in hosts.text, hosts.text
 
 
-def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_host_alone(
+@pytest.mark.slow
+def test_only_the_host_of_a_lost_controller_keeps_its_workers_beyond_a_lease(
     tmp_path: Path,
 ) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
@@ -263,6 +274,7 @@ def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_h
         assert hosts.all_end() == [0, 0], hosts.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "env", "message"),
     [
@@ -284,7 +296,7 @@ def test_a_host_that_does_not_belong_to_the_job_is_refused(
         assert first.finish() == 0 and "rank 0 of 1" in first.text, first.text
 
 
-def test_nobody_listens_at_the_endpoint(tmp_path: Path) -> None:
+def test_no_controller_answers_at_the_endpoint(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2", "--rdzv-conf", "is_host=0,join_timeout=1") as hosts:
         job = hosts.start(2, "torchrun", *hosts.options, "--rdzv-endpoint", hosts.endpoint, waiter(tmp_path))
         assert job.finish() == 1
@@ -292,12 +304,12 @@ def test_nobody_listens_at_the_endpoint(tmp_path: Path) -> None:
         assert "start the same command on 127.0.0.1" in job.text and job.alive() == []
 
 
-def test_the_port_is_another_programs(tmp_path: Path) -> None:
+def test_another_program_uses_the_port(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts, socket.create_server(("127.0.0.1", 0)) as other:
         hosts.endpoint = f"127.0.0.1:{other.getsockname()[1]}"
         job = hosts.first(waiter(tmp_path))
         assert job.finish() == 2 and f"{hosts.endpoint} cannot be bound: address already in use" in job.text
-        assert "take another port" in job.text
+        assert "use another" in job.text
         job = hosts.another(2, waiter(tmp_path))
         connection, _ = other.accept()
         with connection:

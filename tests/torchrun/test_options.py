@@ -1,4 +1,4 @@
-"""The table of options, held against torch's own parser: same names, same defaults, same reading of a command line."""
+"""The table of options, compared with torch's own parser: names, defaults, and parsed command lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_no_option_is_ignored_in_silence(key: str) -> None:
     if BY_KEY[key].stance == "refused":
         assert f"{said} cannot be honoured" in after.refused
     elif key == "standalone":
-        after = what_becomes_of(["--rdzv-id", "job7", *given, "x.py"])  # alone it asks for what there is
+        after = what_becomes_of(["--rdzv-id", "job7", *given, "x.py"])  # alone, it has its default meaning
         assert "change nothing here: --rdzv-id job7" in after.notes
     elif BY_KEY[key].stance == "no effect":
         assert said in after.notes and after.outcome == before.outcome
@@ -65,7 +65,7 @@ def test_every_option_is_read_from_its_variable_as_from_the_command_line() -> No
     for option in (option for option in OPTIONS if option.from_env):
         value = "1" if option.flag else SAMPLES[option.key]
         given = read_options(["x.py"], {f"PET_{option.key.upper()}": value})
-        assert given.values[option.key] == value and f"PET_{option.key.upper()}={value}" in given.said[option.key]
+        assert given.values[option.key] == value and f"PET_{option.key.upper()}={value}" in given.spelled[option.key]
     assert read_options(["--tee", "1", "x.py"], {"PET_TEE": "3"}).values["tee"] == "1"
     assert not read_options(["x.py"], {"PET_STANDALONE": "0"}).values["standalone"]
     assert not read_options(["x.py"], {"PET_LOGS_SPECS": "mine"}).values["logs_specs"]

@@ -1,4 +1,4 @@
-"""What is on the terminal and in filtered files, and the links that torchrun's users look for."""
+"""Output on the terminal and in filtered files, and the links to torchrun's folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.torchrun.harness import outcome_of
 
 
 def shown(folder: Path, *words: str, env: dict[str, str] | None = None) -> list[str]:
-    """The terminal, when two workers each wrote `apple` and `pear` to stdout and `error` to stderr."""
+    """Return the terminal after two workers wrote `apple` and `pear` to stdout and `error` to stderr."""
     outcome = outcome_of(*words, "--nproc-per-node", "2", "x.py", env=env)
     start = msgspec.structs.replace(START, replica=START.replica._replace(role=outcome.role.name, index=0), rank=4)
     for local_rank in range(2):

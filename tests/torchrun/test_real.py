@@ -1,4 +1,4 @@
-"""The same command line under torchrun and under flowdist, on real processes."""
+"""The same command lines with torchrun and with flowdist, on real processes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w").write(json.dumps(told))
 dist.barrier()
 dist.destroy_process_group()
 """
-# What names a place or a port of the run, and what flowdist adds: docs/torchrun.md and docs/run.md have all of it.
+# Variables with a path or a port of the run, and those that flowdist adds: see docs/torchrun.md and docs/run.md.
 OTHERWISE = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 ADDED = {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "PYTHONUNBUFFERED"}
 TAKEN_AWAY = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_worker_sees_what_it_sees_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(ALL_REDUCE)
@@ -59,7 +60,7 @@ def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     assert different <= OTHERWISE
 
 
-def test_a_failing_script_recovers_under_max_restarts_and_its_logs_are_where_torchrun_has_them(tmp_path: Path) -> None:
+def test_a_failing_script_recovers_and_its_logs_are_where_torchrun_has_them(tmp_path: Path) -> None:
     (tmp_path / "flaky.py").write_text(
         "import os, sys\nrestart = os.environ['TORCHELASTIC_RESTART_COUNT']\nrank = os.environ['RANK']\n"
         "print('attempt', restart, 'of rank', rank)\nsys.exit(7 if (rank, restart) == ('1', '0') else 0)\n"
@@ -84,6 +85,7 @@ def test_a_failing_script_fails_the_run(tmp_path: Path) -> None:
         assert job.finish() == 2 and "script 'nope.py' is not found" in job.text
 
 
+@pytest.mark.slow
 def test_modules_programs_and_variables(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/train.py").write_text("import os, sys; print(sys.argv[1:], os.environ['LOCAL_WORLD_SIZE'])")

@@ -1,4 +1,4 @@
-"""What becomes of the options: the role, its sizes and times, its variables, and what is refused in which words."""
+"""Options of torchrun as a topology: the role, its sizes, times and variables, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.torchrun.harness import outcome_of, what_becomes_of
 
 
 def sizes(*words: str, gpus: tuple[str, ...] = (), cpus: int = 2) -> tuple[int, int, int, int, int]:
-    """Minimum, maximum, processes, GPUs of a replica, nodes; 0 nodes stands for this machine as one."""
+    """Return minimum, maximum, processes, GPUs of a replica, and nodes; 0 nodes means this machine as one node."""
     outcome = outcome_of(*words, "x.py", gpus=gpus, cpus=cpus)
     role, nodes = outcome.role, len(outcome.graph.cluster.nodes)
     return role.min_replicas, role.max_replicas, role.procs, role.resources.gpu, nodes
@@ -157,27 +157,27 @@ def test_several_nodes_are_said_to_be_of_this_machine() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message", "help"),
     [
-        ("--nnodes 4:2", "FD151", "--nnodes 4:2: '4:2' is no range of nodes", "--nnodes 1:4"),
+        ("--nnodes 4:2", "FD151", "--nnodes 4:2: '4:2' is not a range of nodes", "--nnodes 1:4"),
         ("--nnodes two", "FD151", "'two' is neither N nor MIN:MAX", "--nnodes 2"),
         ("--nproc-per-node 0", "FD151", "--nproc-per-node 0: it must be 1 to 10000", "--nproc-per-node 1"),
         ("--nproc-per-node gpu", "FD150", "this machine has 0 GPUs for 1 node", "cpu"),
         ("--nproc-per-node xpu", "FD150", "no 'xpu'", "cpu, gpu or auto"),
         ("--max-restarts -1", "FD151", "--max-restarts -1: it must be 0 to", "--max-restarts 1"),
-        ("--max-restarts x", "FD151", "'x' is no whole number", "--max-restarts 1"),
-        ("--monitor-interval soon", "FD151", "'soon' is no number of seconds", "--monitor-interval=30"),
+        ("--max-restarts x", "FD151", "'x' is not a whole number", "--max-restarts 1"),
+        ("--monitor-interval soon", "FD151", "'soon' is not a number of seconds", "--monitor-interval=30"),
         ("--start-method vfork", "FD151", "there is no such method", "forkserver"),
         ("--rdzv-backend etcd-v2", "FD150", "needs no rendezvous service", "c10d"),
         ("--rdzv-endpoint 192.0.2.7:29400", "FD150", "192.0.2.7 is another", "start this command on each host"),
         ("--master-addr [2001:db8::1]", "FD150", "2001:db8::1 is another", "start this command on each host"),
-        ("--local-addr 192.0.2.7", "FD150", "192.0.2.7 is no address of this machine", "that the others reach"),
+        ("--local-addr 192.0.2.7", "FD150", "192.0.2.7 is not an address of this machine", "that the others reach"),
         ("--node-rank 1", "FD150", "one host is asked for", "--nnodes 2"),
         ("--nnodes 2 --node-rank 2", "FD151", "whose ranks are 0 to 1", "--node-rank 1"),
         ("--nnodes 2 --rdzv-endpoint a:b:c", "FD151", "'a:b:c' is no HOST:PORT", "host0:29400"),
         ("--nnodes 2 --rdzv-endpoint a --rdzv-conf is_host=so", "FD151", "neither yes nor no", "is_host=0"),
         ("--master-port 99999", "FD151", "it must be 0 to 65535", "--master-port"),
         ("--rdzv-conf join_timout=3", "FD151", "'join_timout' is unknown", '"join_timeout"'),
-        ("--rdzv-conf join_timeout", "FD151", "'join_timeout' is no NAME=VALUE", "join_timeout=600"),
-        ("--rdzv-conf join_timeout=x", "FD151", "'x' is no number of seconds", "join_timeout=30"),
+        ("--rdzv-conf join_timeout", "FD151", "'join_timeout' is not a NAME=VALUE", "join_timeout=600"),
+        ("--rdzv-conf join_timeout=x", "FD151", "'x' is not a number of seconds", "join_timeout=30"),
         ("--rdzv-conf is_host=0", "FD150", "no other runs the controller", "leave is_host out"),
         ("--signals-to-handle SIGTERM,SIGUSR1", "FD150", "forwards no SIGUSR1", "leave it out"),
         ("--event-log-handler console", "FD150", "journal.jsonl", "leave it out"),
@@ -187,7 +187,7 @@ def test_several_nodes_are_said_to_be_of_this_machine() -> None:
         ("--no-python -m", "FD151", "it does not go with --module", "keep one"),
         ("-r 5", "FD151", "'5' cannot be read", "-r 0:1,1:2"),
         ("-t 0:1;1:2", "FD151", "cannot be read", "-t 3"),
-        ("--local-ranks-filter 0,x", "FD151", "'x' is no local rank", "--local-ranks-filter 0,1"),
+        ("--local-ranks-filter 0,x", "FD151", "'x' is not a local rank", "--local-ranks-filter 0,1"),
         (f"--log-dir {__file__}", "FD151", "it is a file", "name a folder"),
     ],
 )

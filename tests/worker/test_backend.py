@@ -1,4 +1,4 @@
-"""Which backend a script is advised to take: NCCL where no two ranks share a GPU."""
+"""worker.backend(): NCCL if no two ranks share a GPU, else gloo."""
 
 from __future__ import annotations
 

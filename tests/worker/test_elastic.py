@@ -1,4 +1,4 @@
-"""worker.elastic against a socket that plays the agent: a world of one that is told to leave, to wait and to go on."""
+"""worker.elastic against a socket that plays the agent: a world of one leaves, waits and is resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 @pytest.fixture(autouse=True)
 def _no_group() -> Iterator[None]:
-    """A test that fails leaves no process group to the next."""
+    """Destroy the process group of a test that fails."""
     yield
     import torch.distributed as dist
 
@@ -30,19 +30,19 @@ def _no_group() -> Iterator[None]:
 
 
 def say(side: AgentSide, message: dict[str, object]) -> None:
-    """To the elastic connection, the first that there was."""
+    """Send a message on the elastic connection, which was the first."""
     side.links[0].sendall(json.dumps(message).encode() + b"\n")
 
 
 def leave(side: AgentSide, state: worker.ElasticState) -> None:
-    """The agent has the worker leave; it finds out at one of its commits."""
+    """Have the agent send `leave`; the worker notices it at one of its commits."""
     say(side, {"leave": True})
     while True:
         state.commit()
 
 
 def answer(side: AgentSide, env: dict[str, str]) -> None:
-    """Once it has left, it is told of the next generation."""
+    """Send the next generation, once the worker has left."""
 
     def wait() -> None:
         with side.arrived:
@@ -86,7 +86,9 @@ def test_it_leaves_at_a_commit_waits_and_trains_on_as_another_attempt(managed: A
         RuntimeError("NCCL communicator was aborted"),
     ],
 )
-def test_a_collective_that_broke_before_it_was_told_is_not_its_error(managed: AgentSide, error: RuntimeError) -> None:
+def test_a_collective_that_broke_before_the_leave_is_no_error_of_the_worker(
+    managed: AgentSide, error: RuntimeError
+) -> None:
     starts: list[int] = []
 
     def train(state: worker.ElasticState) -> int:
@@ -144,7 +146,9 @@ def test_a_loop_that_catches_every_exception_does_not_catch_a_reformation(manage
     assert worker.elastic(train, worker.ElasticState(step=0), backend="gloo") >= 1
 
 
-def test_who_stops_at_the_agreed_step_goes_on_when_the_others_are_known(managed: AgentSide, tmp_path: Path) -> None:
+def test_a_worker_that_stops_at_the_agreed_step_is_resumed_with_the_next_generation(
+    managed: AgentSide, tmp_path: Path
+) -> None:
     notice, asked = tmp_path / "notice.json", tmp_path / "asked"
     os.environ.update(FLOWDIST_NOTICE=str(notice), FLOWDIST_ASKED=str(asked))
 
@@ -167,12 +171,13 @@ def test_who_stops_at_the_agreed_step_goes_on_when_the_others_are_known(managed:
         del os.environ["FLOWDIST_NOTICE"], os.environ["FLOWDIST_ASKED"]
 
 
-def test_a_group_that_is_there_already_is_refused(managed: AgentSide) -> None:
+def test_a_group_that_is_there_already_is_refused_before_the_agent_hears_anything(managed: AgentSide) -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with pytest.raises(RuntimeError, match="makes the process group itself"):
         worker.elastic(lambda state: None, worker.ElasticState(step=0))
+    assert managed.links == []
 
 
 def test_output_goes_on_in_the_log_of_the_attempt(tmp_path: Path) -> None:

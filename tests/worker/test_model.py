@@ -1,4 +1,4 @@
-"""`flowdist.worker.run`: the class of `simulate=` in a real process; here this one, without flowdist around."""
+"""`flowdist.worker.run`: the class of `simulate=` in a real process, here this one, without flowdist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sim import user_models as models
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One worker of one, whose checkpoints are in a folder of the test."""
+    """Make this process a world of one worker, with its checkpoints in a folder of the test."""
     for name in [name for name in os.environ if name.startswith("FLOWDIST_") or name in ("RANK", "WORLD_SIZE")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FLOWDIST_CHECKPOINT_DIR", str(tmp_path))

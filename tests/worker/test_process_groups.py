@@ -1,4 +1,4 @@
-"""The process group of elastic() ends with a script that calls sys.exit() inside it: see flowdist/process_groups.py."""
+"""The process group of elastic() ends with a script that calls sys.exit(): see flowdist.worker.process_groups."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+
+from tests.choosing import slow
 
 pytestmark = [
     pytest.mark.real,
@@ -19,6 +21,7 @@ ENDS = """
 import atexit, os, sys, time
 import torch.distributed
 from flowdist import worker
+from tests.choosing import slow
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -42,9 +45,7 @@ worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
 @pytest.mark.parametrize(
     ("how", "code", "groups"),
     [
-        ("pass", 0, "ended"),
-        ("sys.exit()", 0, "ended"),
-        ("sys.exit(3)", 3, "ended"),
+        *slow([("pass", 0, "ended"), ("sys.exit()", 0, "ended"), ("sys.exit(3)", 3, "ended")]),
         ("raise ValueError", 1, "left"),
     ],
 )

@@ -1,4 +1,4 @@
-"""flowdist.worker against a real Unix socket that plays the agent, and without any."""
+"""flowdist.worker with a real Unix socket that plays the agent, and without flowdist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowdist.worker import agent_link as worker_link
 
 
 class AgentSide:
-    """Accepts connections, keeps the lines, answers commits."""
+    """An agent that keeps the lines of all connections and answers commits."""
 
     def __init__(self, path: Path, accept: bool = True) -> None:
         self.lines: list[dict[str, object]] = []
@@ -64,7 +64,7 @@ class AgentSide:
 
 @pytest.fixture
 def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentSide]:
-    """This process as worker 1 of trainer/2."""
+    """Make this process worker 1 of trainer/2."""
     env = {"FLOWDIST_SOCKET": str(tmp_path / "s"), "FLOWDIST_REPLICA": "trainer/2", "FLOWDIST_ATTEMPT": "3"}
     env |= {"LOCAL_RANK": "1", "FLOWDIST_GENERATION": "7", "FLOWDIST_PEERS": str(tmp_path / "peers.json")}
     env |= {
@@ -81,7 +81,7 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentSi
     side.close()
 
 
-def test_hello_comes_first_then_what_is_said(managed: AgentSide) -> None:
+def test_hello_comes_first_then_the_reports(managed: AgentSide) -> None:
     worker.ready()
     worker.progress(5)
     hello = {"hello": {"replica": "trainer/2", "attempt": 3, "local_rank": 1}}
@@ -119,7 +119,7 @@ def test_a_forked_child_opens_a_connection_of_its_own(managed: AgentSide) -> Non
     assert managed.connections == 2
 
 
-def test_who_it_is(managed: AgentSide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_identity_of_a_worker(managed: AgentSide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
     me = worker.info()

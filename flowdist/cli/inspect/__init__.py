@@ -1,1 +1,1 @@
-"""Verbs that look at topologies, runs and records, and change nothing."""
+"""Verbs that read topologies, runs and records, and change nothing but the files that they are asked to write."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.options import TopologyOptions, topology_options
 
 
 @click.command(name="check")
 @topology_options
 @guarded
-def command(named: Named) -> None:
-    """Report every problem of a topology, each at its place. Exit code 2 if there is an error."""
+def command(named: TopologyOptions) -> None:
+    """Report every problem of a topology, each at its place in the file. Exit code 2 if there is an error."""
     loaded = load(named)
     if named.as_json:
         print_json("problems", problems=[problem.as_dict() for problem in loaded.warnings])

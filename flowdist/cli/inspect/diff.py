@@ -1,4 +1,4 @@
-"""`flowdist diff`: where two records part."""
+"""`flowdist diff`: the first difference between two records."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from flowdist.report.record.divergence import Side, divergence, divergence_of, d
 @click.command(name="diff")
 @click.argument("a")
 @click.argument("b")
-@click.option("--context", type=click.IntRange(min=0), default=3, help="Lines before and after (default: 3).")
-@click.option("--no-times", is_flag=True, help="What happened and what was decided, not when.")
+@click.option("--context", type=click.IntRange(min=0), default=3, help="Lines shown before and after (default: 3).")
+@click.option("--no-times", is_flag=True, help="Compare events and decisions, but not their times.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @guarded
 def command(a: str, b: str, context: int, no_times: bool, as_json: bool) -> None:
-    """Show the first difference of two records, with what each controller said there.
+    """Show the first difference between two records, with the decisions of both controllers there.
 
     \b
     flowdist diff before.jsonl after.jsonl       two traces of flowdist simulate --trace
-    flowdist diff --no-times runs/x runs/y       two real runs: never the same to the nanosecond
+    flowdist diff --no-times runs/x runs/y       two real runs, whose times always differ
 
-    A and B are traces, or runs: names in runs/, or folders. Exit code 0 if nothing but the headers differs, 1 if
-    more does.
+    A and B are traces, or runs: names in runs/, or folders. Exit code 0 if nothing but the headers differs,
+    else 1.
     """
     sides = []
     for name in (a, b):

@@ -1,4 +1,4 @@
-"""`flowdist explain`: what a problem code means, or what would follow from a failure."""
+"""`flowdist explain`: the meaning of an error code, or the consequences of a failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.dsl.problems.codes import section
 from flowdist.errors import FlowdistError
@@ -16,19 +17,17 @@ from flowdist.graph import RoleGraph
 
 @click.command(name="explain")
 @topology_options
-@click.option(
-    "--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:oom, ps/0:exit=2"
-)
+@click.option("--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:exit=2")
 @guarded
-def command(named: Named, fails: tuple[str, ...]) -> None:
-    """Explain an error code; or tell what a failure restarts, in which order, who pays, and why.
+def command(named: TopologyOptions, fails: tuple[str, ...]) -> None:
+    """Explain an error code; or what a failure restarts, in which order, which role pays, and why.
 
     \b
-    flowdist explain FD112                     what the code means, and what to do
-    flowdist explain jobs.py --fail ps/0       a replica is killed; ps stands for all of them
-    flowdist explain --fail node1 --fail ps/0:oom      each by itself, in topology.py of this folder
+    flowdist explain FD112                     the meaning of the code, and what to do
+    flowdist explain jobs.py --fail ps/0       one replica is killed; ps alone means all of them
+    flowdist explain --fail node1 --fail ps/0:oom      each by itself, with topology.py of this folder
 
-    Nothing is run. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
+    Nothing runs. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
     KIND is kill (default), exit=CODE, signal=NAME, oom, hang, start_failed or unready, for nodes kill, lost, leave,
     drain or preempt.
     """
@@ -46,7 +45,7 @@ def _looks_like_code(target: str) -> bool:
     return re.fullmatch(r"fd\w*", target, re.IGNORECASE) is not None and not Path(target).exists()
 
 
-def _explain_code(named: Named, fails: tuple[str, ...]) -> None:
+def _explain_code(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     if fails:
         help = f"write flowdist explain {named.target}, or name a topology"
         raise FlowdistError(f"--fail {fails[0]}: {named.target} is an error code, no topology", help=help)
@@ -57,7 +56,7 @@ def _explain_code(named: Named, fails: tuple[str, ...]) -> None:
         click.echo(f"{found.code}: {found.title}\n\n{found.text}")
 
 
-def _explain_failures(named: Named, fails: tuple[str, ...]) -> None:
+def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     graph = load(named).graph
     from flowdist.report.static.explain import explanation_of  # networkx: only where the graph is analysed
     from flowdist.report.static.failing import parse_failings
@@ -65,15 +64,15 @@ def _explain_failures(named: Named, fails: tuple[str, ...]) -> None:
 
     failings = [failing for text in fails for failing in parse_failings(text, graph)]
     seats = _seats(graph) if any(failing.nodes for failing in failings) else {}
-    told = [explanation_of(graph, failing, seats) for failing in failings]
+    explanations = [explanation_of(graph, failing, seats) for failing in failings]
     if named.as_json:
-        print_json("explanation", failures=told)
+        print_json("explanation", failures=explanations)
     else:
-        click.echo("\n".join(explanation_text(each) for each in told), nl=False)
+        click.echo("\n".join(explanation_text(each) for each in explanations), nl=False)
 
 
 def _seats(graph: RoleGraph) -> dict[str, str]:
-    """By replica, its node once everything that can start has; a job without nodes is all on this machine."""
+    """Return the node of each replica when all have started; without declared nodes, all are on node0."""
     from flowdist.report.static.plan import plan_of  # networkx, as above
 
     if not graph.cluster.given:

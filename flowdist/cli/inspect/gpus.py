@@ -1,64 +1,77 @@
-"""`flowdist gpus`: what `run` would find on this machine."""
+"""`flowdist gpus`: the GPUs of this machine that `run` would find."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option
+from flowdist.cli.shared.options import json_option
+
+if TYPE_CHECKING:
+    from flowdist.runtime.gpus.driver import Gpu, Use
 
 
 @click.command(name="gpus")
 @json_option
 @guarded
 def command(as_json: bool) -> None:
-    """List the GPUs that `run` would give to replicas, as CUDA_VISIBLE_DEVICES limits them.
+    """List the GPUs that `run` would give to replicas, within CUDA_VISIBLE_DEVICES.
 
     \b
     flowdist gpus
     flowdist gpus --json
     """
-    from flowdist.graph import format_memory  # msgspec and the runtime: not for --help
-    from flowdist.report.table import table
-    from flowdist.runtime.gpus.devices import find_gpus
-    from flowdist.runtime.gpus.driver import GpuError, Use, open_devices
+    from flowdist.runtime.gpus.devices import find_gpus  # msgspec and the runtime: not needed by --help
 
-    found, devices = find_gpus(os.environ), open_devices(os.environ)
+    gpus = find_gpus(os.environ)
+    uses = _uses(gpus)
+    if as_json:
+        print_json("gpus", gpus=[_as_dict(gpu, use) for gpu, use in zip(gpus, uses, strict=True)])
+    elif not gpus:
+        click.echo("this machine has no GPU that flowdist can find", err=True)
+    else:
+        _show(gpus, uses)
+
+
+def _uses(gpus: Sequence[Gpu]) -> list[Use | None]:
+    """Return memory and processes in use on each GPU; None if the driver does not say."""
+    from flowdist.runtime.gpus.driver import GpuError, open_devices
+
+    devices = open_devices(os.environ)
     uses: list[Use | None] = []
-    for gpu in found:
+    for gpu in gpus:
         try:
             uses.append(devices.use(gpu.uuid) if devices is not None and gpu.uuid else None)
         except GpuError:
             uses.append(None)
-    if as_json:
-        told = [
-            {
-                "name": gpu.name,
-                "uuid": gpu.uuid,
-                "model": gpu.model,
-                "memory": gpu.memory,
-                "bus": gpu.bus,
-                "numa": gpu.numa,
-                "used": use.used if use is not None else None,
-                "pids": list(use.pids) if use is not None else None,
-            }
-            for gpu, use in zip(found, uses, strict=True)
-        ]
-        print_json("gpus", gpus=told)
-        return
-    if not found:
-        click.echo("this machine has no GPU that flowdist can find", err=True)
-        return
+    return uses
+
+
+def _as_dict(gpu: Gpu, use: Use | None) -> dict[str, Any]:
+    values = {key: getattr(gpu, key) for key in ("name", "uuid", "model", "memory", "bus", "numa")}
+    used, pids = (use.used, list(use.pids)) if use is not None else (None, None)
+    return {**values, "used": used, "pids": pids}
+
+
+def _show(gpus: Sequence[Gpu], uses: Sequence[Use | None]) -> None:
+    from flowdist.report.table import table
+
     rows: list[tuple[str, ...]] = [("gpu", "model", "memory", "used", "processes", "bus", "numa", "uuid")]
-    for gpu, use in zip(found, uses, strict=True):
-        memory = format_memory(gpu.memory) if gpu.memory else "-"
-        used = f"{use.used / (1 << 20):.0f}MiB" if use is not None else "-"
-        pids = " ".join(map(str, use.pids)) or "-" if use is not None else "-"
-        numa = "-" if gpu.numa is None else str(gpu.numa)
-        rows.append((gpu.name, gpu.model or "-", memory, used, pids, gpu.bus or "-", numa, gpu.uuid or "-"))
-    heading, *lines = table(rows)
+    heading, *lines = table([*rows, *(_row(gpu, use) for gpu, use in zip(gpus, uses, strict=True))])
     click.secho(heading, bold=True)
     for line in lines:
         click.echo(line)
+
+
+def _row(gpu: Gpu, use: Use | None) -> tuple[str, ...]:
+    from flowdist.graph import format_memory
+
+    memory = format_memory(gpu.memory) if gpu.memory else "-"
+    used = f"{use.used / (1 << 20):.0f}MiB" if use is not None else "-"
+    pids = " ".join(map(str, use.pids)) if use is not None else ""
+    numa = "-" if gpu.numa is None else str(gpu.numa)
+    return gpu.name, gpu.model or "-", memory, used, pids or "-", gpu.bus or "-", numa, gpu.uuid or "-"

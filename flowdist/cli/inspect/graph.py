@@ -1,4 +1,4 @@
-"""`flowdist graph`: the role graph as a drawing."""
+"""`flowdist graph`: a drawing of the role graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.shared.common import format_of, guarded, load, print_json, write
+from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.errors import FlowdistError
 from flowdist.report.static.drawing import DRAWERS, dot, graph_of
 
@@ -19,10 +20,10 @@ DRAWING_S_MAX = 60
 
 @click.command(name="graph")
 @topology_options
-@click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else mermaid.")
-@click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout.")
+@click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: the suffix of FILE, else mermaid.")
+@click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE (default: stdout).")
 @guarded
-def command(named: Named, wanted: str | None, file: str | None) -> None:
+def command(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     """Draw the role graph: roles with kind, size and resources, gates as arrows, restart domains as boxes.
 
     \b
@@ -32,9 +33,9 @@ def command(named: Named, wanted: str | None, file: str | None) -> None:
     """
     if named.as_json and (wanted is not None or file is not None):
         raise FlowdistError("--json does not go with --format or -o", help="leave out one or the other")
-    form = wanted or _format_of(file)
+    form = wanted or ("mermaid" if file is None else format_of(file, SUFFIXES))
     if form == "png" and file is None:
-        raise FlowdistError("png is no text for a terminal", help="name a file: -o graph.png")
+        raise FlowdistError("png cannot be shown on a terminal", help="name a file: -o graph.png")
     graph = load(named).graph
     if named.as_json:
         print_json("graph", **graph_of(graph))
@@ -43,25 +44,15 @@ def command(named: Named, wanted: str | None, file: str | None) -> None:
     if file is None:
         click.echo(content, nl=False)
         return
-    try:
-        Path(file).write_bytes(content)
-    except OSError as error:
-        raise FlowdistError(f"{file} cannot be written: {error.strerror}", help="name another file after -o") from None
-
-
-def _format_of(file: str | None) -> str:
-    """By the suffix of the file; FlowdistError for a suffix that says nothing."""
-    if file is None:
-        return "mermaid"
-    form = SUFFIXES.get(Path(file).suffix.lower())
-    if form is None:
-        known = ", ".join(SUFFIXES)
-        raise FlowdistError(f"-o {file}: its suffix names no format", help=f"known: {known}; or add --format")
-    return form
+    write(Path(file), content)
 
 
 def _draw(text: str, form: str) -> bytes:
-    """The image that graphviz makes of it; FlowdistError where graphviz is not installed, or fails."""
+    """Return the image that graphviz draws.
+
+    Raises:
+        FlowdistError: Graphviz is not installed, or fails.
+    """
     otherwise = "or take --format mermaid or dot"
     program = shutil.which("dot")
     if program is None:
@@ -74,7 +65,7 @@ def _draw(text: str, form: str) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FlowdistError(f"{program} did not draw the graph: {error}", help=otherwise) from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        why = said[0] if said else f"exit code {done.returncode}"
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        why = lines[0] if lines else f"exit code {done.returncode}"
         raise FlowdistError(f"{program} did not draw the graph: {why}", help=otherwise)
     return done.stdout

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option, runs_option
+from flowdist.cli.shared.options import json_option, runs_option
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 
 
 @click.command(name="list")
-@click.option("-n", "most", type=click.IntRange(min=1), default=20, help="So many at most (default: 20).")
-@click.option("--state", "states", multiple=True, type=click.Choice(list(COLOURS)), help="Only runs that are so.")
+@click.option("-n", "most", type=click.IntRange(min=1), default=20, help="Maximum of runs to list (default: 20).")
+@click.option("--state", "states", multiple=True, type=click.Choice(list(COLOURS)), help="List runs in this state.")
 @runs_option
 @json_option
 @guarded
@@ -28,16 +28,16 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
     flowdist list --state running --json
     """
     from flowdist.graph import format_duration
-    from flowdist.report.table import table  # msgspec and the runtime: not for --help
+    from flowdist.report.table import table  # msgspec and the runtime: not needed by --help
     from flowdist.runtime.run_folder.folder import run_dirs
 
     found: list[dict[str, Any]] = []
     for run_dir in run_dirs(Path(base)):
         if len(found) == most:
             break
-        told = _told(run_dir)
-        if not states or told["state"] in states:
-            found.append(told)
+        entry = _entry(run_dir)
+        if not states or entry["state"] in states:
+            found.append(entry)
     if as_json:
         print_json("runs", runs=found)
         return
@@ -45,16 +45,16 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
         click.echo(f"there are no {' or '.join(states)}{' ' * bool(states)}runs in {base}", err=True)
         return
     rows: list[tuple[str, ...]] = [("run", "state", "started", "lasted", "reason")]
-    for told in found:
-        lasted = format_duration(round(told["lasted_s"]) * 10**9) if told["lasted_s"] is not None else "-"
-        rows.append((told["run"], told["state"], told["started_at"][:19].replace("T", " "), lasted, told["reason"]))
+    for entry in found:
+        lasted = format_duration(round(entry["lasted_s"]) * 10**9) if entry["lasted_s"] is not None else "-"
+        rows.append((entry["run"], entry["state"], entry["started_at"][:19].replace("T", " "), lasted, entry["reason"]))
     heading, *lines = table(rows)
     click.secho(heading, bold=True)
-    for line, told in zip(lines, found, strict=True):
-        click.secho(line, fg=COLOURS[told["state"]])
+    for line, entry in zip(lines, found, strict=True):
+        click.secho(line, fg=COLOURS[entry["state"]])
 
 
-def _told(run_dir: Path) -> dict[str, Any]:
+def _entry(run_dir: Path) -> dict[str, Any]:
     from flowdist.runtime.run_folder.runs import environment_of, state_of
 
     end = state_of(run_dir)

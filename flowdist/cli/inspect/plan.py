@@ -1,4 +1,4 @@
-"""`flowdist plan`: what will happen, before anything does."""
+"""`flowdist plan`: sizes, placement and policies, before anything runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import sys
 
 import click
 
-from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.options import TopologyOptions, topology_options
 
 
 @click.command(name="plan")
 @topology_options
 @guarded
-def command(named: Named) -> None:
-    """Show sizes, placement, start waves, policies, and what restarts with what."""
+def command(named: TopologyOptions) -> None:
+    """Show sizes, placement, start waves, restart policies, and what restarts with what."""
     loaded = load(named)
     from flowdist.report.static.plan import plan_of, plan_text  # networkx: only where the graph is analysed
 

@@ -1,22 +1,21 @@
-"""`flowdist replay`: the journal of a run, fed to a fresh controller, event by event."""
+"""`flowdist replay`: the journal of a run, replayed with a fresh controller event by event."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import click
 
-from flowdist.cli.inspect.whatif import answer, read_question
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
+from flowdist.cli.shared.common import guarded, print_json, until_ns
+from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
-from flowdist.control.controller import Controller
 from flowdist.control.invariants.invariants import check_job
-from flowdist.control.job.state import JobState
 from flowdist.errors import FlowdistError
-from flowdist.graph import parse_duration
 from flowdist.record.journal import Header, Line, Record, digest
-from flowdist.record.timesheet import Timesheet
+from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.report.record.trace import event_lines, event_text
@@ -24,121 +23,118 @@ from flowdist.report.record.trace import event_lines, event_text
 __all__ = ["command", "read_journal"]
 
 
+class ReplayOptions(NamedTuple):
+    """Part of the journal that is replayed, and the form in which it is shown."""
+
+    step: int | None
+    until: str | None
+    wants_state: bool
+    as_log: bool
+
+    def check(self, *, is_what_if: bool, as_json: bool) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            FlowdistError: Two options do not go together.
+        """
+        if self.step is not None and self.until is not None:
+            help = "leave out one; --until TIME --state is a state, too"
+            raise FlowdistError("--step does not go with --until", help=help)
+        if self.as_log and (self.step is not None or self.wants_state or as_json):
+            raise FlowdistError("--log does not go with --step, --state or --json", help="leave out one or the other")
+        if is_what_if and self != ReplayOptions(None, None, wants_state=False, as_log=False):
+            raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
+
+
 @click.command(name="replay")
 @click.argument("journal", default="latest")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after event N; 0: before any.")
-@click.option("--until", metavar="TIME", help="Only what happened until then: 3m10s.")
-@click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, with --until the one then.")
-@click.option("--log", "as_log", is_flag=True, help="One line an event: a mark, generation, steps, members.")
-@click.option("--fail", "fails", multiple=True, metavar="FAULT", help="What if this had failed, too: node2@30s.")
-@click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="What if the role had been scaled.")
-@click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="What if a node had joined.")
-@click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="What if a node had been drained.")
-@click.option("--with", "topology", metavar="TOPOLOGY", help="What if its policies had been those of this file.")
-@click.option("-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter of that topology.")
-@click.option("--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="Override a field of that topology.")
-@click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of what would have been.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@gathered(
+    "options",
+    ReplayOptions,
+    click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after N events."),
+    click.option("--until", metavar="TIME", help="Replay what happened up to this time: 3m10s."),
+    click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, or at the time of --until."),
+    click.option("--log", "as_log", is_flag=True, help="Print one line an event: a mark, generation, steps, members."),
+)
+@gathered(
+    "faults",
+    FaultOptions,
+    click.option("--fail", "fails", multiple=True, metavar="FAULT", help="What if this had also failed: node2@30s."),
+    click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="What if the role had been scaled."),
+    click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="What if a node had joined."),
+    click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="What if a node had been drained."),
+)
+@gathered(
+    "other",
+    OtherTopology,
+    click.option("--with", "topology", metavar="TOPOLOGY", help="What if the policies had been those of this file."),
+    param_option,
+    set_option,
+)
+@click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if.")
+@json_option
 @guarded
 def command(
     journal: str,
-    step: int | None,
-    until: str | None,
-    wants_state: bool,
-    as_log: bool,
-    fails: tuple[str, ...],
-    scales: tuple[str, ...],
-    adds: tuple[str, ...],
-    drains: tuple[str, ...],
-    topology: str | None,
-    params: tuple[str, ...],
-    sets: tuple[str, ...],
+    options: ReplayOptions,
+    faults: FaultOptions,
+    other: OtherTopology,
     trace_file: str | None,
     as_json: bool,
 ) -> None:
-    """Feed the journal of a run (or a trace) to a fresh controller and show it event by event.
+    """Replay the journal of a run (or a trace) with a fresh controller, event by event.
 
     \b
     flowdist replay runs/latest                    every event, and what was decided
-    flowdist replay runs/latest --log              one line an event, to be read by eye
-    flowdist replay runs/latest --step 20          all that the controller knew after event 20
+    flowdist replay runs/latest --log              one line an event
+    flowdist replay runs/latest --step 20          the state of the controller after event 20
     flowdist replay runs/latest --until 3m --state
     flowdist replay runs/latest --fail node1@3m    what if: the same faults and one more, simulated
     flowdist replay runs/latest --with topology.py --set trainer.restart.max_restarts=5
 
-    JOURNAL is a run, by its name in runs/ or its folder, or a trace; without it the newest run. Exit code 3 if the
-    controller decides otherwise than it did then; of a what-if, that of flowdist simulate.
+    JOURNAL is a run, by its name in runs/ or its folder, or a trace (default: the newest run). Exit code 3 if the
+    controller decides differently from the record; a what-if has the exit codes of flowdist simulate.
     """
-    _refuse_mixtures(step, until, wants_state, as_log, as_json)
-    question = read_question(fails, scales, adds, drains, topology, params, sets, trace_file)
-    if question is not None and (step is not None or until is not None or wants_state or as_log):
-        raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
+    question = read_question(faults, other, trace_file)
+    options.check(is_what_if=question is not None, as_json=as_json)
     header, lines, raw = read_journal(find_record(journal))
     refuse_macro(header, journal)
     if question is not None:
         answer(header, lines, journal, question, as_json)
-    lines = list(_chosen(lines, step, until))
+    lines = list(_chosen(lines, options))
     raw = raw[: len(lines) + 1]  # with the header
-    play = _Play(Controller(header.graph, header.known_nodes))
-    if step is not None or wants_state:
+    play = Replay(header)
+    if options.step is not None or options.wants_state:
         for line in lines:
-            play.hear(line)
+            _hear(play, line)
         _show_state(play, as_json)
-    elif as_log:
+    elif options.as_log:
         _show_log(play, lines)
     else:
         _show_all(play, lines, raw, as_json)
-    if play.different is not None:
-        text = event_text(play.different)
-        click.echo(f"the first difference is at event {play.different.n}: {text}", err=True)
-    sys.exit(3 if play.different is not None else 0)
+    if play.difference is not None:
+        click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
+        click.echo(play.difference.text, err=True)
+    sys.exit(3 if play.difference is not None else 0)
 
 
-class _Play:
-    """A controller that is fed, and the first event at which it does not decide what is recorded."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-        self.sheet = Timesheet(controller.state)
-        self.different: Record | None = None
-        self.last: Record | None = None
-        self.heard = 0
-
-    @property
-    def job(self) -> JobState:
-        return self._controller.state
-
-    def hear(self, line: Line) -> None:
-        if not isinstance(line, Record):
-            self.sheet.hear(line)
-            return
-        effects = tuple(self._controller.handle(line.event, line.t_ns))
-        self.sheet.hear(line)
-        self.heard, self.last = self.heard + 1, line
-        if effects != line.effects and self.different is None:
-            self.different = line
-        if self.different is None:
-            check_job(self.job)
+def _hear(play: Replay, line: Line) -> None:
+    """Replay one line, and check the state unless the replay differs from the record."""
+    play.hear(line)
+    if play.difference is None and isinstance(line, Record):
+        check_job(play.job)
 
 
-def _refuse_mixtures(step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
-    if step is not None and until is not None:
-        raise FlowdistError(
-            "--step does not go with --until", help="leave out one; --until TIME --state is a state, too"
-        )
-    if as_log and (step is not None or wants_state or as_json):
-        raise FlowdistError("--log does not go with --step, --state or --json", help="leave out one or the other")
+def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
+    """Return the lines up to the event of --step or the time of --until.
 
-
-def _chosen(lines: list[Line], step: int | None, until: str | None) -> Iterator[Line]:
-    """Those up to the event or the time that is asked for; FlowdistError where there is none."""
+    Raises:
+        FlowdistError: There is no such event, or --until is not a duration.
+    """
+    step, end_ns = options.step, until_ns(options.until)
     last = max((line.n for line in lines if isinstance(line, Record)), default=0)
     if step is not None and step > last:
         raise FlowdistError(f"--step {step}: there are {last} events", help=f"name a number from 0 to {last}")
-    try:
-        end_ns = parse_duration(until) if until is not None else None
-    except ValueError:
-        raise FlowdistError(f"--until {until}: no duration", help="write 30s, 1m30s or 2h") from None
     for line in lines:
         if step is not None and isinstance(line, Record) and line.n > step:
             return
@@ -147,37 +143,35 @@ def _chosen(lines: list[Line], step: int | None, until: str | None) -> Iterator[
         yield line
 
 
-def _show_state(play: _Play, as_json: bool) -> None:
+def _show_state(play: Replay, as_json: bool) -> None:
     from flowdist.report.record.state import state_of, state_text
 
     if as_json:
-        where = play.different.n if play.different is not None else None
-        print_json("state", differs_at=where, **state_of(play.job, play.last))
+        print_json("state", format=2, differs_at=play.n_different, **state_of(play.job, play.last))
     else:
         click.echo(state_text(play.job, play.last), nl=False)
 
 
-def _show_log(play: _Play, lines: Iterable[Line]) -> None:
+def _show_log(play: Replay, lines: Iterable[Line]) -> None:
     from flowdist.report.record.statuslog import LEGEND, log_heading, log_line
 
     click.echo(f"{LEGEND}\n{log_heading(play.job)}")
     for line in lines:
-        play.hear(line)
+        _hear(play, line)
         for text in log_line(play.job, line):
             click.echo(text)
 
 
-def _show_all(play: _Play, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
+def _show_all(play: Replay, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
     for line in lines:
-        play.hear(line)
+        _hear(play, line)
         for text in () if as_json else event_lines(line):
             click.echo(text)
     summary = {**summary_of(play.job, lines), **time_of_run(play.job.graph, play.sheet)}
     if as_json:
-        where = play.different.n if play.different is not None else None
-        print_json("replay", events=play.heard, differs_at=where, digest=digest(raw), **summary)
+        print_json("replay", events=play.n, differs_at=play.n_different, digest=digest(raw), **summary)
         return
     click.echo("\n" + summary_text(summary), nl=False)
     click.echo(f"\ndigest {digest(raw)}")
-    same = "the same effects at each" if play.different is None else "NOT the same"
-    click.echo(f"{play.heard} events replayed: {same}")
+    same = "the same effects at each" if play.difference is None else "NOT the same"
+    click.echo(f"{play.n} events replayed: {same}")

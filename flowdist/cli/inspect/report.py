@@ -1,4 +1,4 @@
-"""`flowdist report`: what has become of a run, in one page."""
+"""`flowdist report`: the result of a run on one page."""
 
 from __future__ import annotations
 
@@ -10,42 +10,41 @@ from typing import Any
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option, run_argument, runs_option
+from flowdist.cli.shared.runs import RunOptions, run_options
 
 
 @click.command(name="report")
-@run_argument
-@runs_option
-@json_option
+@run_options
 @guarded
-def command(run: str, base: str, as_json: bool) -> None:
-    """Report a run: how it ended and why, its goodput and where the time went, each incident with what it restarted
-    and at whose cost, the root cause.
+def command(named: RunOptions) -> None:
+    """Report a run: its end and the reason, goodput and use of time, each incident with what it restarted and which
+    role paid, and the root cause.
 
     \b
-    flowdist report                  the newest run, over or not
+    flowdist report                  the newest run, running or over
     flowdist report word2vec-2026 --json
 
-    RUN is its name, the beginning of it, or its folder. flowdist timeline draws it, flowdist replay tells it event by
-    event.
+    RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
+    shows it event by event.
     """
-    from flowdist.report.record.summary import summary_text  # msgspec and the runtime: not for --help
-    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.report.record.summary import summary_text  # msgspec and the runtime: not needed by --help
     from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, resume_help, state_of
 
-    run_dir, graph = find_run(Path(base), run)
+    run_dir, graph = named.find()
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
     over = end.state not in ("running", "died")
-    written = _as_it_was_written(run_dir) if over else None
+    written = _written_summary(run_dir) if over else None
     summary = written or _from_journal(run_dir)
     summary |= {"root_cause": mask(summary["root_cause"])}
-    if summary["root_cause"] and written is None and (said := not_hidden(graph, os.environ)):
-        click.echo(f"warning: {said}", err=True)  # lines of a worker's own log; the summary of the run itself is masked
+    if summary["root_cause"] and written is None and (warning := not_hidden(graph, os.environ)):
+        click.echo(
+            f"warning: {warning}", err=True
+        )  # the root cause quotes a log, which is not masked; the written summary is
     starts = environment_of(run_dir)
-    if as_json:
+    if named.as_json:
         more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
-        print_json("report", **{**summary, **more})  # the run may be elsewhere by now
+        print_json("report", **{**summary, **more})  # the folder may have been moved since the summary was written
         return
     click.echo(f"{run_dir.name}\n")
     for start in starts:
@@ -55,14 +54,14 @@ def command(run: str, base: str, as_json: bool) -> None:
     so_far = {"outcome": "running"} if end.state == "running" and not summary["outcome"] else {}
     click.echo(mask(summary_text({**summary, **so_far})), nl=False)
     if end.state == "died":
-        click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
+        click.echo(f"\nthe run died without an end, and none of its processes runs; {resume_help(run_dir)}")
     if summary["root_cause"]:
         click.echo("\n" + summary["root_cause"], nl=False)
     click.echo(f"\nlogs, journal and checkpoints: {run_dir}")
 
 
-def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
-    """By the run itself when it ended; None where it had no time to, or did not know where its time went."""
+def _written_summary(run_dir: Path) -> dict[str, Any] | None:
+    """Return the summary that the run wrote at its end; None if there is none, or if it lacks the use of time."""
     try:
         content = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):
@@ -74,24 +73,20 @@ def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
 
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:
-    """In one pass: it may be that of days."""
+    """Compute the summary from the journal, line by line: a journal of days may be larger than memory."""
     from flowdist.cli.shared.records import stream_journal  # as above
-    from flowdist.control.controller import Controller
     from flowdist.record.journal import Line, Record
-    from flowdist.record.timesheet import Timesheet
+    from flowdist.record.replay import Replay
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
     from flowdist.runtime.run_folder.root_cause import root_cause_text
 
     header, lines = stream_journal(run_dir / "journal.jsonl")
-    controller = Controller(header.graph, header.known_nodes)
-    sheet, faults = Timesheet(controller.state), list[Line]()
+    replay, faults = Replay(header, strict=True), list[Line]()
     for line in lines:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-        else:
+        replay.hear(line)
+        if not isinstance(line, Record):
             faults.append(line)
-        sheet.hear(line)
-    job = controller.state
+    job = replay.job
     cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""
-    return {**summary_of(job, faults), **time_of_run(job.graph, sheet), "root_cause": cause}
+    return {**summary_of(job, faults), **time_of_run(job.graph, replay.sheet), "root_cause": cause}

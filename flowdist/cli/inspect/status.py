@@ -1,4 +1,4 @@
-"""`flowdist status`: how a run is, or has ended."""
+"""`flowdist status`: the state of a run, or how it has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option, run_argument, runs_option
+from flowdist.cli.shared.runs import RunOptions, run_options
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
@@ -23,31 +23,27 @@ WATCH_S = 1.0
 
 
 @click.command(name="status")
-@run_argument
-@click.option("--watch", "-w", is_flag=True, help="Again and again, until the run is over.")
-@click.option("--plain", is_flag=True, help="With --watch: a line whenever something has changed, on a terminal too.")
-@runs_option
-@json_option
+@run_options
+@click.option("--watch", "-w", is_flag=True, help="Show it once a second until the run is over.")
+@click.option("--plain", is_flag=True, help="With --watch: print a line for each change, on a terminal too.")
 @guarded
-def command(run: str, watch: bool, plain: bool, base: str, as_json: bool) -> None:
-    """Show how a run is: roles, nodes, what is not as usual, what it waits for, what was decided lately.
+def command(named: RunOptions, watch: bool, plain: bool) -> None:
+    """Show the state of a run: roles, nodes, what is unusual, what the run waits for, and recent decisions.
 
     \b
     flowdist status                     the newest run
-    flowdist status word2vec-2026 -w    until it is over; Ctrl-C ends the watching alone
-    flowdist status --json              all of it, each replica included
+    flowdist status word2vec-2026 -w    until the run is over; Ctrl-C ends the display, not the run
+    flowdist status --json              all of it, with each replica
 
-    RUN is its name, the beginning of it, or its folder. Of a run that is over it shows how it ended; of one that died
-    without an end how it was then, and how to go on with it.
+    RUN is the run's name, the beginning of its name, or its folder. For a run that is over, its end is shown. For a run
+    that died without an end, its last state is shown, and how to resume it.
     """
-    from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not for --help
-
-    run_dir, graph = find_run(Path(base), run)
-    if watch and as_json:
+    run_dir, graph = named.find()
+    if watch and named.as_json:
         raise FlowdistError("--watch does not go with --json", help="flowdist logs --events -f prints JSON lines")
     if watch:
         _watch(run_dir, graph, plain or not sys.stdout.isatty())
-    _show(run_dir, graph, as_json)
+    _show(run_dir, graph, named.as_json)
 
 
 def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
@@ -62,7 +58,7 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
             if end.state == "running":
                 raise
     if end.state != "running":
-        status = (written_status(run_dir) if end.state != "died" else None) or _as_it_ended(run_dir)
+        status = (written_status(run_dir) if end.state != "died" else None) or _last_status(run_dir)
     state = end.state if end.state != "running" else status.state
     if as_json:
         import msgspec
@@ -74,10 +70,10 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
 
     click.echo(known_mask(graph, os.environ)(status_text(status, state=state)), nl=False)
     if end.state == "died":
-        click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
+        click.echo(f"\nthe run died without an end, and none of its processes runs; {resume_help(run_dir)}")
 
 
-def _as_it_ended(run_dir: Path) -> Status:
+def _last_status(run_dir: Path) -> Status:
     from flowdist.cli.shared.records import read_journal
     from flowdist.runtime.run_folder.runs import replayed
 
@@ -86,7 +82,7 @@ def _as_it_ended(run_dir: Path) -> Status:
 
 
 def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
-    """Until the run is over, or nobody wants to see more."""
+    """Show the status again and again until the run is over."""
     from flowdist.runtime.run_folder.runs import known_mask
 
     mask = known_mask(graph, os.environ)
@@ -96,11 +92,11 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
         last = ""
         for status in _statuses(run_dir):
             line = one_line(status)
-            if (what := line.partition(" ")[2]) != last:  # the time alone is no change
+            if (what := line.partition(" ")[2]) != last:  # the time alone is not a change
                 click.echo(mask(line))
                 last = what
         return
-    from rich.console import Console  # a terminal is drawn on
+    from rich.console import Console  # only for a terminal
     from rich.live import Live
     from rich.text import Text
 
@@ -117,7 +113,11 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
 
 
 def _statuses(run_dir: Path) -> Iterator[Status]:
-    """One a second, while the run goes on. Without a controller for longer than it is waited for, it is an error."""
+    """Yield the status once a second while the run goes on.
+
+    Raises:
+        FlowdistError: The controller has not answered in time.
+    """
     from flowdist.runtime.run_folder.runs import describe, state_of
 
     while True:

@@ -1,4 +1,4 @@
-"""`flowdist timeline`: a run or a simulation, drawn."""
+"""`flowdist timeline`: a drawing of a run or a simulation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.shared.common import guarded, write
+from flowdist.cli.shared.common import format_of, guarded, write
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
 from flowdist.errors import FlowdistError
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from flowdist.report.record.timeline import Timeline
 
 FORMATS = {"html": ".html", "perfetto": ".json", "text": ".txt"}
-PLAIN_WIDTH = 120  # of what is no terminal
+SUFFIXES = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
+PLAIN_WIDTH = 120  # characters of a line, if the output is not a terminal
 
 
 @click.command(name="timeline")
 @click.argument("file", default="latest")
-@click.option("-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there; - is stdout.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Default: by the suffix of FILE, else html.")
+@click.option("-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to this file; - is stdout.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Default: the suffix of FILE, else html.")
 @guarded
 def command(file: str, output: str | None, form: str | None) -> None:
-    """Draw a run or a simulation: who ran where and when, and why it ended.
+    """Draw a run or a simulation: which replicas ran where and when, and why they ended.
 
     \b
     flowdist timeline runs/latest                      writes timeline.html into that folder
-    flowdist timeline trace.jsonl -o out.html          of flowdist simulate --trace trace.jsonl
+    flowdist timeline trace.jsonl -o out.html          a trace of flowdist simulate --trace trace.jsonl
     flowdist timeline trace.jsonl --format perfetto    trace.json, for ui.perfetto.dev or chrome://tracing
-    flowdist timeline runs/latest --format text        in the terminal, as wide as it is
+    flowdist timeline runs/latest --format text        in the terminal, in its full width
 
-    FILE is a run, by its name in runs/ or its folder, or a trace; without it the newest run. The page needs no
-    network: everything is in it. Exit code 3 if this version decides otherwise than is recorded; the timeline ends
-    there.
+    FILE is a run, by its name in runs/ or its folder, or a trace (default: the newest run). The page needs no network.
+    Exit code 3 if this version of flowdist decides differently from the record; the timeline ends there.
     """
     path = find_record(file)
-    form = form or _format_of(output)
+    form = form or ("html" if output in (None, "-") else format_of(output or "", SUFFIXES))
     header, lines, _ = read_journal(path)
     refuse_macro(header, str(path))
     from flowdist.report.record.timeline import timeline_of
@@ -68,7 +68,7 @@ def _content(timeline: Timeline, form: str) -> bytes:
 
 
 def _print(timeline: Timeline) -> None:
-    """In colours, and as wide as the window, where there is one."""
+    """Print the timeline: on a terminal in colours and in its width, else in PLAIN_WIDTH."""
     from rich.console import Console
 
     from flowdist.report.record.terminal import terminal_timeline
@@ -78,22 +78,10 @@ def _print(timeline: Timeline) -> None:
         console.print(line)
 
 
-def _format_of(output: str | None) -> str:
-    """By the suffix of the file; FlowdistError for one that says nothing."""
-    if output in (None, "-"):
-        return "html"
-    found = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
-    suffix = Path(output or "").suffix.lower()
-    if suffix not in found:
-        help = f"known: {', '.join(found)}; or add --format"
-        raise FlowdistError(f"-o {output}: its suffix names no format", help=help)
-    return found[suffix]
-
-
 def _beside(path: Path, form: str) -> Path:
-    """timeline.html in the folder of a run, trace.html beside trace.jsonl."""
+    """Return the default file: timeline.html in the folder of a run, trace.html beside trace.jsonl."""
     name = "timeline" if path.name == "journal.jsonl" else path.stem
     target = path.with_name(name + FORMATS[form])
     if target == path:
-        raise FlowdistError(f"{path} would be overwritten", help="name another file after -o")
+        raise FlowdistError(f"{path} would be overwritten", help="name another file with -o")
     return target

@@ -1,4 +1,4 @@
-"""What if: the world of a recorded run, simulated again under other policies or with more faults."""
+"""The what-if of `flowdist replay`: a recorded run, simulated again with other policies or more faults."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from flowdist.cli.shared.common import Named, load, print_json, write
-from flowdist.cli.simulate.patience import Patience
-from flowdist.cli.simulate.simulated import simulated_summary
+from flowdist.cli.shared.common import load, print_json, write
+from flowdist.cli.shared.options import FaultOptions, TopologyOptions
+from flowdist.cli.shared.progress import ProgressLine
+from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.errors import FlowdistError
-from flowdist.faults.files import parse_plan
+from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
 
 if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import SimResult
+    from flowdist.sim.simulation import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
-WORKLOAD = {  # as --set calls them, and the graph
+WORKLOAD = {  # names of --set, and fields of the graph
     "steps": "steps",
     "step_time": "step_ns",
     "startup": "startup_ns",
@@ -34,43 +35,47 @@ WORKLOAD = {  # as --set calls them, and the graph
 }
 
 
-class Question(NamedTuple):
-    """What is to be different. `named` is the topology with other policies, where there is one."""
+class OtherTopology(NamedTuple):
+    """Topology whose policies replace those of the record: `--with`, `-p` and `--set`."""
 
-    faults: tuple[str, ...]
-    scales: tuple[str, ...]
-    adds: tuple[str, ...]
-    drains: tuple[str, ...]
-    named: Named | None
+    topology: str | None
+    params: tuple[str, ...]
+    sets: tuple[str, ...]
+
+
+class Question(NamedTuple):
+    """Differences from the recorded run: more faults, and the topology with other policies, if there is one."""
+
+    faults: FaultOptions
+    named: TopologyOptions | None
     trace_file: str | None
 
     @property
     def words(self) -> list[str]:
-        more = [f"--fail {text}" for text in self.faults] + [f"--scale {text}" for text in self.scales]
-        more += [f"--add {text}" for text in self.adds] + [f"--drain {text}" for text in self.drains]
+        """The differences in words, one each; empty if there is none."""
+        options = {"--fail": self.faults.fails, "--scale": self.faults.scales}
+        options |= {"--add": self.faults.adds, "--drain": self.faults.drains}
+        words = [f"{option} {text}" for option, texts in options.items() for text in texts]
         if self.named is not None:
             sets = [f"--set {text}" for text in self.named.sets] + [f"-p {text}" for text in self.named.params]
-            more.append(" ".join([f"the policies of {self.named.target}", *sets]))
-        return more
+            words.append(" ".join([f"the policies of {self.named.target}", *sets]))
+        return words
 
 
-def read_question(
-    fails: tuple[str, ...],
-    scales: tuple[str, ...],
-    adds: tuple[str, ...],
-    drains: tuple[str, ...],
-    topology: str | None,
-    params: tuple[str, ...],
-    sets: tuple[str, ...],
-    trace_file: str | None,
-) -> Question | None:
-    """None where nothing is asked; FlowdistError for a question that lacks something."""
-    if topology is None and (params or sets):
-        option = f"--set {sets[0]}" if sets else f"-p {params[0]}"
+def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | None) -> Question | None:
+    """Return the question of the command line; None if there is none.
+
+    Raises:
+        FlowdistError: An option of the question lacks the option that it belongs to.
+    """
+    if other.topology is None and (other.params or other.sets):
+        option = f"--set {other.sets[0]}" if other.sets else f"-p {other.params[0]}"
         help = "a record knows the compiled graph only: add --with topology.py"
         raise FlowdistError(f"{option}: of which topology?", help=help)
-    named = Named(topology, params, sets, None, as_json=False) if topology is not None else None
-    question = Question(fails, scales, adds, drains, named, trace_file)
+    named = None
+    if other.topology is not None:
+        named = TopologyOptions(other.topology, other.params, other.sets, None, as_json=False)
+    question = Question(faults, named, trace_file)
     if question.words:
         return question
     if trace_file is not None:
@@ -79,60 +84,63 @@ def read_question(
 
 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
-    """Simulate what was, and what would have been; show both beside the record. Exits as the latter ended."""
-    from flowdist.sim.engine.simulation import Simulation, with_nodes
+    """Simulate the recorded run and the question, show both beside the record, and exit as the latter ended."""
     from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.reconstruct import let_arrive, retold, with_workloads
+    from flowdist.sim.reconstruct import let_arrive, reconstruct, with_workloads
+    from flowdist.sim.simulation import Simulation, with_nodes
 
-    story = retold(header, lines)
-    more = parse_plan(question.faults, question.scales, question.adds, question.drains)
-    same = with_nodes(with_workloads(header.graph, story.workloads))
-    other = _other(same, story.workloads, question)
-    then = story.plan
-    plan = Plan(then.faults + more.faults, then.scales + more.scales, then.adds + more.adds, then.drains + more.drains)
-    check_faults(story.plan, same)
-    _refuse_strangers(story.plan, other, question)
+    recorded = reconstruct(header, lines)
+    more = question.faults.plan()
+    same = with_nodes(with_workloads(header.graph, recorded.workloads))
+    other = _other(same, recorded.workloads, question)
+    plan = join_plans([recorded.plan, more])
+    check_faults(recorded.plan, same)
+    _refuse_foreign_topology(recorded.plan, other, question)
     check_faults(plan, other)
-    with Patience(quiet=as_json) as patience:
+    with ProgressLine(quiet=as_json) as progress:
         again, result = (
-            let_arrive(Simulation(graph, faults, checks="paced", tell=patience.tell), story.arrivals).run()
-            for graph, faults in ((same, story.plan), (other, plan))
+            let_arrive(Simulation(graph, faults, checks="paced", tell=progress.tell), recorded.arrivals).run()
+            for graph, faults in ((same, recorded.plan), (other, plan))
         )
-    was = _as_it_was(header, lines)
-    summaries = [was, *(_counted_alike(run, was) for run in (again, result))]
+    was = _recorded_summary(header, lines)
+    summaries = [was, *(_comparable_summary(run, was) for run in (again, result))]
     if question.trace_file is not None:
         from flowdist.record.journal import encode_line
 
         write(Path(question.trace_file), b"".join(encode_line(line) for line in result.lines))
     if as_json:
-        told: dict[str, Any] = {"faults": _spelled(story.plan), "untold": list(story.untold)}
-        told |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
-        told["unfired"] = [fault.spec for fault in result.unfired]
-        told["violation"] = str(result.violation) if result.violation is not None else None
-        print_json("what-if", asked=question.words, digest=result.digest, **told)
+        content: dict[str, Any] = {"faults": _as_options(recorded.plan), "untold": list(recorded.omitted)}
+        content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
+        content["unfired"] = [fault.spec for fault in result.unfired]
+        content["violation"] = str(result.violation) if result.violation is not None else None
+        print_json("what-if", asked=question.words, digest=result.digest, **content)
     else:
-        _show(name, question, story, summaries, again, result)
+        _show(name, question, recorded, summaries, again, result)
     sys.exit(3 if result.violation is not None else 0 if result.job.outcome == "succeeded" else 1)
 
 
-def _refuse_strangers(then: Plan, other: RoleGraph, question: Question) -> None:
-    """FlowdistError where the topology of --with has not what befell the run: nobody wrote those faults."""
+def _refuse_foreign_topology(recorded: Plan, other: RoleGraph, question: Question) -> None:
+    """Refuse a topology of --with that lacks a target of the recorded faults.
+
+    Raises:
+        FlowdistError: A recorded fault has no target there.
+    """
     from flowdist.sim.faults.injector import check_faults
 
     try:
-        check_faults(then, other)
+        check_faults(recorded, other)
     except FaultError as error:
         assert question.named is not None
-        message = f"{question.named.target} is not the topology of this run, in which this happened: {error.message}"
+        message = f"{question.named.target} is not the topology of this run, which had this fault: {error.message}"
         raise FlowdistError(message, help="name one with the same nodes and roles") from None
 
 
 def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> RoleGraph:
-    """The topology that is asked about, with the workers of the record; what is set by hand wins over the measured."""
+    """Return the topology of the question, with the workloads of the record; those of --set win over the measured."""
     import msgspec
 
-    from flowdist.sim.engine.simulation import with_nodes
     from flowdist.sim.reconstruct import with_workloads
+    from flowdist.sim.simulation import with_nodes
 
     if question.named is None:
         return same
@@ -150,8 +158,8 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     return with_nodes(with_workloads(graph, workloads))
 
 
-def _counted_alike(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
-    """As far as the record tells of its workers: the columns are to say the same thing."""
+def _comparable_summary(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a simulation with only what the record reports, so that the columns can be compared."""
     from flowdist.report.record.alike import count_alike
 
     summary = simulated_summary(run)
@@ -159,24 +167,17 @@ def _counted_alike(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
-    from flowdist.control.controller import Controller
-    from flowdist.record.journal import Record
-    from flowdist.record.timesheet import Timesheet
+def _recorded_summary(header: Header, lines: list[Line]) -> dict[str, Any]:
+    from flowdist.record.replay import Replay
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
 
-    controller = Controller(header.graph, header.known_nodes)
-    sheet = Timesheet(controller.state)
-    for line in lines:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-        sheet.hear(line)
-    return {**summary_of(controller.state, lines), **time_of_run(header.graph, sheet)}
+    replay = Replay(header, strict=True).follow(lines)
+    return {**summary_of(replay.job, lines), **time_of_run(header.graph, replay.sheet)}
 
 
 def _show(
-    name: str, question: Question, story: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
+    name: str, question: Question, recorded: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
     from flowdist.report.record.alike import silent_roles
     from flowdist.report.record.divergence import Side, divergence, divergence_text
@@ -186,18 +187,18 @@ def _show(
     from flowdist.sim.faults.unfired import unfired_texts
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
-    click.echo(f"What befell the run: {', '.join(_spelled(story.plan)) or 'nothing'}")
-    for text in story.untold:
+    click.echo(f"Faults of the run: {', '.join(_as_options(recorded.plan)) or 'nothing'}")
+    for text in recorded.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
     for line in table(_rows(summaries)):
         click.echo(line)
-    unsaid = summaries[0]["not_reported"]
-    if silent := silent_roles(unsaid):
-        click.echo("\nWhat restarts cost in work is not known, and goodput is counted alike in each column:")
-        for text in not_reported_lines({"not_reported": {name: unsaid[name] for name in silent}}):
+    not_reported = summaries[0]["not_reported"]
+    if silent := silent_roles(not_reported):
+        click.echo("\nThe work that restarts cost is not known, and goodput is counted alike in each column:")
+        for text in not_reported_lines({"not_reported": {name: not_reported[name] for name in silent}}):
             click.echo(f"  {text}")
-    click.echo("\nIn full, what would have been\n\n" + summary_text(summaries[2]), nl=False)
+    click.echo("\nThe what-if in full\n\n" + summary_text(summaries[2]), nl=False)
     one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))
     click.echo("\n" + divergence_text(divergence(one, other, times=False), 1), nl=False)
     click.echo(f"\ndigest {result.digest}")
@@ -207,8 +208,8 @@ def _show(
         click.echo(f"\nviolated: {result.violation}", err=True)
 
 
-def _spelled(plan: Plan) -> list[str]:
-    """As the options of the command line say it."""
+def _as_options(plan: Plan) -> list[str]:
+    """Return the plan as options of the command line."""
     operator = [f"--scale {scale.role}={scale.replicas}@{format_duration(scale.at_ns)}" for scale in plan.scales]
     operator += [f"--add {add.node}@{format_duration(add.at_ns)}" for add in plan.adds]
     operator += [f"--drain {drain.node}@{format_duration(drain.at_ns)}" for drain in plan.drains]
@@ -221,7 +222,7 @@ def _header(result: SimResult) -> Header:
 
 
 def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """One column each for the record, its simulation, and the simulation of what is asked."""
+    """Return the table: one column each for the record, its simulation, and the simulation of the question."""
     from flowdist.report.record.summary import rounded
 
     def row(label: str, pick: Any) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Verbs that tell a running job what to do."""
+"""Verbs that give an order to the controller of a running job, and print what the controller decides."""

@@ -1,36 +1,30 @@
-"""`flowdist cancel`: a run is to end."""
+"""`flowdist cancel`: end a run."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from flowdist.cli.shared.common import guarded
-from flowdist.cli.shared.operating import ask, json_option, run_argument, runs_option, wait_option
+from flowdist.cli.shared.runs import RunOptions, give_orders, run_options, wait_option
 
 
 @click.command(name="cancel")
-@run_argument
-@click.option("--now", is_flag=True, help="SIGKILL for everything, without grace.")
+@run_options
+@click.option("--now", is_flag=True, help="Send SIGKILL at once, without grace.")
 @click.option("--reason", default="cancelled by the operator", metavar="TEXT", help="For the journal and the summary.")
-@runs_option
 @wait_option
-@json_option
 @guarded
-def command(run: str, now: bool, reason: str, base: str, wait: bool, as_json: bool) -> None:
+def command(named: RunOptions, now: bool, reason: str, wait: bool) -> None:
     """End a run: dependents first, each with its full grace.
 
     \b
     flowdist cancel                        the newest run
-    flowdist cancel word2vec-2026 --wait   returns when nothing of it runs any more
-    flowdist cancel --now                  at once
+    flowdist cancel word2vec-2026 --wait   return when nothing of the run is running any more
+    flowdist cancel --now                  kill everything at once
 
-    RUN is its name, the beginning of it, or its folder. A second cancel with --now shortens the first.
+    RUN is the run's name, the beginning of its name, or its folder. A second cancel with --now shortens the first.
     """
-    from flowdist.control.protocol.events import CancelRequested  # msgspec and the runtime: not for --help
-    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.control.protocol.events import CancelRequested  # msgspec and the runtime: not needed by --help
 
-    run_dir, graph = find_run(Path(base), run)
-    until = (lambda status: False) if wait else None  # until nobody answers, as it is over
-    ask(run_dir, graph, [(CancelRequested(reason, now), run)], as_json=as_json, until=until)
+    until = (lambda status: False) if wait else None  # until the run is over, and no controller answers
+    give_orders(named, [(CancelRequested(reason, now), named.run)], until=until)

@@ -1,28 +1,22 @@
-"""`flowdist cordon node1`: nothing new on a node."""
+"""`flowdist cordon node1`: place no new replicas on a node."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from flowdist.cli.shared.common import guarded
-from flowdist.cli.shared.operating import ask, json_option, run_option, runs_option
+from flowdist.cli.shared.runs import RunOptions, give_orders, nodes_argument, run_options_of_order
 
 
 @click.command(name="cordon")
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
-@run_option
-@runs_option
-@json_option
+@nodes_argument
+@run_options_of_order
 @guarded
-def command(nodes: tuple[str, ...], run: str, base: str, as_json: bool) -> None:
-    """Place nothing new on a node; what runs there goes on.
+def command(named: RunOptions, nodes: tuple[str, ...]) -> None:
+    """Place no new replicas on a node; replicas that run there keep running.
 
-    What restarts there does so elsewhere, if there is room. `flowdist drain` has it left as well.
+    A replica of the node that restarts does so elsewhere, if there is room. `flowdist drain` also moves away what runs.
     """
-    from flowdist.control.protocol.events import CordonRequested  # msgspec: not for --help
-    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.control.protocol.events import CordonRequested  # msgspec: not needed by --help
 
-    run_dir, graph = find_run(Path(base), run)
-    ask(run_dir, graph, [(CordonRequested(node), node) for node in nodes], as_json=as_json)
+    give_orders(named, [(CordonRequested(node), node) for node in nodes])

@@ -1,44 +1,38 @@
-"""`flowdist drain node1`: a node is left in order."""
+"""`flowdist drain node1`: move all work off a node, in order."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from flowdist.cli.shared.common import guarded
-from flowdist.cli.shared.operating import ask, json_option, run_option, runs_option, wait_option
+from flowdist.cli.shared.runs import RunOptions, give_orders, nodes_argument, run_options_of_order, wait_option
 
 if TYPE_CHECKING:
     from flowdist.record.status import Status
 
 
 @click.command(name="drain")
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
-@click.option("--undo", is_flag=True, help="Use it again: the same as flowdist uncordon.")
-@run_option
-@runs_option
+@nodes_argument
+@click.option("--undo", is_flag=True, help="Use the node again, as flowdist uncordon does.")
+@run_options_of_order
 @wait_option
-@json_option
 @guarded
-def command(nodes: tuple[str, ...], undo: bool, run: str, base: str, wait: bool, as_json: bool) -> None:
-    """Have a node left in order: what runs there moves away, and nothing new is placed on it.
+def command(named: RunOptions, nodes: tuple[str, ...], undo: bool, wait: bool) -> None:
+    """Move all replicas off a node in order, and place no new ones on it.
 
     \b
-    flowdist drain node1 --wait      returns when nothing runs on it any more
-    flowdist drain node1 --undo      it is used again
+    flowdist drain node1 --wait      return when nothing runs on the node any more
+    flowdist drain node1 --undo      use the node again
 
-    Workers that ask flowdist.worker.should_stop(step) leave at one step, with a checkpoint that is whole. A drain that
-    would leave a role below its minimum is refused, with the room that it would lack; exit code 1.
+    Workers that call flowdist.worker.should_stop(step) stop at the same step, with a complete checkpoint. The
+    controller refuses a drain that would leave a role below its minimum, and prints the missing room; exit code 1.
     """
-    from flowdist.control.protocol.events import DrainRequested, UncordonRequested  # msgspec: not for --help
-    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.control.protocol.events import DrainRequested, UncordonRequested  # msgspec: not needed by --help
 
-    run_dir, graph = find_run(Path(base), run)
-
-    def is_so(status: Status) -> bool:
+    def is_empty(status: Status) -> bool:
         return not any(node.replicas for node in status.nodes if node.name in nodes)
 
     orders = [(UncordonRequested(node) if undo else DrainRequested(node), node) for node in nodes]
-    ask(run_dir, graph, orders, as_json=as_json, until=is_so if wait and not undo else None)
+    give_orders(named, orders, until=is_empty if wait and not undo else None)

@@ -1,28 +1,22 @@
-"""`flowdist uncordon node1`: a node is used again."""
+"""`flowdist uncordon node1`: use a node again."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from flowdist.cli.shared.common import guarded
-from flowdist.cli.shared.operating import ask, json_option, run_option, runs_option
+from flowdist.cli.shared.runs import RunOptions, give_orders, nodes_argument, run_options_of_order
 
 
 @click.command(name="uncordon")
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
-@run_option
-@runs_option
-@json_option
+@nodes_argument
+@run_options_of_order
 @guarded
-def command(nodes: tuple[str, ...], run: str, base: str, as_json: bool) -> None:
-    """Use a node again, whatever it was cordoned or drained for.
+def command(named: RunOptions, nodes: tuple[str, ...]) -> None:
+    """Use a node again after a cordon or a drain.
 
-    What told against it is forgotten (R22).
+    The failures that were counted against the node are forgotten (R22).
     """
-    from flowdist.control.protocol.events import UncordonRequested  # msgspec: not for --help
-    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.control.protocol.events import UncordonRequested  # msgspec: not needed by --help
 
-    run_dir, graph = find_run(Path(base), run)
-    ask(run_dir, graph, [(UncordonRequested(node), node) for node in nodes], as_json=as_json)
+    give_orders(named, [(UncordonRequested(node), node) for node in nodes])

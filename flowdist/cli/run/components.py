@@ -1,4 +1,4 @@
-"""`flowdist run dist.ddp` and `dist.spmd`: TorchX's builtins with TorchX's options."""
+"""`flowdist run dist.ddp` and `dist.spmd`: the builtin components of TorchX, with the options of TorchX."""
 
 from __future__ import annotations
 
@@ -11,51 +11,47 @@ import click
 
 from flowdist import components
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.run import carry_out, needs_linux
+from flowdist.cli.run.display import DisplayOptions, display_options
+from flowdist.cli.run.execution import RunSettings, execute, needs_linux
 from flowdist.cli.shared.common import guarded, show_problems
+from flowdist.cli.shared.options import FaultOptions, fault_options, json_option, runs_option, set_option
+from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
-from flowdist.dsl.topology import Topology
-from flowdist.faults.files import parse_plan
 
-OF_TORCHX = (
-    click.option("--script", metavar="FILE", help="The script; its own arguments stand behind --."),
-    click.option("-m", "--m", metavar="MODULE", help="Instead of a script: a module."),
+TORCHX_OPTIONS = (
+    click.option("--script", metavar="FILE", help="The script; its own arguments stand after --."),
+    click.option("-m", "--m", metavar="MODULE", help="A module, instead of a script."),
     click.option("-j", "--j", metavar="[MIN:]NNODESxNPROC", help="Logical nodes, and processes on each: 2x8, 2:4x8."),
-    click.option("--name", default="/", metavar="EXPERIMENT/RUN", help="Both may be left out."),
-    click.option("-h", "--h", metavar="SIZE", help="A named size, of flowdist.toml."),
-    click.option("--env", "env", multiple=True, metavar="A=1,B=2", help="Variables of the workers."),
-    click.option("--max_retries", "--max-retries", type=int, default=0, help="How often a failure restarts the job."),
-    click.option("--debug", is_flag=True, help="Variables that make torch and NCCL talk."),
-    click.option("--mounts", multiple=True, help="Refused: processes on this machine see its files."),
-    click.option("--image", help="Refused, likewise."),
-)
-OF_DDP = (
-    click.option("--cpu", type=float, default=2, help="Cores of a node."),
-    click.option("--gpu", type=int, default=0, help="GPUs of a node."),
-    click.option("--memMB", "memMB", type=int, default=1024, help="Memory of a node."),
-    click.option("--rdzv_port", "--rdzv-port", help="Refused: each generation has a store on a port of its own."),
-    click.option("--rdzv_backend", "--rdzv-backend", help="Refused: on one machine there is nothing to choose."),
-    click.option("--tee", help="Refused: the terminal shows all output, files have it too."),
+    click.option("--name", default="/", metavar="EXPERIMENT/RUN", help="Both parts may be left out."),
+    click.option("-h", "--h", metavar="SIZE", help="A named size of flowdist.toml."),
+    click.option("--env", "env", multiple=True, metavar="A=1,B=2", help="Environment variables of the workers."),
+    click.option("--max_retries", "--max-retries", type=int, default=0, help="Restarts of the job (default: 0)."),
+    click.option("--debug", is_flag=True, help="Set the variables that make torch and NCCL log more."),
+    click.option("--mounts", multiple=True, help="Refused: the processes see the files of this machine."),
+    click.option("--image", help="Refused: the processes run on this machine, in no container."),
 )
 REFUSED = {
     "rdzv_port": "each generation has a store on a port of its own",
     "rdzv_backend": "on one machine there is nothing to choose",
     "tee": "the terminal shows all output, and files have it too",
 }
-OF_RUN = (
-    click.option("--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="As of flowdist run."),
-    click.option("--fail", "fails", multiple=True, metavar="FAULT", help="As of flowdist run."),
-    click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="As of flowdist run."),
-    click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="As of flowdist run."),
-    click.option("--runs", "base", default="runs", metavar="DIR", help="As of flowdist run."),
-    click.option("--quiet", "-q", is_flag=True, help="As of flowdist run."),
-    click.option("--plain", is_flag=True, help="As of flowdist run."),
-    click.option("--detach", "-d", is_flag=True, help="As of flowdist run."),
-    click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="As of flowdist run."),
-    click.option("--json", "as_json", is_flag=True, help="As of flowdist run."),
+DDP_OPTIONS = (
+    click.option("--cpu", type=float, default=2, help="Cores of a node (default: 2)."),
+    click.option("--gpu", type=int, default=0, help="GPUs of a node (default: 0)."),
+    click.option("--memMB", "memMB", type=int, default=1024, help="Memory of a node in MB (default: 1024)."),
+    click.option("--rdzv_port", "--rdzv-port", help=f"Refused: {REFUSED['rdzv_port']}."),
+    click.option("--rdzv_backend", "--rdzv-backend", help=f"Refused: {REFUSED['rdzv_backend']}."),
+    click.option("--tee", help=f"Refused: {REFUSED['tee']}."),
+)
+RUN_OPTIONS = (
+    set_option,
+    fault_options("fails", "scales", "drains"),
+    runs_option,
+    display_options,
+    json_option,
     click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGUMENTS]"),
 )
 
@@ -64,50 +60,50 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
     @guarded
     def run(
         args: tuple[str, ...],
-        j: str | None,
-        env: tuple[str, ...],
         sets: tuple[str, ...],
-        fails: tuple[str, ...],
-        scales: tuple[str, ...],
-        drains: tuple[str, ...],
+        faults: FaultOptions,
         base: str,
-        quiet: bool,
-        plain: bool,
-        detach: bool,
-        metrics_port: int | None,
+        display: DisplayOptions,
         as_json: bool,
-        **others: Any,
+        **of_component: Any,
     ) -> None:
         needs_linux("run")
-        plan = parse_plan(fails, scales, drains=drains)
-        try:
-            for option, why in REFUSED.items():
-                if (value := others.pop(option, None)) is not None:
-                    help = "leave it out"
-                    raise TopologyProblems([Problem("FD154", f"--{option} {value}: {why}", help, CLI)])
-            size = {} if j is None else {"j": j}
-            topology = component(*args, env=variables_of(env), **size, **others)
-        except TopologyProblems as error:
-            problems = [problem._replace(place=CLI) for problem in error.problems]
-            raise TopologyProblems(problems, where="on the command line") from None
+        plan = faults.plan()
+        topology = _topology(component, args, of_component)
         loaded = compile_loaded(written_on_the_command_line(topology), sets)
         if not as_json:
             show_problems(loaded.warnings)
-        shown = Shown(quiet, as_json, live=not plain)
-        carry_out(loaded.graph, plan, Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
+        shown = Shown(display.quiet, as_json, live=not display.plain)
+        settings = RunSettings(Path(base), plan, shown=shown, detach=display.detach, metrics_port=display.metrics_port)
+        execute(loaded.graph, settings)
 
     decorated: Any = run
-    for option in reversed([*OF_TORCHX, *options, *OF_RUN]):
+    for option in reversed([*TORCHX_OPTIONS, *options, *RUN_OPTIONS]):
         decorated = option(decorated)
     text = f"{(component.__doc__ or '').splitlines()[0]}\n\nThe options are TorchX's; see docs/torchx.md."
     return click.command(name=name, help=text, context_settings={"help_option_names": ["--help"]})(decorated)
 
 
+def _topology(component: Callable[..., Topology], args: tuple[str, ...], options: dict[str, Any]) -> Topology:
+    """Call the component with the options of the command line, which are the place of its problems."""
+    try:
+        for option, why in REFUSED.items():
+            if (value := options.pop(option, None)) is not None:
+                raise TopologyProblems([Problem("FD154", f"--{option} {value}: {why}", "leave it out", CLI)])
+        options["env"] = variables_of(options["env"])
+        if options["j"] is None:
+            del options["j"]  # the default of the component
+        return component(*args, **options)
+    except TopologyProblems as error:
+        problems = [problem._replace(place=CLI) for problem in error.problems]
+        raise TopologyProblems(problems, where="on the command line") from None
+
+
 def variables_of(texts: Iterable[str]) -> dict[str, str]:
-    """`A=1,B=2`, as TorchX has it: a comma that no NAME= follows is part of the value.
+    """Read `A=1,B=2` as TorchX does: a comma without a NAME= after it is part of the value.
 
     Raises:
-        TopologyProblems: for what has no `=`.
+        TopologyProblems: A part has no `=`.
     """
     values: dict[str, str] = {}
     for text in texts:
@@ -120,6 +116,6 @@ def variables_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 COMMANDS = {
-    "dist.ddp": _command("dist.ddp", components.ddp, OF_DDP),
+    "dist.ddp": _command("dist.ddp", components.ddp, DDP_OPTIONS),
     "dist.spmd": _command("dist.spmd", components.spmd, ()),
 }

@@ -1,4 +1,4 @@
-"""What a run shows: lines, or on a terminal lines above a picture of the job; at the end its summary."""
+"""Console of a run: lines, on a terminal above a picture of the job, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ COLOURS = {"warning": "yellow", "error": "red", "event": "cyan"}
 
 
 class Shown(NamedTuple):
-    """`quiet`: not the workers' output. `as_json`: the summary on stdout. `live`: a picture, where that is possible."""
+    """Choice of output: `quiet` hides the output of workers, `as_json` prints the summary as JSON on stdout.
+
+    `live` draws a picture of the job where that is possible.
+    """
 
     quiet: bool = False
     as_json: bool = False
@@ -35,9 +38,10 @@ LINES = Shown()
 
 
 class Console:
-    """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it.
+    """Lines for the user: events of flowdist with their times on stderr, output of workers on the stream of the worker.
 
-    `now_ns` is the clock that they show: the job's own, once there is one, so that lines, journal and summary agree.
+    `now_ns` is the clock of these times: once the job has a clock, it is the job's, so that lines, journal and summary
+    agree.
     """
 
     def __init__(self, shown: Shown, mask: Callable[[str], str]) -> None:
@@ -47,10 +51,10 @@ class Console:
         self._pinned: Pinned | None = None
 
     def onlooker(self, run_id: str) -> Observer | None:
-        """Who draws the picture; None where nobody could see it."""
+        """Return an observer that draws the picture; None if stderr is not a terminal, or the picture is not wanted."""
         if not self.shown.live or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None
-        from rich.console import Console as RichConsole  # a run that shows lines alone does without
+        from rich.console import Console as RichConsole  # not needed by runs that show lines alone
 
         from flowdist.report.live.terminal_view import LiveView, Pinned
 
@@ -58,13 +62,13 @@ class Console:
         return LiveView(self._pinned, run_id)
 
     def close(self) -> None:
-        """The picture goes; lines may still come."""
+        """Remove the picture; lines can still be shown."""
         if self._pinned is not None:
             self._pinned.close()
             self._pinned = None
 
     def show(self, kind: str, text: str) -> None:
-        """Once nobody reads any more (`flowdist run | head`), the job goes on all the same: its logs are files."""
+        """Print a line. If the reader has gone (`flowdist run | head`), the job goes on, as its logs are files."""
         try:
             self._show(kind, text)
         except OSError:
@@ -79,7 +83,7 @@ class Console:
         line = f"flowdist {self.now_ns() / 1e9:7.2f}s | " + (f"{kind}: {text}" if kind == "error" else text)
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])
-            self._pinned.flush()  # at the end nobody looks any more
+            self._pinned.flush()  # the last lines before the end would be lost otherwise
         else:
             click.secho(line, fg=COLOURS[kind], err=True)
 
@@ -91,7 +95,7 @@ class Console:
 
 
 def _to_nowhere(*streams: TextIO) -> None:
-    """What those that nobody reads still hold, and all that follows, is thrown away."""
+    """Send the streams whose reader has gone to /dev/null, with what they still hold."""
     for stream in streams:
         ends = select.poll()
         ends.register(stream.fileno(), select.POLLERR | select.POLLHUP)
@@ -104,11 +108,12 @@ def _to_nowhere(*streams: TextIO) -> None:
 def finish(
     result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Write the summary down and show it, with what was the root cause where the job has failed.
+    """Write the summary to the folder of the run and show it, with the root cause if the job has failed.
 
-    `drawn` are the rates of faults and their seed, if there are any.
+    Args:
+        drawn: Rates of faults and their seed, if faults were drawn at random.
     """
-    from flowdist.report.record.spending import time_of_run  # after the run: it delays nothing
+    from flowdist.report.record.spending import time_of_run  # imported after the run, so that its start is not delayed
     from flowdist.report.record.summary import summary_of, summary_text
     from flowdist.runtime.run_folder.folder import JOINED
     from flowdist.runtime.run_folder.root_cause import root_cause_text

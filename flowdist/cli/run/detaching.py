@@ -1,8 +1,8 @@
-"""`flowdist run --detach`: the supervisor goes on in a session of its own, and the shell has its prompt back.
+"""`flowdist run --detach`: the supervisor runs in a session of its own, and the shell gets its prompt back.
 
-What is wrong with the topology was said before, in the foreground. Then this process forks: it has one thread and no
-loop yet. The child leaves the terminal and writes to supervisor.log; this one waits to be told that the job has
-started, or why it never did.
+Problems of the topology are reported before, in the foreground. Then this process, which has one thread and no event
+loop yet, forks. The child leaves the terminal and writes to supervisor.log. The parent waits for a message that the job
+has started, or why it did not.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from flowdist.graph import SECOND
 from flowdist.record.journal import Record
 
 if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.supervisor.supervisor import Observer
 
 LOG = "supervisor.log"
-PATIENCE_NS = 3 * SECOND  # with a job that starts nothing: it may wait long for nodes of others
+IDLE_NS = 3 * SECOND  # after this time without a start, the job is reported as waiting
 STARTED: tuple[ReplicaPhase, ...] = ("running", "ready", "succeeded")
 
 
 class _Starting(Console):
-    """Tells the parent, once, that the first replica runs, or that the job waits before anything can start."""
+    """Console that reports to the parent, once, that the first replica runs, or that the job waits for something."""
 
     def __init__(self, shown: Shown, mask: Callable[[str], str], tell: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(shown, mask)
@@ -53,10 +53,10 @@ class _Starting(Console):
         if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
             self._tell({"started": True})
         elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
-            self._idle_since_ns = None  # there is no node yet, or something is on its way
+            self._idle_since_ns = None  # there is no node yet, or a replica is starting
         elif self._idle_since_ns is None:
             self._idle_since_ns = now
-        elif now - self._idle_since_ns > PATIENCE_NS and (waits := held_up_by(job)):
+        elif now - self._idle_since_ns > IDLE_NS and (waits := held_up_by(job)):
             self._tell({"waits_for": waits[0]})
 
 
@@ -66,42 +66,42 @@ def detached(
     shown: Shown,
     mask: Callable[[str], str],
     supervise: Callable[[Console], int],
-    early: EarlyInterrupts,
+    early: StartupSignals,
 ) -> NoReturn:
-    """Leave it to a process in the background; ends this one when that has started the job, or could not.
+    """Run the job in a background process, and exit when the job has started or could not start.
 
     Args:
-        base: Where the folders of runs are, as the user has named it.
-        supervise: Carries the job to its end and returns the exit code.
-        early: Those from before are for the one in the background.
+        base: Folder with the folders of runs, as the user has named it.
+        supervise: Runs the job to its end and returns the exit code.
+        early: Interrupts so far. The background process handles those before the fork.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    theirs = early.count
+    before_fork = early.count
     if os.fork() == 0:
         os.close(reading)
         _be_supervisor(run_dir, mask, supervise, writing)
     os.close(writing)
     try:
         early.end()
-        if early.count > theirs:
+        if early.count > before_fork:
             raise KeyboardInterrupt
         with os.fdopen(reading) as pipe:
-            told = json.loads(pipe.readline() or "{}")
+            message = json.loads(pipe.readline() or "{}")
     except KeyboardInterrupt:
-        click.echo(f"\nit goes on in the background; flowdist cancel {run_dir.name} ends it", err=True)
+        click.echo(f"\nthe run goes on in the background; flowdist cancel {run_dir.name} ends it", err=True)
         sys.exit(130)
-    if "error" in told:
-        raise _Failed(told["error"], told["help"], told["exit_code"])
-    if not told:
+    if "error" in message:
+        raise _Failed(message["error"], message["help"], message["exit_code"])
+    if not message:
         raise JobFailed("the supervisor died before the job had started", help=f"see {run_dir / LOG}")
-    _show(run_dir, base, shown, told)
-    sys.exit(told.get("exit_code", 0))
+    _show(run_dir, base, shown, message)
+    sys.exit(message.get("exit_code", 0))
 
 
 class _Failed(FlowdistError):
-    """What the supervisor was told: the same, with its exit code."""
+    """Error of the background process, with its exit code."""
 
     def __init__(self, message: str, help: str, exit_code: int) -> None:
         super().__init__(message, help=help)
@@ -111,7 +111,7 @@ class _Failed(FlowdistError):
 def _be_supervisor(
     run_dir: Path, mask: Callable[[str], str], supervise: Callable[[Console], int], writing: int
 ) -> NoReturn:
-    """Never returns: what the parent had under way is not for the child to finish."""
+    """Run the job as the child, and exit without returning to the code of the parent."""
     code = 1
     try:
         _leave_terminal(run_dir / LOG)
@@ -119,7 +119,7 @@ def _be_supervisor(
 
         def tell(what: dict[str, Any]) -> None:
             if not pipe.closed:
-                with contextlib.suppress(BrokenPipeError):  # it was interrupted: nobody waits
+                with contextlib.suppress(BrokenPipeError):  # the parent was interrupted and has gone
                     json.dump(what, pipe)
                     pipe.close()
 
@@ -132,7 +132,7 @@ def _be_supervisor(
             tell({"error": error.message, "help": error.help, "exit_code": code})
         except KeyboardInterrupt:
             code = 130
-            tell({"error": "it was interrupted before it had started", "help": "", "exit_code": code})
+            tell({"error": "the run was interrupted before it had started", "help": "", "exit_code": code})
     except BaseException:
         traceback.print_exc()
     finally:
@@ -142,7 +142,7 @@ def _be_supervisor(
 
 
 def _leave_terminal(log: Path) -> None:
-    """A session of its own: what happens to the terminal is nothing to it."""
+    """Start a session of its own, so that signals of the terminal do not reach this process, and write to the log."""
     os.setsid()
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for source, target in ((null, 0), (output, 1), (output, 2)):
@@ -151,20 +151,20 @@ def _leave_terminal(log: Path) -> None:
     os.close(output)
 
 
-def _show(run_dir: Path, base: Path, shown: Shown, told: dict[str, Any]) -> None:
-    """The id on stdout, for scripts; what can be done with it on stderr."""
+def _show(run_dir: Path, base: Path, shown: Shown, message: dict[str, Any]) -> None:
+    """Print the name of the run on stdout, for scripts, and the verbs that take it on stderr."""
     name = run_dir.name
     if shown.as_json:
-        waits = told.get("waits_for")
-        print_json("detached", run=name, run_dir=str(run_dir), ended="ended" in told, waits_for=waits)
+        waits = message.get("waits_for")
+        print_json("detached", run=name, run_dir=str(run_dir), ended="ended" in message, waits_for=waits)
         return
     click.echo(name)
     more = "" if base == Path("runs") else f" --runs {base}"
-    if "ended" in told:
-        click.echo(f"it is over already: flowdist report {name}{more}", err=True)
+    if "ended" in message:
+        click.echo(f"the run is over already: flowdist report {name}{more}", err=True)
         return
     verbs = (("status", f"{name}{more}"), ("logs -f", f"--run {name}{more}"), ("cancel", f"{name}{more}"))
-    waits = f", and waits for {told['waits_for']}" if "waits_for" in told else ""
-    click.echo(f"it runs in the background{waits}:", err=True)
+    waits = f", and waits for {message['waits_for']}" if "waits_for" in message else ""
+    click.echo(f"the run is in the background{waits}:", err=True)
     for verb, arguments in verbs:
         click.echo(f"  flowdist {verb} {arguments}", err=True)

@@ -1,4 +1,4 @@
-"""`flowdist join`: this machine as a node of a job that another host runs."""
+"""`flowdist join`: this machine becomes a node of the job of another host."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import click
 import msgspec
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, Here, is_loopback, place_of, take_part
-from flowdist.cli.run.run import needs_linux
+from flowdist.cli.run.display import quiet_option
+from flowdist.cli.run.execution import RunSettings, needs_linux
+from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, is_loopback, place_of, take_part
 from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.options import runs_option
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
 
 @click.command(name="join")
 @click.argument("endpoint", metavar="HOST:PORT")
-@click.option("--id", "job_id", metavar="ID", help="The name of the job, where flowdist run has been given one.")
-@click.option("--workdir", metavar="DIR", help="Where the commands run here (default: as on the other host).")
-@click.option("--local-addr", default="", metavar="ADDRESS", help="By which the other hosts reach this one.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to call (default: 600).")
-@click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
-@click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
+@click.option("--id", "job_id", metavar="ID", help="The name of the job, if flowdist run was given one with --id.")
+@click.option("--workdir", metavar="DIR", help="Folder in which the commands run here (default: as on the other host).")
+@click.option("--local-addr", default="", metavar="ADDRESS", help="Address at which the other hosts reach this one.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for the host (default: 600).")
+@runs_option
+@quiet_option
 @guarded
 def command(
     endpoint: str,
@@ -34,29 +36,34 @@ def command(
     base: str,
     quiet: bool,
 ) -> None:
-    """Take part, as a node, in the job that `flowdist run --listen HOST:PORT` runs on another host.
+    """Join, as a node, the job that `flowdist run --listen HOST:PORT` runs on another host.
 
     \b
     host0$ flowdist run jobs.py --listen host0:29400
     host1$ flowdist join host0:29400
 
-    The commands come from there; programs, scripts and data are those of this machine. SIGTERM leaves in order.
+    The commands come from the other host; programs, scripts and data are those of this machine. SIGTERM makes this host
+    leave the job in order.
     """
     needs_linux("join")
     place = place_of(endpoint, job_id, local_addr=local_addr)
     if not place.token and not is_loopback(place.endpoint.host):
-        message = f"without {TOKEN} this host would run what anybody at {place.endpoint} tells it to"
+        message = f"without {TOKEN} this host would run any command that a machine at {place.endpoint} sends"
         raise FlowdistError(message, help=NO_TOKEN_HELP)
     if timeout is not None:
         place = place._replace(join_timeout_s=timeout)
-    from flowdist.runtime.gpus.devices import machine_gpus  # not for --help
+    from flowdist.runtime.gpus.devices import machine_gpus  # not needed by --help
 
     gpus = machine_gpus(os.environ)
-    take_part(place, Here(Path(base), shown=Shown(quiet)), lambda graph: in_folder(graph, workdir), gpus)
+    take_part(place, RunSettings(Path(base), shown=Shown(quiet)), lambda graph: in_folder(graph, workdir), gpus)
 
 
 def in_folder(graph: RoleGraph, workdir: str | None) -> RoleGraph:
-    """The graph with the folders that this host has. FlowdistError when there is no such folder."""
+    """Return the graph with the working folders of this host.
+
+    Raises:
+        FlowdistError: This host has no such folder.
+    """
     roles = []
     for role in graph.roles:
         folder = Path(workdir).resolve() if workdir is not None else Path(role.workdir or ".")

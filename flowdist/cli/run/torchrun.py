@@ -1,4 +1,4 @@
-"""`flowdist torchrun`: a command line of torchrun, as it is, on this machine."""
+"""`flowdist torchrun`: run a command line of torchrun unchanged, on this machine or with other hosts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.run.hosts import Here, meet
-from flowdist.cli.run.run import carry_out, needs_linux
+from flowdist.cli.run.execution import RunSettings, execute, needs_linux
+from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import guarded, show_problems
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
-from flowdist.faults.grammar import Plan
 from flowdist.torchrun.options import HelpAsked, help_text, read_options
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Command(click.Command):
-    """The options are torchrun's own, so that click shows only what they become."""
+    """Command whose options are torchrun's own: click passes them on unread, and --help shows torchrun's table."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\nOptions of torchrun:\n" + help_text() + "\n")
@@ -40,13 +39,13 @@ class _Command(click.Command):
 @click.pass_context
 @guarded
 def command(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Run a command line of torchrun as it is, as one role on this machine.
+    """Run a command line of torchrun unchanged, as a topology with one role.
 
     \b
     flowdist torchrun --standalone --nproc-per-node 4 train.py --epochs 5
     flowdist torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 -m package.train
 
-    Every option is honoured, or said to change nothing here, or refused with a reason: see docs/torchrun.md.
+    Every option is honoured, reported as without effect, or refused with a reason: see docs/torchrun.md.
     """
     try:
         given = read_options(words, os.environ)
@@ -54,7 +53,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
         click.echo(ctx.get_help())
         return
     needs_linux("torchrun")
-    from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not for --help
+    from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not needed by --help
     from flowdist.torchrun.output import Output
     from flowdist.torchrun.settle import as_here, settle
 
@@ -73,10 +72,10 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     def opener(run_dir: Path, show: Show) -> OpenSink:
         return Output(launch.streams, run_dir, show).open
 
+    settings = RunSettings(base, prefix=prefix, opener=opener)
     if launch.rendezvous is None:
-        carry_out(loaded.graph, Plan(()), base, prefix=prefix, opener=opener)
-    here = Here(base, prefix, opener=opener)
-    meet(loaded.graph, launch.rendezvous, here, lambda graph: as_here(graph, loaded.graph), gpus)
+        execute(loaded.graph, settings)
+    meet(loaded.graph, launch.rendezvous, settings, lambda graph: as_here(graph, loaded.graph), gpus)
 
 
 def _check_log_dir(folder: str) -> None:

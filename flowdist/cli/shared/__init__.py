@@ -1,1 +1,1 @@
-"""What the verbs share; it imports none of them."""
+"""Options, output and look-ups that several verbs share. This package imports no verb."""

@@ -1,4 +1,4 @@
-"""What the verbs share: how a topology is named on the command line, and how a user's mistake is shown."""
+"""Topologies of the command line, output as JSON, files to write, and errors as the user sees them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import errno
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from flowdist.cli.shared.options import TopologyOptions
 from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
@@ -19,65 +20,25 @@ if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Named(NamedTuple):
-    """The topology that the command line names, and how to show what is wrong with it."""
-
-    target: str | None
-    params: tuple[str, ...]
-    sets: tuple[str, ...]
-    nodes: str | None
-    as_json: bool
-
-
-def topology_options(function: F) -> F:
-    """TARGET, -p, --set, --nodes and --json, given to the verb as one `named`."""
-
-    @functools.wraps(function)
-    def wrapper(
-        target: str | None,
-        params: tuple[str, ...],
-        sets: tuple[str, ...],
-        nodes: str | None,
-        as_json: bool,
-        **others: Any,
-    ) -> Any:
-        return function(named=Named(target, params, sets, nodes, as_json), **others)
-
-    decorated: Any = wrapper
-    for decorate in reversed(
-        (
-            click.argument("target", required=False),
-            click.option("-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter of the topology."),
-            click.option(
-                "--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="Override a field; see docs/dsl.md."
-            ),
-            click.option("--nodes", metavar="N", help="Instead of the topology's own nodes: 4, or 2:4."),
-            click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
-        )
-    ):
-        decorated = decorate(decorated)
-    return decorated  # type: ignore[no-any-return]
-
-
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # nothing that flowdist has done wrong
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # the user can put these right
 
 
 def guarded(function: F) -> F:
-    """Show a FlowdistError in words and end with its exit code; 130 when interrupted."""
+    """Decorate a verb so that a FlowdistError is printed and ends it with the error's exit code; Ctrl-C ends it with
+    130."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        as_json = kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json"))
         try:
             return function(*args, **kwargs)
         except FlowdistError as error:
-            fail(error, as_json=kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json")))
+            fail(error, as_json=as_json)
         except OSError as error:
-            if error.errno not in _OF_THE_DISK:
+            if error.errno not in _DISK_ERRORS:
                 raise
             wrong = FlowdistError(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
-            fail(wrong, as_json=kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json")))
+            fail(wrong, as_json=as_json)
         except KeyboardInterrupt:
             sys.exit(130)
 
@@ -85,8 +46,8 @@ def guarded(function: F) -> F:
 
 
 def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
-    """What is wrong on stderr, or under --json as an object on stdout; never a traceback."""
-    from flowdist.dsl.problems.problem import TopologyProblems  # the DSL: verbs about a run do without
+    """Print the error and exit with its exit code: on stderr, or with `as_json` as one object on stdout."""
+    from flowdist.dsl.problems.problem import TopologyProblems  # verbs about a run need no DSL
 
     if as_json:
         if isinstance(error, TopologyProblems):
@@ -105,38 +66,77 @@ def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
+    """Print problems of a topology on stderr."""
     for problem in problems:
         click.echo(problem.format() + "\n", err=True)
 
 
 def print_json(kind: str, **content: Any) -> None:
-    """The one object that a verb prints on stdout under --json."""
+    """Print the one object of a verb under --json on stdout."""
     click.echo(json.dumps({"format": 1, "kind": kind, **content}, indent=2))
 
 
 def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
-    """`-p a=1 -p b=2` as a dict; FlowdistError for what has no `=`."""
+    """Return `-p a=1 -p b=2` as a dict.
+
+    Raises:
+        FlowdistError: An option has no `=`.
+    """
     values = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
-            raise FlowdistError(f"{flag} {option}: it has no value", help=f"write {flag} {option}=VALUE")
+            raise FlowdistError(f"{flag} {option} has no value", help=f"write {flag} {option}=VALUE")
         values[name] = value
     return values
 
 
+def until_ns(text: str | None) -> int | None:
+    """Return the value of --until in ns; None if the option is not given.
+
+    Raises:
+        FlowdistError: The text is not a duration.
+    """
+    from flowdist.graph import parse_duration  # msgspec: not needed by --help
+
+    try:
+        return parse_duration(text) if text is not None else None
+    except ValueError:
+        raise FlowdistError(f"--until {text} is not a duration", help="write 30s, 1m30s or 2h") from None
+
+
+def format_of(file: str, suffixes: Mapping[str, str]) -> str:
+    """Return the format of the file given with -o, by its suffix.
+
+    Raises:
+        FlowdistError: The suffix is none of the known ones.
+    """
+    form = suffixes.get(Path(file).suffix.lower())
+    if form is None:
+        help = f"known: {', '.join(suffixes)}; or add --format"
+        raise FlowdistError(f"-o {file}: its suffix names no format", help=help)
+    return form
+
+
 def write(path: Path, content: bytes) -> None:
-    """FlowdistError where that cannot be done."""
+    """Write a file that the user has named.
+
+    Raises:
+        FlowdistError: The file cannot be written.
+    """
     try:
         path.write_bytes(content)
     except OSError as error:
         raise FlowdistError(f"{path} cannot be written: {error.strerror}", help="name another file") from None
 
 
-def load(named: Named, *, silent: Sequence[str] = ()) -> Loaded:
-    """The topology that the command line names; its warnings are shown on stderr, but not under --json, nor those whose
-    codes are in `silent`."""
-    from flowdist.dsl.load import load_topology  # as in fail
+def load(named: TopologyOptions, *, silent: Sequence[str] = ()) -> Loaded:
+    """Compile the topology that the command line names, and print its warnings on stderr unless --json is given.
+
+    Args:
+        silent: Codes of warnings that are not printed.
+    """
+    from flowdist.dsl.load import load_topology  # as in `fail`
 
     loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes)
     if not named.as_json:

@@ -1,1 +1,1 @@
-"""`flowdist simulate` and its modes."""
+"""`flowdist simulate`: one run, campaigns of many seeds, and macro mode."""

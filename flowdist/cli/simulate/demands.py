@@ -1,24 +1,21 @@
-"""What the command line demands of simulated runs: a file of properties, bounds on what failures cost, and liveness."""
+"""Demands on simulated runs: a file of properties, bounds on the cost of failures, and liveness."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from flowdist.cli.shared.options import TopologyOptions, gathered
+
 if TYPE_CHECKING:
-    from flowdist.cli.shared.common import Named
     from flowdist.sim.checks.bounds import Bounds
     from flowdist.sim.checks.properties import Properties
 
-F = Callable[..., Any]
-
 
 class Demands(NamedTuple):
-    """As they were written."""
+    """Demands as the command line has them."""
 
     file: str | None
     recovers_within: str | None
@@ -32,13 +29,17 @@ class Demands(NamedTuple):
 
     @property
     def bounds(self) -> Bounds:
-        """FlowdistError for one that cannot be read."""
+        """Bounds on recovery time, lost work and goodput.
+
+        Raises:
+            FlowdistError: One of them cannot be read.
+        """
         from flowdist.sim.checks.bounds import bounds_of  # the engine: only when something is simulated
 
         return bounds_of(self.recovers_within, self.lost_work, self.goodput)
 
-    def properties(self, named: Named) -> Properties:
-        """Of the file that is named, or of the one that stands beside the topology."""
+    def properties(self, named: TopologyOptions) -> Properties:
+        """Load the properties of the given file, or of the file beside the topology; without either there are none."""
         from flowdist.dsl.load import DEFAULT_FILE
         from flowdist.sim.checks.properties import Properties
         from flowdist.testing.declare import load_properties, side_file
@@ -49,7 +50,7 @@ class Demands(NamedTuple):
         return load_properties(beside) if beside is not None else Properties()
 
     def words(self) -> list[str]:
-        """On a command line, to see a failure again."""
+        """Return the demands as words of a command line that shows a failure again."""
         given = {
             "--properties": self.file,
             "--recovers-within": self.recovers_within,
@@ -59,31 +60,14 @@ class Demands(NamedTuple):
         return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
 
-def demand_options(function: F) -> F:
-    """--properties, --recovers-within, --lost-work, --goodput and --live, given to the verb as one `demands`."""
-
-    @functools.wraps(function)
-    def wrapper(
-        file: str | None,
-        recovers_within: str | None,
-        lost_work: str | None,
-        goodput: float | None,
-        live: bool,
-        **others: Any,
-    ) -> Any:
-        return function(demands=Demands(file, recovers_within, lost_work, goodput, live), **others)
-
-    decorated: Any = wrapper
-    for decorate in reversed(
-        (
-            click.option(
-                "--properties", "file", metavar="FILE", help="Properties to check; else x_properties.py beside x.py."
-            ),
-            click.option("--recovers-within", metavar="TIME", help="After each incident it steps again in that time."),
-            click.option("--lost-work", metavar="TIME", help="More work of a world is never lost."),
-            click.option("--goodput", type=float, metavar="SHARE", help="Of the time of tasks so much is productive."),
-            click.option("--live", is_flag=True, help="After the last fault it gets on within a bound; see docs."),
-        )
-    ):
-        decorated = decorate(decorated)
-    return decorated  # type: ignore[no-any-return]
+demand_options = gathered(
+    "demands",
+    Demands,
+    click.option(
+        "--properties", "file", metavar="FILE", help="Check these properties (default: x_properties.py beside x.py)."
+    ),
+    click.option("--recovers-within", metavar="TIME", help="Fail if an incident needs longer until steps go on."),
+    click.option("--lost-work", metavar="TIME", help="Fail if a world loses more work than this."),
+    click.option("--goodput", type=float, metavar="SHARE", help="Fail if less of the tasks' time is productive: 0.9."),
+    click.option("--live", is_flag=True, help="Fail if the job makes no progress within a bound after the last fault."),
+)

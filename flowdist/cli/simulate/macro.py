@@ -1,112 +1,192 @@
-"""`flowdist simulate --macro`: weeks of a large job, from one change of membership to the next."""
+"""`flowdist simulate --macro`: weeks of a large job, computed from one change of membership to the next."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import process_time
 from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import Named, print_json, write
-from flowdist.cli.simulate.patience import Patience
+from flowdist.cli.shared.common import print_json, write
+from flowdist.cli.shared.options import gathered
+from flowdist.cli.shared.progress import ProgressLine
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
 
-EQUAL_TO = 0.001  # shares of all time: --cross-check is red beyond
+EQUAL_TO = 0.001  # shares of all time: a larger difference fails --cross-check
 
 
-class MacroWanted(NamedTuple):
-    """What the command line asks for."""
+class MacroOptions(NamedTuple):
+    """Choice of macro mode, and of its comparison with the protocol mode."""
 
-    seeds: Sequence[int]
-    until: int | None
+    is_macro: bool
     cross_check: bool
-    trace: Path | None
 
 
-def macro(graph: RoleGraph, plan: Plan, named: Named, wanted: MacroWanted) -> None:
-    """Run every seed, show what they come to, and end with 0, 1 if a job failed, or 3 if the two modes differ."""
-    from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.macro.scope import scope_of
+macro_options = gathered(
+    "mode",
+    MacroOptions,
+    click.option("--macro", "is_macro", is_flag=True, help="Compute changes alone: weeks of a large gang in seconds."),
+    click.option("--cross-check", is_flag=True, help="With --macro: simulate the same faults in both modes; compare."),
+)
 
-    check_faults(plan, graph)
-    scope = scope_of(graph, plan)
-    if wanted.cross_check:
-        _cross_check(graph, plan, named, wanted)
-    from time import process_time
 
-    from flowdist.faults.rates import entities, expected
-    from flowdist.record.journal import encode_line
-    from flowdist.sim.macro.macro import Macro
-    from flowdist.sim.macro.trace import MacroTrace
+class MacroRun(NamedTuple):
+    """Runs in macro mode of one graph and plan, one for each seed."""
 
-    if wanted.trace is not None and len(wanted.seeds) > 1:
-        raise FlowdistError("--trace is of one run", help="name one seed")
-    results = []
-    spent = 0.0
-    for seed in wanted.seeds:
-        trace = MacroTrace(scope, plan, seed) if wanted.trace is not None else None
-        job = Macro(scope, plan, seed=seed, tell=trace.hear if trace is not None else None)
-        began = process_time()
-        results.append(job.run(wanted.until))
-        spent += process_time() - began
-        if trace is not None and wanted.trace is not None:
-            write(wanted.trace, b"".join(encode_line(line) for line in trace.lines))
-    summary = _summary(scope, wanted.seeds, results, spent)
-    if named.as_json:
-        print_json("macro", **summary)
-    else:
+    graph: RoleGraph
+    plan: Plan
+    seeds: Sequence[int]
+    until_ns: int | None
+    as_json: bool
+
+    def run(self, trace_file: Path | None) -> None:
+        """Run every seed, show the results, and exit with 0, or with 1 if a job failed."""
+        from flowdist.sim.macro.scope import scope_of
+
+        scope = scope_of(self.graph, self.plan)
+        if trace_file is not None and len(self.seeds) > 1:
+            raise FlowdistError("--trace is of one run", help="name one seed")
+        results, cpu_s = [], 0.0
+        for seed in self.seeds:
+            result, spent_s = self._run_seed(scope, seed, trace_file)
+            results.append(result)
+            cpu_s += spent_s
+        summary = _summary(scope, self.seeds, results, cpu_s)
+        if self.as_json:
+            print_json("macro", **summary)
+        else:
+            self._show(scope, summary)
+        sys.exit(1 if any(result.outcome == "failed" for result in results) else 0)
+
+    def _run_seed(self, scope: Any, seed: int, trace_file: Path | None) -> tuple[Any, float]:
+        """Return the result of one seed, and the CPU time that it took in seconds."""
+        from flowdist.record.journal import encode_line
+        from flowdist.sim.macro.macro import Macro
+        from flowdist.sim.macro.trace import MacroTrace
+
+        trace = MacroTrace(scope, self.plan, seed) if trace_file is not None else None
+        job = Macro(scope, self.plan, seed=seed, tell=trace.hear if trace is not None else None)
+        began_s = process_time()
+        result = job.run(self.until_ns)
+        spent_s = process_time() - began_s
+        if trace_file is not None and trace is not None:
+            write(trace_file, b"".join(encode_line(line) for line in trace.lines))
+        return result, spent_s
+
+    def _show(self, scope: Any, summary: dict[str, Any]) -> None:
+        from flowdist.faults.rates import entities, expected
         from flowdist.report.goodput import macro_text
 
-        gpus = sum(node.gpu for node in graph.cluster.nodes)
+        gpus = sum(node.gpu for node in self.graph.cluster.nodes)
         nodes = sum(map(bool, scope.seats)) if scope.beside else len(scope.nodes)
         click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {nodes} nodes, {gpus} GPUs")
         for role, room in scope.beside:
             click.echo(f"beside it: {role.max_replicas} of {role.name} on {sum(map(bool, room))} nodes of their own")
-        for rate in plan.rates:
-            click.echo(f"rate {expected(rate, len(entities(rate, graph, scope.nodes)))}")
+        for rate in self.plan.rates:
+            click.echo(f"rate {expected(rate, len(entities(rate, self.graph, scope.nodes)))}")
         click.echo("\n" + macro_text(summary), nl=False)
-    sys.exit(1 if any(result.outcome == "failed" for result in results) else 0)
+
+    def cross_check(self) -> None:
+        """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ."""
+        from flowdist.sim.checks.cross_check import compare
+        from flowdist.sim.macro.scope import scope_of
+
+        scope_of(self.graph, self.plan)  # refuses what macro mode cannot simulate
+        if self.until_ns is None:
+            raise FlowdistError("--cross-check needs an end", help="write --until 12h")
+        with ProgressLine(quiet=self.as_json) as progress:
+            found = list(compare(self.graph, self.plan, self.seeds, self.until_ns, progress.tell))
+        alike = sum(one.is_alike for one in found)
+        shares = _shares(found)
+        if self.as_json:
+            runs = [
+                {"seed": one.seed, "faults": one.faults, "alike": one.is_alike, "worst": one.worst} for one in found
+            ]
+            equal = sum(one.is_equal for one in found)
+            print_json("cross-check", runs=runs, equal=equal, alike=alike, shares=shares)
+        else:
+            _show_comparison(found, shares)
+        is_red = alike < len(found) or max(one.worst for one in found) > EQUAL_TO
+        sys.exit(3 if is_red else 0)
+
+
+def _shares(found: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """Return, for each bucket of time, its share in both modes and the largest difference of one seed."""
+    from flowdist.record.accounts import BUCKETS
+
+    return {
+        bucket: {
+            "macro": _share([one.macro.spent for one in found], bucket),
+            "protocol": _share([one.protocol.spent for one in found], bucket),
+            "worst": max((one.difference(bucket) for one in found), key=abs),
+        }
+        for bucket in BUCKETS
+    }
+
+
+def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) -> None:
+    from flowdist.report.table import table
+
+    rows: list[tuple[str, ...]] = [("", "macro", "protocol", "difference", "worst")]
+    for bucket, share in shares.items():
+        macro, protocol = share["macro"], share["protocol"]
+        if macro or protocol:
+            rows.append((bucket, *(f"{100 * x:.4f} %" for x in (macro, protocol, macro - protocol, share["worst"]))))
+    click.echo(f"{len(found)} seeds, {sum(one.faults for one in found)} faults, in macro and in protocol mode\n")
+    for line in table(rows):
+        click.echo(line)
+    click.echo(f"\nequal to the nanosecond: {sum(one.is_equal for one in found)} of {len(found)}")
+    click.echo(f"same outcome, generations and incidents: {sum(one.is_alike for one in found)} of {len(found)}")
+    for one in found:
+        if not one.is_alike:
+            click.echo(f"  seed {one.seed}: macro {one.macro[:4]}, protocol {one.protocol[:4]}")
 
 
 def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float) -> dict[str, Any]:
-    """Of all runs, and of each in the words of `flowdist simulate`."""
+    """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`."""
     from flowdist.report.goodput import daly_ns, estimate, young_ns
 
     load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)
-    hours = sum(result.now for result in results) / HOUR
-    between = hours * HOUR / restarts if restarts else None
-    totals = [sum(result.spent.values()) or 1 for result in results]
+    between_ns = sum(result.now for result in results) / HOUR * HOUR / restarts if restarts else None
     return {
         "runs": [_run(scope, seed, result) for seed, result in zip(seeds, results, strict=True)],
         "outcomes": dict(Counter(result.outcome or "unfinished" for result in results)),
-        "estimates": {
-            "goodput": estimate([result.goodput for result in results]),
-            "days": estimate([result.now / (24 * HOUR) for result in results]),
-            "failures": estimate([float(result.faults) for result in results]),
-            "generations": estimate([float(result.generations) for result in results]),
-            "steps": estimate([float(result.step) for result in results]),
-            "hours lost": estimate([result.lost_ns / HOUR for result in results]),
-        },
+        "estimates": {name: estimate([float(pick(result)) for result in results]) for name, pick in ESTIMATES.items()},
         "time": {
-            bucket: estimate([result.spent[bucket] / total for result, total in zip(results, totals, strict=True)])
+            bucket: estimate([result.spent[bucket] / (sum(result.spent.values()) or 1) for result in results])
             for bucket in results[0].spent
         },
         "causes": {
             kind: estimate([float(result.causes[kind]) for result in results])
             for kind in sorted({kind for result in results for kind in result.causes})
         },
-        "between_s": between / 1e9 if between is not None else None,
+        "between_s": _seconds(between_ns),
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
-        "young_s": young_ns(load.blocking_ns, between) / 1e9 if between is not None else None,
-        "daly_s": daly_ns(load.blocking_ns, between) / 1e9 if between is not None else None,
+        "young_s": _seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
+        "daly_s": _seconds(daly_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
         "failures_per_cpu_s": sum(result.faults for result in results) / cpu_s if cpu_s else None,
     }
+
+
+ESTIMATES: dict[str, Callable[[Any], float]] = {
+    "goodput": lambda result: result.goodput,
+    "days": lambda result: result.now / (24 * HOUR),
+    "failures": lambda result: result.faults,
+    "generations": lambda result: result.generations,
+    "steps": lambda result: result.step,
+    "hours lost": lambda result: result.lost_ns / HOUR,
+}
+
+
+def _seconds(ns: float | None) -> float | None:
+    return ns / 1e9 if ns is not None else None
 
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
@@ -130,43 +210,6 @@ def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
         "beside": {name: {"generations": n, "saved_step": step} for name, (n, step) in result.beside.items()},
         "time_s": {scope.role.name: {bucket: ns / 1e9 for bucket, ns in result.spent.items() if ns}},
     }
-
-
-def _cross_check(graph: RoleGraph, plan: Plan, named: Named, wanted: MacroWanted) -> None:
-    """The same faults in both modes; a table of the difference."""
-    from flowdist.record.accounts import BUCKETS
-    from flowdist.report.table import table
-    from flowdist.sim.checks.cross_check import compare
-
-    if wanted.until is None:
-        raise FlowdistError("--cross-check needs an end", help="write --until 12h")
-    with Patience(quiet=named.as_json) as patience:
-        found = list(compare(graph, plan, wanted.seeds, wanted.until, patience.tell))
-    equal, alike = sum(one.is_equal for one in found), sum(one.is_alike for one in found)
-    rows: list[tuple[str, ...]] = [("", "macro", "protocol", "difference", "worst")]
-    shares = {}
-    for bucket in BUCKETS:
-        worst = max((one.difference(bucket) for one in found), key=abs)
-        ours, theirs = (_share([getattr(one, mode).spent for one in found], bucket) for mode in ("macro", "protocol"))
-        shares[bucket] = {"macro": ours, "protocol": theirs, "worst": worst}
-        if ours or theirs:
-            rows.append((bucket, *(f"{100 * x:.4f} %" for x in (ours, theirs, ours - theirs, worst))))
-    worst_of_all = max(one.worst for one in found)
-    is_red = alike < len(found) or worst_of_all > EQUAL_TO
-    if named.as_json:
-        values = [{"seed": one.seed, "faults": one.faults, "alike": one.is_alike, "worst": one.worst} for one in found]
-        print_json("cross-check", runs=values, equal=equal, alike=alike, shares=shares)
-    else:
-        faults = sum(one.faults for one in found)
-        click.echo(f"{len(found)} seeds, {faults} faults, in macro and in protocol mode\n")
-        for line in table(rows):
-            click.echo(line)
-        click.echo(f"\nequal to the nanosecond: {equal} of {len(found)}")
-        click.echo(f"same outcome, generations and incidents: {alike} of {len(found)}")
-        for one in found:
-            if not one.is_alike:
-                click.echo(f"  seed {one.seed}: macro {one.macro[:4]}, protocol {one.protocol[:4]}")
-    sys.exit(3 if is_red else 0)
 
 
 def _share(all_spent: list[dict[Any, int]], bucket: str) -> float:

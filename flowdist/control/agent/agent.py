@@ -1,69 +1,70 @@
-"""The agent of one node, as a pure machine: it starts and stops what it is told, and says what became of it.
+"""The agent of one node, as a pure state machine: it starts and stops workers on order, and reports what they do.
 
-It holds a lease, which it renews by heartbeats and counts from the sending of the last one that was acknowledged. When
-the lease is about to run out it fences: everything is killed, before the controller may replace it elsewhere (R19).
-What it is told twice it does once; an order for an attempt that is over changes nothing (R20).
+`Agent.handle` takes an input (a message of the controller, or a fact about a process) with its time, and returns the
+outputs for the driver: messages to send, processes to start, signal or ask. It reads no clock and does no I/O, so that
+production, the simulator and the proofs run the same code.
+
+The agent holds a lease. When the lease is about to run out it *fences*: it kills everything, before the controller may
+replace it elsewhere (R19; see `lease`). Orders are idempotent: one that comes twice is carried out once, and one for an
+attempt that is over changes nothing (R20).
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from flowdist.control.agent import signs, suspended
+from flowdist.control.agent import signs, stores, suspended
 from flowdist.control.agent.attempts import Attempt, exit_event, first_date
 from flowdist.control.agent.lease import Lease
 from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
-from flowdist.control.protocol.effects import (
-    AnswerCheckpoint,
-    AskStep,
-    CloseStore,
-    OpenStore,
-    Order,
-    StartReplica,
-    StopAtStep,
-    StopReplica,
-    TellPeers,
-)
-from flowdist.control.protocol.ids import ReplicaId, WorldName
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import NodeSpec, RoleGraph
 
 
 class Agent:
-    """Times are the agent's own clock, in integer nanoseconds; it need not agree with the controller's."""
+    """Agent of one node. Times are on its own clock, in ns; that of the controller may differ.
+
+    Args:
+        spec: The node.
+        graph: The job.
+        address: The address at which workers of other nodes reach this one.
+        incarnation: The number of this agent among those of the node; it grows whenever the agent has lost its workers.
+    """
 
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
         self.spec, self.graph, self.address, self.incarnation = spec, graph.on(spec), address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
-        self.held: dict[ReplicaId, StartReplica] = {}  # until those who were suspended here are gone
-        self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
-        self.dead_stores: dict[tuple[WorldName, int], str] = {}  # that nobody has closed, with what is known of it
-        self.bad_gpus: dict[int, str] = {}  # and why
+        self.delayed: dict[ReplicaId, fx.StartReplica] = {}  # starts that wait until dismissed workers have ended
+        self.stores: stores.Ports = {}
+        self.dead_stores: stores.Dead = {}
+        self.bad_gpus: dict[int, str] = {}  # the reason, by number
         self.epoch, self.is_connected = 0, False
         self.lease = Lease(graph.options)
-        self.is_warming = False  # to be set before it joins, by a driver that tells WarmedUp later
+        self.is_warming = False  # set before the join by a driver that passes WarmedUp later
         self.is_fencing = False
         self.is_leaving = False
         self.is_over = False
         self._now = 0
-        self._due_at_ns: int | None = None  # the first date of an attempt: `handle` alone changes them
+        self._due_at_ns: int | None = None  # the earliest deadline of an attempt; only `handle` changes them
         self._out: list[io.AgentOutput] = []
 
     def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
-        """What follows. Nothing does once the agent has ended."""
+        """Handle an input at its time, and return the outputs. An agent that has ended ignores everything."""
         if self.is_over:
             return []
         self._now, self._out = now, []
         self._keep_deadlines()
         self._record(event)
-        if self.held or self.is_leaving or self.is_fencing:
+        if self.delayed or self.is_leaving or self.is_fencing:
             self._settle()
         self._due_at_ns = first_date(self.attempts.values())
         return self._out
 
     def deadline(self) -> int | None:
-        """When to call handle(AgentTimePassed(), now) at the latest."""
+        """Return when to call handle(AgentTimePassed(), now) at the latest; None if nothing is due."""
         if self.is_over:
             return None
         first = self.duty()
@@ -73,15 +74,42 @@ class Agent:
         return first
 
     def duty(self) -> int | None:
-        """When something of a replica is due: the deadline without heartbeats and lease.
-
-        A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
-        """
+        """Return the deadline without heartbeats and lease, for a simulator that computes these: see `renew`."""
         return self._due_at_ns
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
-        """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
+        """Renew the lease as if each heartbeat that could be answered by now had been: see `Lease.renew`."""
         return self.lease.renew(now, round_trip_ns)
+
+    def take_heartbeat(self, now: int) -> msg.Heartbeat | None:
+        """Return the heartbeat that was due before `now`, sent when it was due, for a simulator that carries it."""
+        due = self.lease.beat_at_ns
+        if due is None or due >= now:
+            return None
+        self.lease.beat(due)
+        return msg.Heartbeat(self.spec.name, self.incarnation, due)
+
+    def catch_up(self, replica: ReplicaId, number: int, step: int, now: int) -> None:
+        """Note that every worker of an attempt is at `step`, without a report: see `reports_at_once`."""
+        attempt = self._attempt(replica, number)
+        if attempt is not None:
+            for local_rank in range(attempt.role.procs):
+                attempt.note_step(local_rank, step, now)
+
+    def reports_at_once(self, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
+        """Return whether the agent would report each step of a replica at once, so that a simulator may skip some
+        reports.
+
+        Args:
+            replica: The replica; its latest attempt is meant.
+            until: The end of the time in which reports are skipped.
+            gap_ns: The time between two reports; None: the time since the last one.
+        """
+        attempt = self.attempts.get(replica)
+        if attempt is None or not self.is_connected or not attempt.is_undisturbed:
+            return False
+        gap_ns = until - (attempt.reported_ns or 0) if gap_ns is None else gap_ns
+        return signs.report_gap_ns(attempt, until, self.graph.options.heartbeat_ns) <= gap_ns
 
     def _fence_at_ns(self) -> int | None:
         return None if self.is_fencing else self.lease.fence_at()
@@ -102,8 +130,8 @@ class Agent:
             if attempt.unkillable_at_ns is not None and attempt.unkillable_at_ns <= self._now:
                 attempt.unkillable_at_ns, attempt.is_unkillable = None, True
                 self._report(ev.ReplicaUnkillable(attempt.order.replica, attempt.order.attempt))
-            if attempt.tell_at_ns is not None and attempt.tell_at_ns <= self._now:
-                signs.tell_step(attempt, self._now, self._report)
+            if attempt.report_at_ns is not None and attempt.report_at_ns <= self._now:
+                signs.report_step(attempt, self._now, self._report)
             if attempt.look_at_ns is not None and attempt.look_at_ns <= self._now:
                 attempt.look_at_ns = None
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
@@ -112,8 +140,8 @@ class Agent:
         if msg.is_to_agent(event):
             self._hear(event)
             return
-        if io.is_worker_news(event):
-            self._record_news(event)
+        if io.is_worker_input(event):
+            self._record_worker(event)
             return
         match event:
             case io.AgentTimePassed():
@@ -137,14 +165,9 @@ class Agent:
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
             case io.StoreBound():
-                if (event.world, event.generation) in self.stores:
-                    self.stores[event.world, event.generation] = event.port
-                    self._report(ev.StoreOpened(event.world, event.generation, event.port))
+                stores.note_bound(self.stores, event, self._report)
             case io.StoreExited():
-                if (event.world, event.generation) in self.stores:
-                    del self.stores[event.world, event.generation]
-                    self.dead_stores[event.world, event.generation] = event.detail
-                    self._report(ev.StoreLost(event.world, event.generation, event.detail))
+                stores.note_exited(self.stores, self.dead_stores, event, self._report)
             case io.LeaveRequested():
                 self.is_leaving = True
                 for attempt in self.attempts.values():
@@ -153,10 +176,10 @@ class Agent:
                 assert_never(event)
 
     def _settle(self) -> None:
-        """What waited for an end begins. When everything is gone: join anew after a fence, say goodbye when leaving."""
-        if self.held and not any(attempt.holds_up for attempt in self.attempts.values()):
-            held, self.held = self.held, {}
-            for order in held.values():
+        """Carry out what waits for workers to end: delayed starts, and once all have ended, a join or the goodbye."""
+        if self.delayed and not any(attempt.holds_up for attempt in self.attempts.values()):
+            delayed, self.delayed = self.delayed, {}
+            for order in delayed.values():
                 self._start(order)
         if not (self.is_leaving or self.is_fencing) or any(not each.is_over for each in self.attempts.values()):
             return
@@ -177,31 +200,26 @@ class Agent:
         own = (self.spec.name, self.incarnation, self.spec, self.address)
         self._send(msg.Join(*own, self._now, items, self.is_warming, tuple(self.bad_gpus.items())))
         self.lease.beat(self._now)
-        self._say_again()
+        self._resend()
 
-    def _say_again(self) -> None:
-        """What the inventory does not hold, and may have been lost with the connection."""
+    def _resend(self) -> None:
+        """Report again what the inventory does not hold, and may have been lost with the connection."""
         for (world, generation), detail in self.dead_stores.items():
             self._report(ev.StoreLost(world, generation, detail))
         for attempt in self.attempts.values():
             if not attempt.is_over:
-                signs.say_again(attempt, self._now, self._report)
+                signs.resend(attempt, self._now, self._report)
 
     def _fence(self) -> None:
-        """Stop everything now, without grace: somebody else may soon run it."""
+        """Kill everything now, without grace: the controller may soon start it elsewhere (R19)."""
         self.is_fencing, self.lease.beat_at_ns = True, None
-        self.held.clear()
+        self.delayed.clear()
         for attempt in self.attempts.values():
             self._stop(attempt, 0)
-        self._close_stores()
-
-    def _close_stores(self) -> None:
-        for world, generation in list(self.stores):
-            del self.stores[world, generation]
-            self._out.append(io.KillStore(world, generation))
+        self._out += stores.close_all(self.stores)
 
     def _end(self, reason: str) -> None:
-        self._close_stores()
+        self._out += stores.close_all(self.stores)
         self.is_over = True
         self._out.append(io.EndAgent(reason))
 
@@ -225,25 +243,23 @@ class Agent:
             case _:
                 assert_never(message)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: fx.Order) -> None:
         match order:
-            case StartReplica():
+            case fx.StartReplica():
                 self._start(order)
-            case StopReplica():
-                self._stop_as_told(order)
-            case TellPeers():
+            case fx.StopReplica():
+                self._obey_stop(order)
+            case fx.TellPeers():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None and not attempt.is_over:
                     self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
-            case OpenStore():
-                self._open_store(order)
-            case CloseStore():
-                self.dead_stores.pop((order.world, order.generation), None)
-                if self.stores.pop((order.world, order.generation), -1) != -1:
-                    self._out.append(io.KillStore(order.world, order.generation))
-            case AskStep() | StopAtStep():
-                self._give_notice(order)
-            case AnswerCheckpoint():
+            case fx.OpenStore():
+                self._out += stores.open_store(self.stores, order, self._report)
+            case fx.CloseStore():
+                self._out += stores.close_store(self.stores, self.dead_stores, order)
+            case fx.AskStep() | fx.StopAtStep():
+                self._obey_notice(order)
+            case fx.AnswerCheckpoint():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None:
                     attempt.offers.pop(order.path, None)
@@ -253,8 +269,8 @@ class Agent:
             case _:
                 assert_never(order)
 
-    def _stop_as_told(self, order: StopReplica) -> None:
-        self.held.pop(order.replica, None)
+    def _obey_stop(self, order: fx.StopReplica) -> None:
+        self.delayed.pop(order.replica, None)
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is None or attempt.phase == "stopped":
             self._report(ev.ReplicaStopped(order.replica, order.attempt))
@@ -263,61 +279,53 @@ class Agent:
         elif not (order.in_place and attempt.phase == "suspended"):
             self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
 
-    def _give_notice(self, order: AskStep | StopAtStep) -> None:
+    def _obey_notice(self, order: fx.AskStep | fx.StopAtStep) -> None:
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is not None and not attempt.is_over:
             self._out += signs.give_notice(attempt, order, self._report)
 
-    def _open_store(self, order: OpenStore) -> None:
-        key = (order.world, order.generation)
-        if key not in self.stores:
-            self.stores[key] = None
-            self._out.append(io.BindStore(order.world, order.generation, order.eager))
-        elif (port := self.stores[key]) is not None:
-            self._report(ev.StoreOpened(order.world, order.generation, port))
-
-    def _start(self, order: StartReplica) -> None:
+    def _start(self, order: fx.StartReplica) -> None:
         before = self.attempts.get(order.replica)
         if before is not None and before.order.attempt >= order.attempt:
             return
         if any(attempt.holds_up for attempt in self.attempts.values()):
-            self.held[order.replica] = order
+            self.delayed[order.replica] = order
             return
-        if (other := suspended.in_the_way(self.attempts, order)) is not None:
+        if (other := suspended.find_obstacle(self.attempts, order)) is not None:
             detail = f"attempt {other.order.attempt} of {other.order.replica} still runs"
             self._report(ev.ReplicaExited(order.replica, order.attempt, "start_failed", detail=detail))
             return
         role = self.graph.role(order.replica.role)
-        kept = tuple(before.alive) if before is not None else ()  # suspended: they go on
+        kept = tuple(before.alive) if before is not None else ()  # suspended: they continue
         self.attempts[order.replica] = Attempt(
             order, role, dict.fromkeys(range(role.procs)), dict.fromkeys(kept), started_ns=self._now
         )
         self._out.append(io.SpawnWorkers(order, kept))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
-        """That attempt, if it is the latest of the replica here."""
+        """Return that attempt, if it is the latest of the replica on this node."""
         found = self.attempts.get(replica)
         return found if found is not None and found.order.attempt == attempt else None
 
     def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False, in_place: bool = False) -> None:
-        """A first signal and a date for SIGKILL; with `in_place`, for those who can, leaving instead of a signal."""
+        """Stop an attempt by a signal, or in place by an order to leave its generation; plan SIGKILL."""
         if attempt.is_over:
             return
-        stays, was_leaving = in_place and attempt.may_leave, attempt.is_leaving
-        first = attempt.told_to_stop(grace_ns, self._now, dump=dump, stays=stays)
+        in_place, was_leaving = in_place and attempt.may_leave, attempt.is_leaving
+        first = attempt.note_stop(grace_ns, self._now, dump=dump, in_place=in_place)
         if attempt.phase == "starting":
-            attempt.term_due = True  # nobody is there to hear it
+            attempt.term_due = True  # no process is there to get a signal
             self._out.append(io.HurrySpawn(attempt.order.replica, attempt.order.attempt))
         elif grace_ns == 0:
             self._kill(attempt)
-        elif stays and not was_leaving:
+        elif in_place and not was_leaving:
             self._out.append(io.LeaveGeneration(attempt.order.replica, attempt.order.attempt))
-        elif first and not stays and (attempt.failure is None or was_leaving):
+        elif first and not in_place and (attempt.failure is None or was_leaving):
             self._signal(attempt, attempt.first_signal)
 
     def _kill(self, attempt: Attempt) -> None:
         if attempt.phase == "starting":
-            return  # killed as soon as its workers run: see WorkersSpawned
+            return  # the workers are killed as soon as they run: see `_spawned`
         attempt.kill_at_ns, attempt.is_leaving = None, False
         if attempt.unkillable_at_ns is None:
             attempt.unkillable_at_ns = self._now + self.graph.options.unkillable_after_ns
@@ -365,7 +373,7 @@ class Agent:
             return
         if failed and attempt.failure is None and attempt.stop_grace_ns is None:
             attempt.failure = event
-            if attempt.alive:  # its peers wait for it in vain
+            if attempt.alive:  # the other workers would wait for it for ever
                 attempt.kill_at_ns = self._now + attempt.role.stop_grace_ns
                 attempt.is_leaving = attempt.may_leave
                 if attempt.is_leaving:
@@ -380,11 +388,14 @@ class Agent:
             signs.check_left(attempt, self._report)
 
     def _finish(self, attempt: Attempt) -> None:
-        """All workers are gone, or wait in place. What failed before anybody asked has failed (R16)."""
+        """Report the end of an attempt, all of whose workers have ended or are suspended.
+
+        A failure counts as one only if it came before any order to stop (R16).
+        """
         order, is_suspended, was_suspended = attempt.order, bool(attempt.alive), attempt.phase == "suspended"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
-        if attempt.tell_at_ns is not None:
-            signs.tell_step(attempt, self._now, self._report)
+        if attempt.report_at_ns is not None:
+            signs.report_step(attempt, self._now, self._report)
         attempt.phase = "suspended" if is_suspended else "stopped"
         if was_suspended or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
             self._report(ev.ReplicaStopped(order.replica, order.attempt, is_suspended))
@@ -393,7 +404,7 @@ class Agent:
         attempt.exited = exit_event(order, attempt.failure, is_suspended)
         self._report(attempt.exited)
 
-    def _record_news(self, event: io.WorkerNews) -> None:
+    def _record_worker(self, event: io.WorkerInput) -> None:
         attempt = self._attempt(event.replica, event.attempt)
         if attempt is None or attempt.is_over or attempt.phase == "suspended":
             return
@@ -419,7 +430,7 @@ class Agent:
                 attempt.offers[offer.path] = offer
                 self._report(offer)
             case io.SignsSeen():
-                signs.judge(attempt, event.output_ns, self._now, self._report)
+                signs.note_signs(attempt, event.output_ns, self._now, self._report)
             case io.WorkersAsked():
                 self._report(ev.StepTold(event.replica, event.attempt, event.step))
             case io.WorkerLeftStep():
@@ -429,7 +440,7 @@ class Agent:
                 assert_never(event)
 
     def _report(self, event: msg.Reported) -> None:
-        """Nothing is reported while fencing or leaving: the loss of the node says it all."""
+        """Report an event, unless the agent fences or leaves: then the loss of the node says it all."""
         if not self.is_fencing and not self.is_leaving:
             self._send(msg.Report(self.spec.name, self.incarnation, event))
 

@@ -1,4 +1,4 @@
-"""What an agent knows of one attempt of one replica on its node."""
+"""The state of one attempt of one replica on the node of an agent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.graph import FailureKind, RoleSpec
+from flowdist.graph.signals import SIGNAL_NAMES
 
 # Linux numbers, for exit codes of 128 + n (R16); `signal` is not imported: control runs anywhere.
-SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
-SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
 
 Phase = Literal["starting", "running", "ready", "suspended", "stopped", "exited"]
 Missed = Literal["progress", "output", "start"]
@@ -23,38 +22,38 @@ Missed = Literal["progress", "output", "start"]
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of one replica on this node. `alive` are the local ranks that have not ended."""
+    """One attempt of one replica on this node. Times are on the agent's own clock, in ns."""
 
     order: StartReplica
     role: RoleSpec
-    alive: dict[int, None]
-    elastic_ranks: dict[int, None] = field(default_factory=dict)  # are in elastic code
+    alive: dict[int, None]  # local ranks that have not ended
+    elastic_ranks: dict[int, None] = field(default_factory=dict)  # inside elastic code
     phase: Phase = "starting"
     ports: tuple[tuple[str, int], ...] = ()
-    stop_grace_ns: int | None = None  # of the stop that it was told; None: nobody asked
-    first_signal: Literal["TERM", "ABRT"] = "TERM"  # of that stop
-    term_due: bool = False  # it has to wait until the workers run
+    stop_grace_ns: int | None = None  # of the order to stop; None: there was none
+    first_signal: Literal["TERM", "ABRT"] = "TERM"  # of that order
+    term_due: bool = False  # the first signal has to wait until the workers run
     kill_at_ns: int | None = None
-    unkillable_at_ns: int | None = None
+    unkillable_at_ns: int | None = None  # when a worker that still lives counts as unkillable
     is_unkillable: bool = False
     failure: io.WorkerExited | None = None  # of the first worker that failed, as far as is known
     ready_ranks: dict[int, None] = field(default_factory=dict)
-    is_elastic_told: bool = False  # the controller knows that all are
-    is_leaving: bool = False  # they were told to leave their generation
-    suspended_ranks: dict[int, None] = field(default_factory=dict)  # have done so
-    is_dismissed: bool = False  # they are to end all the same: until then nothing starts on the node
-    is_probed: bool = False
-    steps: dict[int, int] = field(default_factory=dict)
-    signs: dict[int, int] = field(default_factory=dict)  # when each rank last got further
-    step_told: int = -1
-    told_ns: int | None = None  # when it was told
-    tell_at_ns: int | None = None  # when a newer one is to be told
-    started_ns: int = 0  # when it was ordered, then when its workers ran
-    look_at_ns: int | None = None  # when it is to be seen whether it hangs
+    is_elastic_reported: bool = False  # the controller knows that all workers are inside elastic code
+    is_leaving: bool = False  # the workers were told to leave their generation
+    suspended_ranks: dict[int, None] = field(default_factory=dict)  # that have left it
+    is_dismissed: bool = False  # suspended workers that are to end: until then nothing starts on the node
+    is_probed: bool = False  # the readiness check has passed
+    steps: dict[int, int] = field(default_factory=dict)  # the last step of each local rank
+    signs: dict[int, int] = field(default_factory=dict)  # when each rank last made progress
+    step_reported: int = -1
+    reported_ns: int | None = None  # when `step_reported` was reported
+    report_at_ns: int | None = None  # when a newer step is due to be reported
+    started_ns: int = 0  # when the attempt was ordered, then when its workers ran
+    look_at_ns: int | None = None  # when the driver has to look for signs of life
     stalled: ev.ReplicaStalled | None = None
-    is_noticed: bool = False  # it was asked how far it is: whatever ends from now on has stopped (R16)
-    offers: dict[str, ev.CheckpointOffered] = field(default_factory=dict)  # that nobody has answered
-    left_ranks: dict[int, None] = field(default_factory=dict)  # have left the agreed step
+    is_noticed: bool = False  # its world is to stop soon: a worker that ends from now on has stopped (R16)
+    offers: dict[str, ev.CheckpointOffered] = field(default_factory=dict)  # that are not answered
+    left_ranks: dict[int, None] = field(default_factory=dict)  # that have left the agreed step
     exited: ev.ReplicaExited | None = None
 
     @property
@@ -63,12 +62,12 @@ class Attempt:
 
     @property
     def holds_up(self) -> bool:
-        """Its workers were suspended, and are about to end: what they hold may be wanted by whatever starts next."""
+        """Suspended workers are about to end. Nothing starts before: it may need the GPU memory that they hold."""
         return self.is_dismissed and not self.is_over and not self.is_unkillable
 
     @property
     def may_leave(self) -> bool:
-        """All its workers are in elastic code, and nobody has told them to end."""
+        """All live workers are inside elastic code and have not been told to end, so they can be suspended."""
         return (
             self.phase in ("running", "ready")
             and all(rank in self.elastic_ranks for rank in self.alive)
@@ -77,30 +76,44 @@ class Attempt:
 
     @property
     def is_suspended(self) -> bool:
-        """Whoever of it runs has left its generation, as it was told."""
+        """Every live worker has left its generation, as it was told."""
         return self.is_leaving and all(rank in self.suspended_ranks for rank in self.alive)
 
     @property
+    def is_undisturbed(self) -> bool:
+        """The attempt runs, and waits for nothing: no stop, no answer, no report that is due, no stall."""
+        busy = self.stalled is not None or self.is_noticed or self.stop_grace_ns is not None
+        return self.phase in ("running", "ready") and not busy and self.report_at_ns is None and not self.offers
+
+    @property
     def step(self) -> int:
-        """A replica is as far as its least advanced worker; -1 until all have reported."""
+        """The step of the least advanced worker; -1 until all workers have reported one."""
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
 
     def note_step(self, local_rank: int, step: int, now: int) -> None:
-        """A worker reported progress. Saying the same step again is none."""
+        """Note the step of a worker. Reporting the same step again is no progress."""
         if step > self.steps.get(local_rank, -1):
             self.steps[local_rank] = step
             self.signs[local_rank] = now
 
     def item(self) -> ev.InventoryItem:
+        """Return the line of the agent's inventory about this attempt."""
         return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
 
-    def told_to_stop(self, grace_ns: int, now: int, *, dump: bool, stays: bool) -> bool:
-        """Write down what it was told. Returns whether that is news: told again, only an earlier date counts.
+    def note_stop(self, grace_ns: int, now: int, *, dump: bool, in_place: bool) -> bool:
+        """Note an order to stop.
 
-        `stays`: its workers are to leave their generation instead of ending.
+        Args:
+            grace_ns: The time from the first signal to SIGKILL.
+            now: The present time.
+            dump: The first signal is SIGABRT, so that Python workers write their stacks (R15).
+            in_place: The workers are to leave their generation instead of ending.
+
+        Returns:
+            Whether this is the first order. A second one can only bring SIGKILL forward.
         """
-        first = self.stop_grace_ns is None or (self.is_leaving and not stays)
-        self.is_leaving, self.is_dismissed = stays, self.phase == "suspended"
+        first = self.stop_grace_ns is None or (self.is_leaving and not in_place)
+        self.is_leaving, self.is_dismissed = in_place, self.phase == "suspended"
         self.look_at_ns = None
         self.first_signal = "ABRT" if dump else "TERM"
         if first or grace_ns < (self.stop_grace_ns or 0):
@@ -110,17 +123,18 @@ class Attempt:
         return first
 
     def never_ran(self, detail: str) -> None:
-        """No worker of it could be started. That is a failure unless it was told to stop before (R16)."""
+        """Note that no worker could be started. That is a failure, unless a stop was ordered before (R16)."""
         self.alive.clear()
         if self.stop_grace_ns is None:
             key = (self.order.replica, self.order.attempt)
             self.failure = io.WorkerExited(*key, 0, 1, kind="start_failed", detail=detail)
 
     def note_failure(self, event: io.WorkerExited) -> None:
-        """Another worker has failed, perhaps earlier than the one that ended first.
+        """Note that another worker has failed; it becomes the failure of the attempt if it raised before the first.
 
-        The connections of a worker that raises close before it has ended, and its peers may be quicker to fail of that.
-        Then it may have been stopped for their sake: how it ended says nothing any more, and what it wrote down does.
+        The connections of a worker that raises close before it ends, so a peer that fails because of that may end
+        earlier. The agent then stops the worker that raised. In that case its exit code and signal come from the stop
+        and say nothing; the error that it wrote down counts.
         """
         first = self.failure
         if first is None or first.raised_ns is None or event.raised_ns is None or first.raised_ns <= event.raised_ns:
@@ -130,12 +144,14 @@ class Attempt:
         self.failure = event
 
     def has_left(self) -> bool:
+        """Return whether every live worker has left the agreed step."""
         return all(rank in self.left_ranks for rank in self.alive)
 
     def next_look(self) -> int | None:
-        """When it is to be seen whether it hangs, if nothing comes before (R15).
+        """Return when to look whether the attempt hangs (R15); None if it is not watched.
 
-        Once progress is reported only that counts, by the rank that has been quiet for longest; else output does.
+        Once a worker has reported progress only progress counts, that of the rank without any for longest. Before,
+        output counts.
         """
         if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
             return None
@@ -150,7 +166,12 @@ class Attempt:
         return min(times, default=None)
 
     def missed(self, now: int, output_ns: int | None) -> Missed | None:
-        """What has been missed for too long by now; `output_ns` is when there was output last, None: never."""
+        """Return what has been missing for too long, if anything.
+
+        Args:
+            now: The present time.
+            output_ns: When a worker wrote output last; None: never.
+        """
         role = self.role
         if not self.signs and role.start_timeout_ns is not None and self.started_ns + role.start_timeout_ns <= now:
             return "start"
@@ -163,26 +184,32 @@ class Attempt:
 
 
 def first_date(attempts: Iterable[Attempt]) -> int | None:
-    """When the first thing is due that one of them has to do; None when nothing is."""
+    """Return the earliest deadline of these attempts; None if there is none."""
     first = None
     for attempt in attempts:
         kill_at, unkillable_at = attempt.kill_at_ns, attempt.unkillable_at_ns
-        tell_at, look_at = attempt.tell_at_ns, attempt.look_at_ns
-        if kill_at is None and unkillable_at is None and tell_at is None and look_at is None:
+        report_at, look_at = attempt.report_at_ns, attempt.look_at_ns
+        if kill_at is None and unkillable_at is None and report_at is None and look_at is None:
             continue
-        for date in (kill_at, unkillable_at, tell_at, look_at):
+        for date in (kill_at, unkillable_at, report_at, look_at):
             if date is not None and (first is None or date < first):
                 first = date
     return first
 
 
 def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: bool = False) -> ev.ReplicaExited:
-    """How the attempt ended, by its first failing worker. `suspended`: others of it wait in place."""
+    """Return how an attempt ended.
+
+    Args:
+        order: The order that started it.
+        failure: The end of the worker that failed first; None: all succeeded.
+        suspended: Other workers of the attempt wait in place for its next one.
+    """
     if failure is None:
         return ev.ReplicaExited(order.replica, order.attempt)
     signal = failure.signal
     if signal is None and failure.exit_code > 128:
-        signal = SIGNALS.get(failure.exit_code - 128)  # a shell says it this way (R16)
+        signal = SIGNAL_NAMES.get(failure.exit_code - 128)  # a shell reports a signal so (R16)
     kind: FailureKind = failure.kind or ("signal" if signal else "exit")
     code = failure.exit_code
     rank, detail = failure.local_rank, failure.detail

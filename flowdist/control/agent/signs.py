@@ -1,6 +1,6 @@
-"""What the workers of an attempt show of themselves: progress, silence, and that they have left the agreed step.
+"""Signs of life of the workers of an attempt: progress, silence, readiness, and that they have left the agreed step.
 
-`say` reports an event to the controller. Times are the agent's own clock.
+`report` sends an event to the controller. Times are on the agent's own clock, in ns.
 """
 
 from __future__ import annotations
@@ -15,29 +15,36 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Reported
 from flowdist.control.protocol.xid import is_bad
 
-Say = Callable[[Reported], None]
+Send = Callable[[Reported], None]
 
 
-def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, say: Say) -> None:
-    """A worker is further than before."""
+def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, report: Send) -> None:
+    """Note the step of a worker, report it when it is due, and put off the next look for signs of life."""
     attempt.note_step(event.local_rank, event.step, now)
-    _plan_to_tell(attempt, now, heartbeat_ns, say)
+    _plan_report(attempt, now, heartbeat_ns, report)
     if attempt.stalled is not None and attempt.missed(now, None) is None:
-        _revive(attempt, say)
+        _revive(attempt, report)
     look_at = attempt.next_look()
-    is_asked = attempt.look_at_ns is None and look_at is not None and look_at <= now  # the answer plans the next look
+    is_asked = attempt.look_at_ns is None and look_at is not None and look_at <= now  # SignsSeen plans the next look
     if attempt.stalled is None and not is_asked:
         attempt.look_at_ns = look_at
 
 
-def judge(attempt: Attempt, output_ns: int | None, now: int, say: Say) -> None:
-    """The moment to look has come, and it was looked: report a stall, or look again later (R15)."""
+def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Send) -> None:
+    """Report a stall, or plan the next look, after the driver has looked for signs of life (R15).
+
+    Args:
+        attempt: The attempt.
+        output_ns: When a worker wrote output last; None: never.
+        now: The present time.
+        report: Sends an event to the controller.
+    """
     if attempt.stop_grace_ns is not None:
         return
     missed = attempt.missed(now, output_ns)
     if missed is None:
         if attempt.stalled is not None:
-            _revive(attempt, say)
+            _revive(attempt, report)
         attempt.look_at_ns = attempt.next_look()
         if not attempt.signs and output_ns is not None and attempt.role.hang_after_ns is not None:
             attempt.look_at_ns = max(output_ns, attempt.started_ns) + attempt.role.hang_after_ns
@@ -47,91 +54,92 @@ def judge(attempt: Attempt, output_ns: int | None, now: int, say: Say) -> None:
         was_seen = missed != "output" or output_ns is not None
         key = (attempt.order.replica, attempt.order.attempt)
         attempt.stalled = ev.ReplicaStalled(*key, missed, limit_ns, attempt.step, was_seen)
-        say(attempt.stalled)
+        report(attempt.stalled)
     if missed == "output":
         attempt.look_at_ns = now + limit_ns
 
 
-def _revive(attempt: Attempt, say: Say) -> None:
+def _revive(attempt: Attempt, report: Send) -> None:
     attempt.stalled = None
-    say(ev.ReplicaRevived(attempt.order.replica, attempt.order.attempt))
+    report(ev.ReplicaRevived(attempt.order.replica, attempt.order.attempt))
 
 
-def give_notice(attempt: Attempt, order: AskStep | StopAtStep, say: Say) -> list[io.AgentOutput]:
-    """Its workers are to stop soon: whatever of it ends from now on has stopped (R16)."""
+def give_notice(attempt: Attempt, order: AskStep | StopAtStep, report: Send) -> list[io.AgentOutput]:
+    """Tell the workers that their world is to stop soon. A worker that ends from now on has stopped (R16)."""
     attempt.is_noticed = True
     if isinstance(order, StopAtStep):
         return [io.TellWorkers(order.replica, order.attempt, order.step)]
     if attempt.phase == "starting":
-        say(ev.StepTold(order.replica, order.attempt, None))
+        report(ev.StepTold(order.replica, order.attempt, None))
         return []
     return [io.AskWorkers(order.replica, order.attempt)]
 
 
-def check_left(attempt: Attempt, say: Say) -> None:
-    """The last worker has left the agreed step; whoever has ended has left as well."""
+def check_left(attempt: Attempt, report: Send) -> None:
+    """Report when every worker has left the agreed step. A worker that has ended has left as well."""
     if attempt.has_left():
-        say(ev.ReplicaLeftStep(attempt.order.replica, attempt.order.attempt))
+        report(ev.ReplicaLeftStep(attempt.order.replica, attempt.order.attempt))
 
 
-def _plan_to_tell(attempt: Attempt, now: int, heartbeat_ns: int, say: Say) -> None:
-    """A replica is as far as its least advanced worker.
+def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Send) -> None:
+    """Report the step of an attempt, now or later.
 
-    News are told at once, then at most once a heartbeat, and ever more rarely as the attempt grows old, at most once in
-    a hundredth of its age: a job of days must not fill its journal with steps.
+    The first step is reported at once, then at most one for each heartbeat, and at most one in a hundredth of the age
+    of the attempt. So the journal of a job of days holds some hundred steps of each replica.
     """
-    if attempt.step <= attempt.step_told:
+    if attempt.step <= attempt.step_reported:
         return
-    if attempt.told_ns is None:
-        tell_step(attempt, now, say)
-    elif attempt.tell_at_ns is None:
-        attempt.tell_at_ns = attempt.told_ns + told_after_ns(attempt, now, heartbeat_ns)
-        if attempt.tell_at_ns <= now:
-            tell_step(attempt, now, say)
+    if attempt.reported_ns is None:
+        report_step(attempt, now, report)
+    elif attempt.report_at_ns is None:
+        attempt.report_at_ns = attempt.reported_ns + report_gap_ns(attempt, now, heartbeat_ns)
+        if attempt.report_at_ns <= now:
+            report_step(attempt, now, report)
 
 
-def told_after_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
-    """How long after it was told last a step is told."""
+def report_gap_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
+    """Return the least time between two reports of steps."""
     return max(heartbeat_ns, (now - attempt.started_ns) // 100)
 
 
-def tell_step(attempt: Attempt, now: int, say: Say) -> None:
-    attempt.step_told = attempt.step
-    attempt.told_ns, attempt.tell_at_ns = now, None
-    say(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_told))
+def report_step(attempt: Attempt, now: int, report: Send) -> None:
+    """Report the present step of an attempt."""
+    attempt.step_reported = attempt.step
+    attempt.reported_ns, attempt.report_at_ns = now, None
+    report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_reported))
 
 
-def say_again(attempt: Attempt, now: int, say: Say) -> None:
-    """What an inventory does not hold, and may have been lost with the connection."""
+def resend(attempt: Attempt, now: int, report: Send) -> None:
+    """Report again what an inventory does not hold, and may have been lost with the connection."""
     key = (attempt.order.replica, attempt.order.attempt)
     if attempt.step >= 0:
-        tell_step(attempt, now, say)
+        report_step(attempt, now, report)
     for offer in attempt.offers.values():
-        say(offer)
+        report(offer)
     if attempt.stalled is not None:
-        say(attempt.stalled)
-    if attempt.is_elastic_told:
-        say(ev.ReplicaElastic(*key))
+        report(attempt.stalled)
+    if attempt.is_elastic_reported:
+        report(ev.ReplicaElastic(*key))
     if attempt.is_unkillable:
-        say(ev.ReplicaUnkillable(*key))
+        report(ev.ReplicaUnkillable(*key))
     if attempt.has_left():
-        say(ev.ReplicaLeftStep(*key))
+        report(ev.ReplicaLeftStep(*key))
 
 
-def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, say: Say) -> None:
-    """What is bad stays so, and is said again whenever the node joins; what the GPU outlives is told and forgotten."""
+def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: Send) -> None:
+    """Report an error of a GPU. A GPU that is bad stays bad, and each join says so; other errors are forgotten."""
     if event.gpu in bad:
         return
     if is_bad(event.xid):
         bad[event.gpu] = event.reason
-    say(ev.GpuFailed(node, event.gpu, event.reason, event.xid))
+    report(ev.GpuFailed(node, event.gpu, event.reason, event.xid))
 
 
-def check_ready(attempt: Attempt, say: Say) -> None:
-    """Say when the attempt has passed its readiness check, if it has one and runs."""
+def check_ready(attempt: Attempt, report: Send) -> None:
+    """Report when the attempt has passed its readiness check, if it has one and runs."""
     ready = attempt.role.ready
     if attempt.phase != "running" or ready is None:
         return
     if attempt.is_probed or (ready.how == "call" and len(attempt.ready_ranks) == attempt.role.procs):
         attempt.phase = "ready"
-        say(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))
+        report(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))

@@ -1,7 +1,8 @@
-"""The controller's side of its connections: what the messages of agents mean, and what is answered.
+"""Sessions: what the messages of agents mean, and what the controller answers.
 
-Drivers, real and simulated, carry messages; that a message is old news, that a heartbeat keeps a lease, that a node
-which was given up has to join anew, and what a controller that took over may expect, is decided here.
+A driver, real or simulated, passes each message to `Sessions.hear`, and sends the answers and handles the events that
+it returns. Decided here: whether a message is late news (R20), when a node has to join anew, and what a controller that
+has taken over may expect of the nodes that it has not heard (R21).
 """
 
 from __future__ import annotations
@@ -41,15 +42,21 @@ from flowdist.control.protocol.messages import (
 from flowdist.graph import JobOptions
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """What follows from a message: answers to the agent that sent it, then events for the controller."""
+class Received(msgspec.Struct, frozen=True):
+    """The consequences of a message: answers to the agent that sent it, and after them events for the controller."""
 
     answers: tuple[ToAgent, ...] = ()
     events: tuple[Event, ...] = ()
 
 
 class Sessions:
-    """`epoch` counts the controllers of the job; it is in every message to agents, who refuse a lower one (R21)."""
+    """Sessions of all nodes.
+
+    Args:
+        options: The timeouts of the job.
+        epoch: The number of this controller among those of the job. Every message to agents carries it, and an agent
+            refuses a lower one than it has seen (R21).
+    """
 
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
         self.epoch = epoch
@@ -58,11 +65,16 @@ class Sessions:
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
-        """After a restart from the journal: every node that was up is up until it has been silent for too long.
+        """Begin a new epoch after a restart from the journal, and watch every node that was up.
 
-        That is the longer of the lease and `controller_outage`: an agent that found nobody listening keeps its workers
-        for so long, and nothing of it may be placed again before (R21). Those of `far` nodes call from other hosts:
-        they fence at the end of their lease in any case, which the last controller was the last to renew.
+        Such a node counts as up for as long as its agent may keep its workers without a controller: the longer of the
+        lease and `controller_outage`, plus the margin. Nothing of it is placed again before (R21).
+
+        Args:
+            job: The state that was rebuilt from the journal.
+            now: The present time, in ns.
+            far: Nodes on other hosts. A refused connection proves nothing to their agents, so they have fenced when the
+                lease is over that the last controller renewed.
         """
         self.epoch = job.epoch + 1
         for name, node in job.nodes.items():
@@ -72,55 +84,59 @@ class Sessions:
                 self._detector.watch(name, now, kept_ns + self._options.lease_margin_ns)
         return ControllerStarted(self.epoch)
 
-    def hear(self, message: ToController, now: int) -> Heard:
-        """A message of an agent; one of an agent that has lost what it speaks of says nothing (R20)."""
+    def hear(self, message: ToController, now: int) -> Received:
+        """Return what follows from a message. A message of an agent that has fenced since says nothing (R20)."""
         node = message.node
         if message.incarnation < self._incarnations.get(node, 0):
-            return Heard()
+            return Received()
         match message:
             case Report():
-                return Heard((), (message.event,)) if self._detector.is_watched(node) else Heard()
+                return Received((), (message.event,)) if self._detector.is_watched(node) else Received()
             case Heartbeat():
                 heard = tuple(self._detector.heard(node, now))
                 if self._detector.is_watched(node):
-                    return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
-                return Heard((Rejoin(self.epoch, message.incarnation),), heard)
+                    return Received((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
+                return Received((Rejoin(self.epoch, message.incarnation),), heard)
             case Join():
                 self._incarnations[node] = message.incarnation
                 self._detector.watch(node, now)
                 spec, address, items = message.spec, message.address, message.inventory
                 news = (items, message.is_warming, message.bad_gpus)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
-                return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
+                return Received((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
             case Preempted():
-                return Heard((), (NodePreempted(node, message.notice_ns),))
+                return Received((), (NodePreempted(node, message.notice_ns),))
             case Leave():
                 self._detector.forget(node)
-                return Heard((), (NodeLeft(node),))
+                return Received((), (NodeLeft(node),))
             case _:
                 assert_never(message)
 
     def order(self, order: Order) -> Ordered:
-        """The message that carries an order to its node."""
+        """Return the message that carries an order to its node."""
         return Ordered(self.epoch, self._incarnations.get(order.node, 0), order)
 
     def dismiss(self, node: NodeName) -> Dismissed:
-        """The message that tells an agent that the job is over."""
+        """Return the message that tells the agent of a node that the job is over."""
         return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
-    def heard(self, node: NodeName, at: int) -> None:
-        """Heartbeats that a simulator did not play: the last of them arrived then."""
+    def note_heartbeat(self, node: NodeName, at: int) -> None:
+        """Note the last of the heartbeats that a simulator did not play; it arrived at `at`."""
         self._detector.heard(node, at)
 
     def note(self, event: Event) -> None:
-        """An event that did not come from an agent: a node that is gone need not be listened for."""
+        """Note an event that did not come from an agent: a node that is lost need not be watched."""
         if type(event) is NodeGone:
             self._detector.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
-        """The guardian of a node on another host says with its last words that nothing of it runs any more.
+        """Return the event that a node is lost, as the guardian of its agent says with its last words.
 
-        It speaks of its own time only, up to that incarnation: of one that came later it knows nothing (R20).
+        Args:
+            node: The node, on another host.
+            incarnation: The last agent that the guardian knows of. If a later one has joined the words are late news
+                (R20).
+            cause: How the agent ended.
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()
@@ -129,19 +145,21 @@ class Sessions:
         return (event,)
 
     def is_watched(self, node: NodeName) -> bool:
-        """It has joined, and its silence would be noticed."""
+        """Return whether the node has joined, so that its silence would be noticed."""
         return self._detector.is_watched(node)
 
     def is_heard(self, node: NodeName) -> bool:
-        """The next heartbeat of the node is no news."""
+        """Return whether the next heartbeat of the node is no event."""
         return self._detector.is_heard(node)
 
     def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
+        """Return an event for each node that is suspected or silent by now: see `FailureDetector`."""
         return self._detector.expire(now)
 
     def deadline(self) -> int | None:
+        """Return when to call `expire` next; None if no node is watched."""
         return self._detector.deadline()
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """When the first of these will be overdue, or silent for too long, where all others are sure to be heard."""
+        """Return the deadline for these nodes alone; for a simulator that knows that all others are heard."""
         return self._detector.deadline_of(nodes)

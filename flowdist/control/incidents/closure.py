@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.protocol.ids import ReplicaId, WorldName
-from flowdist.graph.model import Scope
+from flowdist.graph.policies import Scope
 
 
 def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldName]:

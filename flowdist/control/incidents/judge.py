@@ -1,45 +1,58 @@
-"""What a failure means: restart, fail or ignore, and whether it counts (R5, R8, R9, R11).
+"""Meaning of a failure: restart, fail or ignore, and whether a budget pays for it (R5, R8, R9, R11).
 
-Nothing is changed here. A verdict says in words which of the user's rules decided.
+`judge_failure` is the rule. It is a function of values alone: the role's policy, the incidents charged so far, the
+failure, the time. The controller applies it to `JobState` (`judge`), and macro mode applies it to its own numbers.
+A verdict says in words which of the user's rules decided.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flowdist.control.job.state import Failure, JobState, Role
-from flowdist.graph import RestartPolicy, Rule, format_duration
-from flowdist.graph.model import Action, Scope
+from flowdist.control.job.state import Failure, JobState
+from flowdist.graph import RestartPolicy, RoleSpec, Rule, format_duration
+from flowdist.graph.policies import Action, Scope
 
-# Nobody's code is at fault: without a rule these re-form without counting, in roles with no policy too (R8).
+# Without a rule of the user's these re-form without counting, also in roles without a policy: no code is at fault (R8).
 FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "store_lost", "unkillable"})
+
+Charges = Mapping[int, Sequence[int]]  # by level of the policy: when the incidents charged there opened, ascending
 
 
 class Verdict(NamedTuple):
-    """`exhausted` tells a used-up budget apart: a failure upstream can still take the blame for it (R7)."""
+    """Decision about one failure.
+
+    `exhausted` marks a used-up budget, because a failure upstream can still take the blame for it (R7). `level` is the
+    number of escalations: 0 is the role's own budget, 1 that of `policy.wider` (R11).
+    """
 
     action: Action
     counted: bool
     scope: Scope
     because: str
     exhausted: bool = False
-    level: int = 0  # how often it was escalated (R11)
+    level: int = 0
 
 
 EXCUSED = Verdict("restart", False, "replica", "it follows from the loss of a node")
 
 
-def judge(
-    job: JobState, failure: Failure, *, caused: bool = False, was_told: bool = False, at_ns: int | None = None
+def judge_failure(
+    role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False, was_told: bool = False
 ) -> Verdict:
-    """`caused`: something upstream, or in the same incident, is the root cause, so this one charges nobody.
+    """Return what a failure of the role means at the time `now` (ns).
 
-    `was_told`: to stop, before it was known to have failed. Only a rule of its own can make more of it than that.
-    `at_ns` is when it happened; None: now.
+    Args:
+        role: The role of the replica that failed.
+        charges: The incidents that the role's budgets are charged for so far.
+        failure: The failure.
+        now: When the failure happened.
+        caused: Something upstream, or in the same incident, is the root cause, so no budget pays for this failure.
+        was_told: The replica was told to stop before its failure was known. Only a rule of its own makes more of it.
     """
-    role = job.role_of(failure.replica)
-    policy = role.spec.restart
+    policy = role.restart
     rule = matching_rule(policy, failure)
     scope: Scope = policy.scope if policy else "role"
     if rule is not None and rule.do != "restart":
@@ -49,37 +62,45 @@ def judge(
             return Verdict("restart", False, "role", "a change of membership")
         if was_told:
             return Verdict("restart", False, "role", "it was being stopped")
-        return Verdict("fail", False, scope, f"role {role.spec.name} has no restart policy")
+        return Verdict("fail", False, scope, f"role {role.name} has no restart policy")
     free = failure.kind in FREE_KINDS and rule is None
     if free or caused or (rule is not None and not rule.counted):
         return Verdict("restart", False, scope, "not counted")
-    return _within_budget(role, policy, 0, job.now if at_ns is None else at_ns)
+    return _within_budget(role, policy, charges, 0, now)
 
 
-def _within_budget(role: Role, policy: RestartPolicy, level: int, at_ns: int) -> Verdict:
-    used = charges_in_window(role, policy, level, at_ns)
+def _within_budget(role: RoleSpec, policy: RestartPolicy, charges: Charges, level: int, now: int) -> Verdict:
+    used = charges_in_window(charges.get(level, ()), policy.within_ns, now)
     window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
     wider = f" of the {policy.scope}" if level else ""
     if used < policy.max_restarts:
         because = f"restart {used + 1} of {policy.max_restarts}{window}{wider}"
         return Verdict("restart", True, policy.scope, because, level=level)
     if policy.wider is not None:
-        return _within_budget(role, policy.wider, level + 1, at_ns)
+        return _within_budget(role, policy.wider, charges, level + 1, now)
     many = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}{window}{wider}"
-    because = f"role {role.spec.name} has used up its budget of {many}"
+    because = f"role {role.name} has used up its budget of {many}"
     action: Action = "ignore" if policy.then == "ignore" else "fail"
     return Verdict(action, False, policy.scope, because, exhausted=True, level=level)
 
 
-def charges_in_window(role: Role, policy: RestartPolicy, level: int, at_ns: int) -> int:
-    """Incidents charged to that level of the role's budget that its window sees then, and those still open."""
-    since = at_ns - policy.within_ns if policy.within_ns is not None else None
-    opened = role.spent.get(level, [])
+def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) -> int:
+    """Return how many of the charged incidents, opened at these ascending times (ns), the window still counts."""
+    since = now - window_ns if window_ns is not None else None
     return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 
 
+def judge(
+    job: JobState, failure: Failure, *, caused: bool = False, was_told: bool = False, at_ns: int | None = None
+) -> Verdict:
+    """Judge a failure of the job, which happened at `at_ns` (None: now). Nothing is changed. See `judge_failure`."""
+    role = job.role_of(failure.replica)
+    now = job.now if at_ns is None else at_ns
+    return judge_failure(role.spec, role.spent, failure, now, caused=caused, was_told=was_told)
+
+
 def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
-    """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
+    """Return whether a used-up budget has to wait for a cause upstream, which may be reported a moment later (R7)."""
     upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
     return verdict.exhausted and any(
         role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
@@ -87,7 +108,7 @@ def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
 
 
 def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:
-    """The first rule that matches decides (R9)."""
+    """Return the first rule of the policy that matches the failure, which is the one that decides (R9)."""
     if policy is None:
         return None
     return next((rule for rule in policy.rules if _matches(rule, failure)), None)
@@ -102,7 +123,7 @@ def _matches(rule: Rule, failure: Failure) -> bool:
 
 
 def describe_rule(rule: Rule) -> str:
-    """The rule as the user wrote it, roughly."""
+    """Return the rule roughly as the user writes it: `On("exit", exit=3)`."""
     parts = [f'"{rule.kind}"'] if rule.kind else []
     parts += [f"exit={rule.exit}"] if rule.exit is not None else []
     parts += [f'signal="{rule.signal}"'] if rule.signal else []

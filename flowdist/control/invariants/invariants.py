@@ -1,7 +1,10 @@
-"""What must be true of a job after every event, in the words of the domain.
+"""Invariants of a job: what holds after every event.
 
-`check_job` runs all of this in the simulator and in the tests; `watching.py` and `pacing.py` what an event
-may have broken. Each assertion names what is wrong.
+`check_job` checks all of them. The other functions check one node, replica, role, world or table each, so that
+`incremental` can check what an event may have broken. All raise AssertionError with a text that names what is wrong.
+
+Most of the state is kept twice: once where it belongs, and once counted or sorted for the decisions that need it
+quickly. So most invariants recompute the second from the first and compare.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from flowdist.graph import offered, subtract, without
 
 
 def check_job(job: JobState) -> None:
+    """Check every invariant of the job."""
     for name, node in job.nodes.items():
         check_node(job, name, node)
     check_room(job)
@@ -31,7 +35,10 @@ def check_job(job: JobState) -> None:
 
 
 def check_node(job: JobState, name: str, node: Node) -> None:
-    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas, but for those that share it."""
+    """Check that nothing on a node is given twice, and that its free capacity is what is left.
+
+    No node is over its capacity. No GPU is given to two replicas, unless both may share it.
+    """
     free = offered(node.spec)
     for id in node.replicas:
         replica = job.replicas[id]
@@ -49,7 +56,7 @@ def check_node(job: JobState, name: str, node: Node) -> None:
 
 
 def check_room(job: JobState) -> None:
-    """The nodes that placement chooses from are those that it would find if it looked at all."""
+    """Check the nodes that placement chooses from: usable, warming, drained, suspected, and sorted by room."""
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
@@ -68,14 +75,14 @@ def check_room(job: JobState) -> None:
 
 
 def check_place(job: JobState, name: str) -> None:
-    """The same for one node."""
+    """Check that placement sees one node as it is."""
     node = job.nodes[name]
     assert ((node.order, name) in job.usable) == node.usable, f"{name} is usable: {node.usable}, against {job.usable}"
     check_candidates(job, name)
 
 
 def check_candidates(job: JobState, name: str) -> None:
-    """Placement finds the node where its room belongs."""
+    """Check that each candidate index has one node where its free capacity belongs."""
     free = job.free.get(name)
     for candidates in job.candidate_indexes:
         best = candidate(job, candidates, name, free)
@@ -83,7 +90,7 @@ def check_candidates(job: JobState, name: str) -> None:
 
 
 def check_role(job: JobState, role: Role) -> None:
-    """Its replicas; and what is kept so that nobody has to count it is what counting finds."""
+    """Check each replica of the role, and recompute its counts, vacancies and lists of worlds."""
     name = role.spec.name
     seated, unseated = dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, 0)
     vacant, portless = [], []
@@ -117,7 +124,7 @@ def check_role(job: JobState, role: Role) -> None:
 
 
 def check_sums(job: JobState) -> None:
-    """What is counted over all roles: the living, by the depth of their role, and those that have to get ready."""
+    """Check the sums over all roles: live replicas by the depth of their role, and readiness deadlines."""
     live = dict.fromkeys(job.live_at, 0)
     wait: list[str] = []
     for role in job.roles.values():
@@ -131,6 +138,7 @@ def check_sums(job: JobState) -> None:
 
 
 def check_replica(job: JobState, replica: Replica, role: Role) -> None:
+    """Check the seat of a replica, its GPUs, and the order that its present attempt runs under."""
     phase = replica.phase
     if replica.node is not None:
         node = job.nodes[replica.node]
@@ -150,6 +158,7 @@ def check_replica(job: JobState, replica: Replica, role: Role) -> None:
 
 
 def _check_suspended(job: JobState, replica: Replica) -> None:
+    """Check a replica whose workers stay in place between two generations (R6)."""
     name, order, world = str(replica.id), replica.order, job.worlds[replica.world]
     assert replica.node is not None and job.nodes[replica.node].usable, f"{name} waits in place on no node"
     assert not replica.is_live and order is not None, f"{name} waits in place, and is {replica.phase}"
@@ -159,7 +168,26 @@ def _check_suspended(job: JobState, replica: Replica) -> None:
 
 
 def check_world(job: JobState, world: World) -> None:
+    """Check the members of a world, the counts of their phases, and what its own phase promises."""
+    _check_pool(job, world)
     members = [job.replicas[id] for id in world.members]
+    live = [replica.id for replica in members if replica.phase in LIVE_PHASES]
+    assert len(live) == world.live, (
+        f"only {_names(live)} of {world.live} that run are of the generation of {world.name}"
+    )
+    if world.phase in ("waiting", "opening", "succeeded", "ended"):
+        assert not live, f"{world.name} is {world.phase}, but {_names(live)} run"
+    if world.phase in ("opening", "running"):
+        _check_formed(job, world, members)
+    if world.phase == "stopping" and job.ending is None:
+        assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
+    if Due("finish", world.name) in job.due:
+        is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
+        assert is_closing, f"{world.name} has to finish, but none of it has"
+
+
+def _check_pool(job: JobState, world: World) -> None:
+    """Check the order of the members, and recompute the phases and stalls of all replicas that may be members."""
     pool = iter(world.pool)
     is_ordered = world.members == world.pool or all(id in pool for id in world.members)  # each behind the one before
     assert is_ordered, f"the members of {world.name} are out of order, or of another world"
@@ -171,26 +199,20 @@ def check_world(job: JobState, world: World) -> None:
         if replica.stalled:
             silent.append(replica)
     assert counts == world.counts, f"{world.name}: miscounted, it is {counts}"
-    _check_stalls(world, silent)
-    live = [replica.id for replica in members if replica.phase in LIVE_PHASES]
-    assert len(live) == world.live, (
-        f"only {_names(live)} of {world.live} that run are of the generation of {world.name}"
-    )
-    if world.phase in ("waiting", "opening", "succeeded", "ended"):
-        assert not live, f"{world.name} is {world.phase}, but {_names(live)} run"
+    if silent or world.spoken or any(world.stalls.values()):
+        _check_stalls(world, silent)
+
+
+def _check_formed(job: JobState, world: World, members: list[Replica]) -> None:
+    """Check the size of a gang that has formed, and the seats or ranks of its members."""
     roles = job.roles_of(world)
-    for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
+    for role in roles if roles[0].spec.gang else ():
         count = sum([id.role == role.spec.name for id in world.members])
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
         assert count % role.spec.step == 0, f"{world.name} formed with {count} of {role.spec.name}: no mesh"
     if world.phase == "opening":
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
-    if world.phase == "stopping" and job.ending is None:
-        assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
-    if Due("finish", world.name) in job.due:
-        is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
-        assert is_closing, f"{world.name} has to finish, but none of it has"
-    if world.phase == "running":
+    else:
         _check_running(job, world, members)
 
 
@@ -199,15 +221,14 @@ def _names(ids: list[ReplicaId]) -> str:
 
 
 def _check_stalls(world: World, silent: list[Replica]) -> None:
-    if silent or world.spoken or any(world.stalls.values()):
-        stalls = Counter([replica.stalled for replica in silent])
-        spoken = sum([replica.has_spoken for replica in silent])
-        assert all(replica.phase in UP_PHASES for replica in silent), f"of {world.name} something stalls that is down"
-        assert (stalls, spoken) == (world.stalls, world.spoken), f"the stalls of {world.name} are miscounted: {stalls}"
+    stalls = Counter([replica.stalled for replica in silent])
+    spoken = sum([replica.has_spoken for replica in silent])
+    assert all(replica.phase in UP_PHASES for replica in silent), f"of {world.name} something stalls that is down"
+    assert (stalls, spoken) == (world.stalls, world.spoken), f"the stalls of {world.name} are miscounted: {stalls}"
 
 
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
-    """One generation, no hole in it, ranks 0..N-1; whoever is lost has led to a decision."""
+    """Check that a running world has one generation with ranks 0..N-1, and no member that is lost and undecided."""
     undecided = job.ending is None and world.notice is None
     size = sum([job.replicas[id].procs for id in world.members])
     rank = 0
@@ -223,7 +244,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
 
 
 def check_incidents(job: JobState) -> None:
-    """A world is in one open incident at most; nothing of a restart set starts before all of it is gone (R6)."""
+    """Check that a world is in one open incident at most, and that nothing of it starts before all has stopped (R6)."""
     assert list(job.open) == [i.number for i in job.incidents if i.is_open], "the open incidents are miscounted"
     for incident in job.open_incidents():
         for name in incident.worlds:
@@ -250,7 +271,7 @@ def _check_deferred(job: JobState, incident: Incident) -> None:
 
 
 def check_budgets(job: JobState) -> None:
-    """Each charge is one incident's, and no role is ever restarted more often than its budget allows (R7, R11)."""
+    """Check that each charge is of one incident, and that no role restarts more often than its budget (R7, R11)."""
     charged: dict[str, list[Incident]] = {}
     rooted: dict[str, list[Incident]] = {}
     lost_in: dict[str, list[int]] = {}
@@ -280,16 +301,20 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
         spent = sorted(opened + [i.opened_ns for i in own if i.is_open and i.counted and i.level == level])
         if job.ending is None:
             assert spent == role.spent.get(level, []), f"{name} has spent {role.spent}, not {spent}"
-        window = policy.within_ns
-        for i, at in enumerate(opened):
-            seen = sum([window is None or other > at - window for other in opened[: i + 1]])
-            assert seen <= policy.max_restarts, f"{name} is over its budget"
+        assert _most_within(opened, policy.within_ns) <= policy.max_restarts, f"{name} is over its budget"
         policy, level = policy.wider, level + 1
     assert all(of < level for _, of in charged), f"{name} is charged without a budget"
 
 
+def _most_within(times: list[int], window_ns: int | None) -> int:
+    """Return the most of these ascending times that lie in any window of that length; None means all of time."""
+    if window_ns is None:
+        return len(times)
+    return max([sum([other > at - window_ns for other in times[: i + 1]]) for i, at in enumerate(times)], default=0)
+
+
 def check_outcome(job: JobState) -> None:
-    """A terminal state means that nothing runs any more; at most one role has failed the job (R18)."""
+    """Check that nothing runs in a job that is over, and that one role at most has failed it (R18)."""
     failed = [name for name, role in job.roles.items() if role.outcome == "failed"]
     assert len(failed) <= int(job.ending == "failed"), (
         f"{failed} have failed, and the job is {job.ending or 'under way'}"

@@ -93,6 +93,10 @@ class JobState:
             return [self.roles[world.roles[0]]]
         return [self.roles[name] for name in world.roles]
 
+    def is_gang(self, world: World) -> bool:
+        """Return whether the replicas of the world share one generation (R4)."""
+        return self.roles[world.roles[0]].spec.gang
+
     def replicas_of(self, role: Role) -> list[Replica]:
         return [self.replicas[replica] for replica in role.replicas]
 

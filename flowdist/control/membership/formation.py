@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.health import was_healthy
+from flowdist.control.incidents.health import growth_wait_ns, was_healthy
 from flowdist.control.incidents.in_place import note_start, take_up
 from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.incidents.retiring import end_ignored
@@ -22,7 +22,7 @@ from flowdist.control.placement.placement import admit, before_success, explain,
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.graph import format_duration
-from flowdist.graph.model import GateCondition
+from flowdist.graph.roles import GateCondition
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
@@ -30,7 +30,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     if not job.admitted and not _admit_all(job):
         return
     found = [job.worlds[name] for name in names]
-    seatless = {world.roles[0] for world in found if world.phase == "waiting" and not _is_gang(job, world)}
+    seatless = {world.roles[0] for world in found if world.phase == "waiting" and not job.is_gang(world)}
     loose: dict[str, list[World]] = {}
     later: list[World] = []
     for world in found:
@@ -378,10 +378,8 @@ def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now
-    wait = max(role.spec.cooldown_ns for role in roles)
-    if world.generation == 1:
-        wait = 0  # it has not re-formed yet, and has waited for company in its join_window
-    options = job.graph.options
-    if world.free_row >= options.free_incidents_max - 1 and not was_healthy(job, world):
-        wait = max(wait, options.min_uptime_ns)  # growing is our own choice: it must not be what fails the job (R8)
-    return world.formed_ns + wait
+    cooldown_ns = max(role.spec.cooldown_ns for role in roles)
+    healthy, is_first = was_healthy(job, world), world.generation == 1
+    return world.formed_ns + growth_wait_ns(
+        cooldown_ns, world.free_row, job.graph.options, healthy=healthy, is_first=is_first
+    )

@@ -19,7 +19,7 @@ from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, St
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
 from flowdist.graph import subtract, without
-from flowdist.graph.model import FailureKind
+from flowdist.graph.policies import FailureKind
 
 
 def comes_back_empty(job: JobState, event: NodeJoined) -> bool:

@@ -1,7 +1,7 @@
-"""What the pure agent is told by its node, and what it tells its node to do.
+"""The inputs and outputs of the pure agent.
 
-Inputs are facts about processes; outputs are orders to the process driver, real or simulated. Messages to and from
-the controller (`messages.py`) are inputs and outputs of the same machine.
+Inputs are facts about processes and connections, and the messages of the controller (`messages`). Outputs are orders to
+the process driver, real or simulated, and messages to the controller.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
-    """The connection to the controller is up (again)."""
+    """The connection to the controller is up, for the first time or again."""
 
 
 class Disconnected(msgspec.Struct, frozen=True, tag=True):
-    """The connection to the controller is lost. Workers go on until the lease runs out."""
+    """The connection to the controller is lost. Workers keep running until the lease is over."""
 
 
 class WarmedUp(msgspec.Struct, frozen=True, tag=True):
-    """What workers of this node will want is imported, or it was found that it cannot be."""
+    """The modules that the workers of this node need are imported, or it is known that they cannot be."""
 
 
 class WorkersSpawned(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the attempt run; `ports` were chosen for it by name."""
+    """All workers of the attempt run. `ports` are the ports that were chosen for it, by name."""
 
     replica: ReplicaId
     attempt: int
@@ -40,7 +40,7 @@ class WorkersSpawned(msgspec.Struct, frozen=True, tag=True):
 
 
 class SpawnedCold(msgspec.Struct, frozen=True, tag=True):
-    """Workers of the attempt that were to be forked are started by exec."""
+    """Workers of the attempt that should be forked from a warm process are started by exec; `detail` says why."""
 
     replica: ReplicaId
     attempt: int
@@ -48,7 +48,7 @@ class SpawnedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
-    """No worker of the attempt runs: its command could not be started."""
+    """No worker of the attempt runs, because its command could not be started."""
 
     replica: ReplicaId
     attempt: int
@@ -56,9 +56,10 @@ class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
-    """One worker ended. `kind` tells an oom apart where the driver can see it.
+    """One worker ended.
 
-    `raised_ns` is when it wrote down what it failed of, by the driver's clock; None: it did not, or nobody looked.
+    `kind` tells an out-of-memory kill apart where the driver can see it. `raised_ns` is when the worker wrote down the
+    error that ended it, on the driver's clock; None if it wrote none down.
     """
 
     replica: ReplicaId
@@ -89,7 +90,7 @@ class WorkerElastic(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerSuspended(msgspec.Struct, frozen=True, tag=True):
-    """A worker has left its generation, and waits to be told of the next."""
+    """A worker has left its generation, and waits for the next one."""
 
     replica: ReplicaId
     attempt: int
@@ -97,13 +98,15 @@ class WorkerSuspended(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProbePassed(msgspec.Struct, frozen=True, tag=True):
-    """The readiness check of the attempt (tcp, http, file, log) passed."""
+    """The readiness check of the attempt (tcp, http, file or log) passed."""
 
     replica: ReplicaId
     attempt: int
 
 
 class WorkerProgressed(msgspec.Struct, frozen=True, tag=True):
+    """A worker called flowdist.worker.progress(step)."""
+
     replica: ReplicaId
     attempt: int
     local_rank: int
@@ -129,7 +132,7 @@ class SignsSeen(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkersAsked(msgspec.Struct, frozen=True, tag=True):
-    """The answer to AskWorkers: the furthest step that a worker asked should_stop() about; None: one never asked."""
+    """The answer to AskWorkers: the last step that a worker passed to should_stop(); None if one never called it."""
 
     replica: ReplicaId
     attempt: int
@@ -137,7 +140,7 @@ class WorkersAsked(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerLeftStep(msgspec.Struct, frozen=True, tag=True):
-    """A worker that was told to stop at a step has gone on from there."""
+    """A worker that was told to stop at a step has left that step."""
 
     replica: ReplicaId
     attempt: int
@@ -145,23 +148,26 @@ class WorkerLeftStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The controller's host is up, and nobody listens there: it is being restarted (R21).
+    """The host of the controller is up and nothing listens there: the controller is being restarted (R21).
 
     `is_local`: that host is this one. Over a network a refusal proves nothing: a firewall, or a host that has just
-    booted, refuses for a controller that lives, and that replaces the node once its lease is over.
+        booted,
+    refuses for a controller that lives, and that replaces the node once its lease is over.
     """
 
     is_local: bool
 
 
 class StoreBound(msgspec.Struct, frozen=True, tag=True):
+    """A store host listens on this port."""
+
     world: WorldName
     generation: int
     port: int
 
 
 class StoreExited(msgspec.Struct, frozen=True, tag=True):
-    """The store host ended, asked or not."""
+    """A store host ended, on order or not."""
 
     world: WorldName
     generation: int
@@ -175,7 +181,7 @@ class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
 
 
 class GpuFaulted(msgspec.Struct, frozen=True, tag=True):
-    """Something is wrong with a GPU of the node, as in GpuFailed."""
+    """A GPU of the node has reported an error: see GpuFailed."""
 
     gpu: int
     reason: str
@@ -183,14 +189,14 @@ class GpuFaulted(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
-    """The agent got SIGTERM: stop what runs, then leave."""
+    """The agent got SIGTERM: it stops its workers, then leaves the job."""
 
 
 class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The deadline that the agent named has come."""
+    """The deadline of the agent has come."""
 
 
-WorkerNews = (  # of an attempt whose workers run
+WorkerInput = (  # of an attempt whose workers run
     WorkerProgressed
     | WorkerOffered
     | WorkerReady
@@ -201,7 +207,7 @@ WorkerNews = (  # of an attempt whose workers run
     | WorkersAsked
     | WorkerLeftStep
 )
-_WORKER_NEWS = frozenset(get_args(WorkerNews))
+_WORKER_INPUTS = frozenset(get_args(WorkerInput))
 AgentInput = (
     Connected
     | Disconnected
@@ -210,7 +216,7 @@ AgentInput = (
     | SpawnedCold
     | SpawnFailed
     | WorkerExited
-    | WorkerNews
+    | WorkerInput
     | Refused
     | StoreBound
     | StoreExited
@@ -222,21 +228,22 @@ AgentInput = (
 )
 
 
-def is_worker_news(event: object) -> TypeIs[WorkerNews]:
-    """By its very type, as `effects.is_order`."""
-    return type(event) in _WORKER_NEWS
+def is_worker_input(event: object) -> TypeIs[WorkerInput]:
+    """Return whether this is an input about a worker; by the exact type, as `effects.is_order`."""
+    return type(event) in _WORKER_INPUTS
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):
-    """To the controller; dropped by the driver while there is no connection."""
+    """Send a message to the controller. The driver drops it while there is no connection."""
 
     message: ToController
 
 
 class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Start all workers of the attempt, answer WorkersSpawned or SpawnFailed; watch its readiness check, if any.
+    """Start all workers of the attempt, and watch its readiness check if it has one.
 
-    The local ranks in `kept` run already: they have left their generation, and are told of this one.
+    Answered by WorkersSpawned or SpawnFailed. The local ranks in `kept` run already: they are suspended, and are told
+    of the new generation.
     """
 
     start: StartReplica
@@ -244,21 +251,21 @@ class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaveGeneration(msgspec.Struct, frozen=True, tag=True):
-    """Have the workers of the attempt leave their generation; each answers WorkerSuspended."""
+    """Have the workers of the attempt leave their generation; each answers with WorkerSuspended."""
 
     replica: ReplicaId
     attempt: int
 
 
 class HurrySpawn(msgspec.Struct, frozen=True, tag=True):
-    """The attempt is to end before it runs: what its workers still wait for is not waited for."""
+    """Do not wait for anything that the start of the attempt still waits for: it is to end before it runs."""
 
     replica: ReplicaId
     attempt: int
 
 
 class SignalWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Signal the process groups of all workers of the attempt that still run: "TERM", "ABRT" or "KILL"."""
+    """Send a signal (TERM, ABRT or KILL) to the process groups of all workers of the attempt that still run."""
 
     replica: ReplicaId
     attempt: int
@@ -274,7 +281,7 @@ class WritePeers(msgspec.Struct, frozen=True, tag=True):
 
 
 class AnswerWorker(msgspec.Struct, frozen=True, tag=True):
-    """Answer a worker's commit. What is accepted is the latest checkpoint from now on."""
+    """Answer the commit of a worker. A checkpoint that is accepted is the latest one from now on."""
 
     replica: ReplicaId
     attempt: int
@@ -285,21 +292,21 @@ class AnswerWorker(msgspec.Struct, frozen=True, tag=True):
 
 
 class LookForSigns(msgspec.Struct, frozen=True, tag=True):
-    """Answer SignsSeen: does the attempt do anything?"""
+    """Look for signs of life of the attempt, and answer with SignsSeen."""
 
     replica: ReplicaId
     attempt: int
 
 
 class AskWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Have the workers wait at their next should_stop(), and answer WorkersAsked."""
+    """Have the workers wait at their next should_stop(), and answer with WorkersAsked."""
 
     replica: ReplicaId
     attempt: int
 
 
 class TellWorkers(msgspec.Struct, frozen=True, tag=True):
-    """The step at which should_stop() turns true. None: at once."""
+    """Tell the workers the step at which should_stop() turns true. None: at once."""
 
     replica: ReplicaId
     attempt: int
@@ -307,7 +314,7 @@ class TellWorkers(msgspec.Struct, frozen=True, tag=True):
 
 
 class BindStore(msgspec.Struct, frozen=True, tag=True):
-    """Bind a listening socket and start a store host on it; answer StoreBound, later StoreExited."""
+    """Bind a listening socket and start a store host on it. Answered by StoreBound, and by StoreExited when it ends."""
 
     world: WorldName
     generation: int
@@ -315,12 +322,14 @@ class BindStore(msgspec.Struct, frozen=True, tag=True):
 
 
 class KillStore(msgspec.Struct, frozen=True, tag=True):
+    """End a store host."""
+
     world: WorldName
     generation: int
 
 
 class EndAgent(msgspec.Struct, frozen=True, tag=True):
-    """The agent process is done."""
+    """End the agent process."""
 
     reason: str = ""
 

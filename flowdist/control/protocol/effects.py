@@ -1,4 +1,4 @@
-"""What is to be done. Effects with a `node` are orders for the agent of that node; drivers carry the rest out."""
+"""Effects: what the controller wants done. Those with a `node` are orders for its agent; drivers carry out the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Level = Literal["info", "warning", "error", "refused"]
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag=True):
-    """Bind a fresh store for a generation. `eager` says that its workers will want it at once."""
+    """Bind a fresh store for a generation. `eager`: its workers will connect at once."""
 
     node: NodeName
     world: WorldName
@@ -25,16 +25,19 @@ class OpenStore(msgspec.Struct, frozen=True, tag=True):
 
 
 class CloseStore(msgspec.Struct, frozen=True, tag=True):
+    """Close the store of a generation."""
+
     node: NodeName
     world: WorldName
     generation: int
 
 
 class StartReplica(msgspec.Struct, frozen=True, tag=True):
-    """Start the workers of one replica. Ranks are those of its first worker, the others follow on.
+    """Start the workers of one replica.
 
-    Sizes count workers, `group_` counts replicas of the world, `role_` spans the role. `gpus` are device numbers of
-    the node. `addresses` are those of the roles that this one has a gate on, as far as they run.
+    Ranks are those of its first worker; the others follow. Sizes count workers, `group_` counts replicas of the world,
+    and `role_` spans the role. `gpus` are device numbers of the node. `addresses` are those of the roles on which this
+    one has a gate, as far as they run.
     """
 
     node: NodeName
@@ -56,12 +59,12 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopReplica(msgspec.Struct, frozen=True, tag=True):
-    """SIGTERM, then SIGKILL when `grace_ns` has passed; no SIGTERM at all when it is 0.
+    """Stop the workers of one replica: SIGTERM, and SIGKILL after `grace_ns`; SIGKILL alone if that is 0.
 
-    With `dump` the first signal is SIGABRT: Python workers write the stacks of all their threads to their log (R15).
-    With `in_place` its workers are to leave their generation and wait; only who has not when `grace_ns` has passed is
-    killed. The next StartReplica of the replica on that node goes on with those who wait. Without `in_place` an attempt
-    that waits ends.
+    With `dump` the first signal is SIGABRT, so that Python workers write the stacks of all their threads to their log
+    (R15). With `in_place` the workers are to leave their generation and wait; a worker that has not left after
+    `grace_ns` is killed. The next StartReplica of the replica on that node continues with the suspended workers.
+    Without `in_place` a suspended attempt ends.
     """
 
     node: NodeName
@@ -73,7 +76,7 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskStep(msgspec.Struct, frozen=True, tag=True):
-    """The world is to stop soon (R14): say how far the workers are, and have them wait at their next should_stop()."""
+    """Ask how far the workers are: their world is to stop soon (R14). They wait at their next should_stop()."""
 
     node: NodeName
     replica: ReplicaId
@@ -81,7 +84,7 @@ class AskStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopAtStep(msgspec.Struct, frozen=True, tag=True):
-    """The step at which should_stop() turns true on every rank. None: they stop without having agreed on one."""
+    """Set the step at which should_stop() turns true on every rank. None: they stop without an agreed step."""
 
     node: NodeName
     replica: ReplicaId
@@ -90,7 +93,7 @@ class StopAtStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class TellPeers(msgspec.Struct, frozen=True, tag=True):
-    """Addresses that a running replica depends on have changed."""
+    """Tell a running replica that addresses on which it depends have changed."""
 
     node: NodeName
     replica: ReplicaId
@@ -99,7 +102,7 @@ class TellPeers(msgspec.Struct, frozen=True, tag=True):
 
 
 class AnswerCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """Whether an offered checkpoint is now the latest of the role."""
+    """Answer an offered checkpoint: `accepted` if it is now the latest one of the role."""
 
     node: NodeName
     replica: ReplicaId
@@ -111,9 +114,9 @@ class AnswerCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """A decision or a fact in words: the same text in the terminal, the record and the tests.
+    """Show a decision or a fact in words. The same text reaches the terminal, the record and the tests.
 
-    `refused`: the operator asked for what cannot be, and nothing changes.
+    Level `refused`: the operator asked for something impossible, and nothing changes.
     """
 
     text: str
@@ -121,7 +124,7 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag=True):
-    """The job is over and nothing of it runs any more (R18)."""
+    """End the job. Nothing of it runs any more (R18)."""
 
     outcome: Outcome
     reason: str = ""
@@ -133,5 +136,8 @@ _ORDERS = frozenset(get_args(Order))
 
 
 def is_order(effect: Effect) -> TypeIs[Order]:
-    """By its very type: isinstance asks the metaclass of each in turn, and takes ten times as long."""
+    """Return whether the effect is an order for an agent.
+
+    By the exact type: isinstance asks the metaclass of each type in turn, and takes ten times as long.
+    """
     return type(effect) in _ORDERS

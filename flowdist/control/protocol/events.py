@@ -1,4 +1,7 @@
-"""What happened. Every event about a replica carries its attempt: news of an earlier one is ignored (R20)."""
+"""Events: what happened.
+
+Every event about a replica carries its attempt, so that late news of an earlier attempt is ignored (R20).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
-    """A replica's processes ended unasked. `kind` is None for success: all its workers exited with 0 (R16).
+    """The processes of a replica ended without an order.
 
-    Otherwise code, signal and local rank are those of its first failing worker; `detail` is one line about it.
+    `kind` is None for success: all workers exited with 0 (R16). Otherwise the code, the signal and the local rank are
+    those of the worker that failed first, and `detail` is one line about it.
     """
 
     replica: ReplicaId
@@ -30,7 +34,7 @@ class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
 
 
 class InventoryItem(msgspec.Struct, frozen=True):
-    """What an agent knows of one attempt of a replica. `exited` is set once it has ended unasked."""
+    """The state of one attempt of a replica, as its agent knows it. `exited` is set if it ended without an order."""
 
     replica: ReplicaId
     attempt: int
@@ -40,9 +44,9 @@ class InventoryItem(msgspec.Struct, frozen=True):
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag=True):
-    """An agent connected, for the first time or again. `incarnation` grows when it has lost what it ran.
+    """An agent connected, for the first time or again. `incarnation` grows when it has lost its workers.
 
-    While `is_warming` it imports what its workers will want: NodeWarm follows.
+    While `is_warming`, it imports the modules that its workers need; NodeWarm follows.
     """
 
     node: NodeName
@@ -55,40 +59,40 @@ class NodeJoined(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeWarm(msgspec.Struct, frozen=True, tag=True):
-    """Workers that start on the node now are in user code within moments, or never will be: it waits for nothing."""
+    """Workers that start on the node from now on are in user code within moments, or never will be: do not wait."""
 
     node: NodeName
 
 
 class NodeLeft(msgspec.Struct, frozen=True, tag=True):
-    """An agent said goodbye; nothing of it runs any more."""
+    """An agent has left the job. Nothing runs on the node any more."""
 
     node: NodeName
 
 
 class NodeGone(msgspec.Struct, frozen=True, tag=True):
-    """Proven by somebody who lives and knows: the node's agent is dead and nothing of it runs any more."""
+    """The agent of the node is dead and nothing runs on it any more, as a living witness has proven."""
 
     node: NodeName
     cause: str = "its agent died"
 
 
 class NodeSuspected(msgspec.Struct, frozen=True, tag=True):
-    """The node's heartbeats are overdue: who fails before it is heard, or silent, may fail because of it."""
+    """The heartbeats of the node are overdue. Until it is heard or silent, a failure elsewhere may be its doing."""
 
     node: NodeName
 
 
 class NodeSilent(msgspec.Struct, frozen=True, tag=True):
-    """The lease of the node has run out, plus the margin: its agent has fenced, nothing of it runs any more."""
+    """The lease of the node is over, plus the margin: its agent has fenced, and nothing runs on it any more."""
 
     node: NodeName
 
 
 class GpuFailed(msgspec.Struct, frozen=True, tag=True):
-    """Something is wrong with a GPU of the node, by its number there: `reason` in words.
+    """A GPU of the node has reported an error; `gpu` is its number there, and `reason` says in words what is wrong.
 
-    `xid` is the number of the error that its driver has reported; 0: it was noticed in another way.
+    `xid` is the number that the driver has reported; 0: the error was noticed in another way.
     """
 
     node: NodeName
@@ -98,13 +102,13 @@ class GpuFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeHeard(msgspec.Struct, frozen=True, tag=True):
-    """A node that was overdue sent a heartbeat. One that was silent is of no use before it has joined anew."""
+    """A suspected or silent node sent a heartbeat. A silent one is of no use before it has joined anew."""
 
     node: NodeName
 
 
 class StoreOpened(msgspec.Struct, frozen=True, tag=True):
-    """The store of a generation is bound: its port may be told."""
+    """The store of a generation is bound. Its port may be passed on."""
 
     world: WorldName
     generation: int
@@ -120,7 +124,7 @@ class StoreLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the replica run. `ports` are those that the agent chose for it, by name."""
+    """All workers of the replica run. `ports` are the ports that the agent chose for it, by name."""
 
     replica: ReplicaId
     attempt: int
@@ -128,7 +132,7 @@ class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaStartsCold(msgspec.Struct, frozen=True, tag=True):
-    """Its workers were to be forked from a process with their modules imported, and cannot be: `detail` says why."""
+    """Workers that should be forked from a process with their modules imported cannot be; `detail` says why."""
 
     replica: ReplicaId
     attempt: int
@@ -143,7 +147,7 @@ class ReplicaReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaProgressed(msgspec.Struct, frozen=True, tag=True):
-    """A worker reported progress. `step` is the least advanced worker's of the replica."""
+    """Workers reported progress. `step` is that of the least advanced worker of the replica."""
 
     replica: ReplicaId
     attempt: int
@@ -151,16 +155,16 @@ class ReplicaProgressed(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaElastic(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the replica are in elastic code: they can leave their generation and stay what they are."""
+    """All workers of the replica are inside elastic code, and can leave their generation without ending."""
 
     replica: ReplicaId
     attempt: int
 
 
 class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the replica ended after a stop that it was told: neither success nor failure (R16).
+    """All workers of the replica ended after an order to stop: neither success nor failure (R16).
 
-    `suspended`: some of them did not end, but have left their generation, and wait for the next start of the replica.
+    `suspended`: some of them did not end. They have left their generation, and wait for the next start of the replica.
     """
 
     replica: ReplicaId
@@ -169,17 +173,17 @@ class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaUnkillable(msgspec.Struct, frozen=True, tag=True):
-    """A worker of the replica outlives SIGKILL (R6): its node is of no use any more."""
+    """A worker of the replica outlives SIGKILL (R6). Its node is of no use any more."""
 
     replica: ReplicaId
     attempt: int
 
 
 class ReplicaStalled(msgspec.Struct, frozen=True, tag=True):
-    """No sign of the replica for `hang_after`, or no progress within `start_timeout` (R15).
+    """The replica showed no sign for `hang_after`, or no progress within `start_timeout` (R15).
 
-    `by` says what was missed. `step` is how far it had come; `was_seen` whether there ever was such a sign: a rank that
-    never prints is not stalled by its silence alone.
+    `by` says what was missing, and `step` how far the replica had come. `was_seen`: there was such a sign before. A
+    rank that never prints is not stalled by its silence alone.
     """
 
     replica: ReplicaId
@@ -191,16 +195,16 @@ class ReplicaStalled(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaRevived(msgspec.Struct, frozen=True, tag=True):
-    """A replica that had stalled shows a sign again."""
+    """A stalled replica shows a sign of life again."""
 
     replica: ReplicaId
     attempt: int
 
 
 class StepTold(msgspec.Struct, frozen=True, tag=True):
-    """The answer to AskStep: the last step that a worker of the replica asked should_stop() about.
+    """The answer to AskStep: the last step that a worker of the replica passed to should_stop().
 
-    None: at least one of its workers never asked. From here on, a worker that asks waits for StopAtStep.
+    None: one of its workers never called it. From here on, a worker that calls it waits for StopAtStep.
     """
 
     replica: ReplicaId
@@ -209,14 +213,14 @@ class StepTold(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaLeftStep(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the replica were told at the agreed step to stop, and have gone on from there or ended (R14)."""
+    """All workers of the replica stopped at the agreed step, and have left it or ended (R14)."""
 
     replica: ReplicaId
     attempt: int
 
 
 class CheckpointOffered(msgspec.Struct, frozen=True, tag=True):
-    """A worker asks to publish a checkpoint as the latest of its role (R19)."""
+    """A worker asks to make a checkpoint the latest one of its role (R19)."""
 
     replica: ReplicaId
     attempt: int
@@ -233,19 +237,19 @@ class ScaleRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class DrainRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the node empty: what runs there moves away in order, and nothing new is placed on it."""
+    """The operator wants the node empty. Its replicas move away in order, and nothing new is placed on it."""
 
     node: NodeName
 
 
 class CordonRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants nothing new on the node; what runs there goes on."""
+    """The operator wants nothing new on the node. What runs there continues."""
 
     node: NodeName
 
 
 class UncordonRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the node to be used again, whatever it was cordoned for."""
+    """The operator wants the node to be used again, for whatever reason it was cordoned."""
 
     node: NodeName
 
@@ -271,7 +275,7 @@ class CancelRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The deadline that the controller named has come."""
+    """The deadline of the controller has come."""
 
 
 AttemptEvent = (  # of one attempt of a replica
@@ -314,5 +318,5 @@ Event = (
 
 
 def is_of_attempt(event: Event) -> TypeIs[AttemptEvent]:
-    """By its very type, as `effects.is_order`."""
+    """Return whether the event is about one attempt of a replica; by the exact type, as `effects.is_order`."""
     return type(event) in _OF_ATTEMPTS

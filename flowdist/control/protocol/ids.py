@@ -1,17 +1,17 @@
-"""How replicas and worlds are named."""
+"""The names of replicas, worlds and nodes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-NODE_RANK = "node-rank"  # a label of a node: which of those expected without a name it is
+NODE_RANK = "node-rank"  # a label of a node: which placeholder it takes
 
 
 class ReplicaId(NamedTuple):
-    """One member of a role. Sorts by role, then by number; reads `trainer/0`."""
+    """One member of a role, written as `trainer/0`. Sorts by role, then by index."""
 
     role: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants of an id
+    index: int  # type: ignore[assignment]  # hides tuple.index
 
     def __str__(self) -> str:
         return f"{self.role}/{self.index}"
@@ -23,15 +23,15 @@ Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): al
 
 
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
-    """Nodes that are expected, and whose names nobody knows before they come: from the `first` one on."""
+    """Return placeholders for nodes that are expected, and whose names are unknown until they join."""
     return tuple(f"host {number} of {total}" for number in range(first, total + 1))
 
 
 def rank_of_unnamed(name: NodeName) -> str:
-    """From 0, as the label NODE_RANK has it."""
+    """Return the rank of a placeholder, from 0, as the label NODE_RANK has it."""
     return str(int(name.split()[1]) - 1)
 
 
 def is_unnamed(name: NodeName) -> bool:
-    """Whether it stands for a node of any name. No node's own name has a space in it."""
+    """Return whether the name is a placeholder. The name of a real node has no space in it."""
     return " " in name

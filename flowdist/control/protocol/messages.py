@@ -1,9 +1,10 @@
-"""What controller and agents say to each other.
+"""The messages between controller and agents.
 
-Messages are idempotent and level-triggered: an agent that connects (again) sends its whole inventory with Join, and
-the controller reconciles. Every message carries the incarnation of the agent that sends it or is meant, and those of
-the controller carry its epoch: lower ones are refused (R20). An order that was given before an agent fenced, and
-arrives after it has joined anew, would start what the controller is about to start elsewhere.
+Messages are idempotent: an agent that connects, for the first time or again, sends its whole inventory with Join, and
+the controller reconciles. Each message carries the incarnation of the agent that sends it or is meant by it, and those
+of the controller carry its epoch. A receiver refuses numbers lower than the ones it knows (R20). Otherwise an order
+that was given before an agent fenced, and arrives after it has joined anew, would start a replica that the controller
+is about to start elsewhere.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ Reported = (
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message of a connection; becomes NodeJoined."""
+    """The first message on a connection. It becomes NodeJoined."""
 
     node: NodeName
     incarnation: int
@@ -74,7 +75,10 @@ class Join(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """`sent_ns` is the agent's own clock; it comes back in the answer, so that the two clocks need not agree."""
+    """A sign of life of the agent.
+
+    `sent_ns` is on the agent's own clock. The answer returns it, so that the clocks need not agree.
+    """
 
     node: NodeName
     incarnation: int
@@ -82,7 +86,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """Something happened on the node; becomes that event."""
+    """Something that happened on the node. It becomes that event."""
 
     node: NodeName
     incarnation: int
@@ -90,7 +94,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
 
 class Preempted(msgspec.Struct, frozen=True, tag=True):
-    """The node will be taken away after `notice_ns`; becomes NodePreempted."""
+    """The node will be taken away after `notice_ns`. It becomes NodePreempted."""
 
     node: NodeName
     incarnation: int
@@ -98,14 +102,14 @@ class Preempted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
-    """Nothing runs on the node any more and its agent ends; becomes NodeLeft."""
+    """Nothing runs on the node any more, and its agent ends. It becomes NodeLeft."""
 
     node: NodeName
     incarnation: int
 
 
 class Acked(msgspec.Struct, frozen=True, tag=True):
-    """Join or Heartbeat of `sent_ns` was heard: the lease counts from its sending (R19)."""
+    """The answer to the Join or Heartbeat sent at `sent_ns`: the lease counts from that time (R19)."""
 
     epoch: int
     incarnation: int
@@ -113,20 +117,22 @@ class Acked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rejoin(msgspec.Struct, frozen=True, tag=True):
-    """The controller has given the node up: kill what runs, then join with a new incarnation."""
+    """The controller has given the node up. The agent kills its workers, and joins with a new incarnation."""
 
     epoch: int
     incarnation: int
 
 
 class Ordered(msgspec.Struct, frozen=True, tag=True):
+    """An order for the agent."""
+
     epoch: int
     incarnation: int
     order: Order
 
 
 class Dismissed(msgspec.Struct, frozen=True, tag=True):
-    """The job is over: the agent ends."""
+    """The job is over, and the agent ends."""
 
     epoch: int
     incarnation: int
@@ -138,5 +144,5 @@ _TO_AGENT = frozenset(get_args(ToAgent))
 
 
 def is_to_agent(message: object) -> TypeIs[ToAgent]:
-    """By its very type, as `effects.is_order`."""
+    """Return whether this is a message to an agent; by the exact type, as `effects.is_order`."""
     return type(message) in _TO_AGENT

@@ -1,25 +1,25 @@
-"""What an Xid, the number of an error that NVIDIA's driver reports, says about the GPU.
+"""Xids: the numbers of errors that NVIDIA's driver reports, and what each says about the GPU.
 
-The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, by what it says
-has to be done: restart the program, nothing at all, or reset the device. A reset takes every part of the device (MIG)
-with it; so what asks for one is the end of all parts, whichever it was noticed in.
+The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It says what an
+error needs: a restart of the program, nothing at all, or a reset of the device. A reset takes every part of a divided
+device (MIG) with it, so an error that needs one ends all parts, whichever part it was noticed in.
 """
 
 from __future__ import annotations
 
-# What NVIDIA's list of Xid errors puts down to the program that used the device: the device itself is sound.
+# Errors of the program that used the device, by NVIDIA's list: the device itself is sound.
 XIDS_OF_PROGRAMS: frozenset[int] = frozenset({13, 31, 43, 45, 68, 109})
 _OF_A_PROGRAM = "that is an error of a program"
-# Where a device is divided these are what is left of its errors in one part: no other part is touched by them.
+# Errors that leave the device usable. On a divided device they concern one part, and no other is touched.
 _HARMLESS = {
     63: "the driver has replaced the memory",
     92: "the errors were corrected",
-    94: "the error is contained: who used that memory ends, nobody else is touched",
+    94: "the error is contained: it ends the programs that used that memory, and no other",
     154: "it says what has to be done about another error",
 }
 
 
-# Those that a user will meet, in short; of the others the number has to do.
+# The errors that users meet. Others are shown by their number.
 _WORDS = {
     13: "graphics engine exception",
     31: "memory page fault",
@@ -43,29 +43,30 @@ _WORDS = {
 
 
 def xid_text(xid: int) -> str:
-    """`Xid 79 (fallen off the bus)`"""
+    """Return the number with its meaning in words, such as `Xid 79 (fallen off the bus)`."""
     return f"Xid {xid} ({_WORDS[xid]})" if xid in _WORDS else f"Xid {xid}"
 
 
 def why_kept(xid: int) -> str:
-    """Why the GPU stays in use all the same; empty when it does not."""
+    """Return why the GPU stays in use after this error; empty if it does not."""
     return _OF_A_PROGRAM if xid in XIDS_OF_PROGRAMS else _HARMLESS.get(xid, "")
 
 
 def is_bad(xid: int) -> bool:
-    """Whether it is the end of the GPU; so is what has no number: it was seen, and not reported."""
+    """Return whether the error ends the GPU. An error without a number does: it was seen, and not reported."""
     return not why_kept(xid)
 
 
 def parts_hit(xid: int, instance: int | None, parts: dict[int, int | None]) -> list[int]:
-    """Whom an error of a device concerns.
+    """Return the GPUs of a node that an error of a device concerns.
 
     Args:
-        instance: The GPU instance (MIG) that the driver says it is of; None: it does not say, or there is none.
-        parts: The GPUs that a node has on that device, by their numbers, with the instance each is in; None: all of it.
+        xid: The number of the error.
+        instance: The GPU instance (MIG) that the driver names; None if it names none, or there is none.
+        parts: The GPUs that the node has on that device: number to instance. None: the whole device.
 
     Returns:
-        The numbers of those. What is the end of the device is the end of all its parts.
+        The numbers of these GPUs. An error that ends the device ends all its parts.
     """
     if instance is None or is_bad(xid):
         return list(parts)

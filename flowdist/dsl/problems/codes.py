@@ -1,6 +1,6 @@
-"""What each problem code means, and what to do: the sections of `errors.md`, which is part of the package.
+"""Meaning of each problem code: the sections of `errors.md`, which is part of the package.
 
-That file is the only source; `docs/errors.md` is a copy of it, made by `make format`.
+That file is the only source. `docs/errors.md` is a copy of it, made by `make format`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEADING = re.compile(r"^### (FD\d{3}): (.+)$", re.MULTILINE)
 
 
 class Section(NamedTuple):
-    """`text` is Markdown, of one or more paragraphs."""
+    """Section of one code. `text` is Markdown, of one or more paragraphs."""
 
     code: str
     title: str
@@ -24,17 +24,17 @@ class Section(NamedTuple):
 
 
 def sections() -> dict[str, Section]:
-    """Every code with its section, in the order of the page."""
+    """Return the section of every code, in the order of the page."""
     parts = _HEADING.split(files("flowdist.dsl.problems").joinpath("errors.md").read_text(encoding="utf-8"))
     found = zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
     return {code: Section(code, title, text.strip()) for code, title, text in found}
 
 
 def section(code: str) -> Section:
-    """The section of a code, written in capitals or not.
+    """Return the section of a code, in upper or lower case.
 
     Raises:
-        FlowdistError: when there is no such code.
+        FlowdistError: There is no such code.
     """
     known = sections()
     found = known.get(code.upper())

@@ -1,7 +1,7 @@
-"""Where in the user's file something was written: the very argument of the very call.
+"""Places in the user's file: the argument of the call that has a problem.
 
-The call's position comes from the bytecode of the frame (`co_positions`, Python 3.11), the position of its arguments
-from the syntax tree of the file. Where there is no file, as in a notebook that was closed, only the line is known.
+The position of the call comes from the bytecode of its frame (`co_positions`, Python 3.11). The position of an argument
+comes from the syntax tree of the file. Without the file, as in a notebook that was closed, only the line is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Lines and columns count from 1; `end_column` is the column after the last character."""
+    """Part of one line of a file. Lines and columns count from 1; `end_column` is the one after the last character."""
 
     file: str
     line: int
@@ -28,7 +28,7 @@ CLI = Place(COMMAND_LINE, 1)
 
 
 class CallSite:
-    """One call in the user's file. Where its arguments stand is looked up only when a problem needs it."""
+    """One call in the user's file. The places of its arguments are computed only when a problem needs them."""
 
     def __init__(
         self, file: str, line: int, positional: tuple[str, ...], code: CodeType | None = None, instruction: int = 0
@@ -37,7 +37,7 @@ class CallSite:
         self._positional, self._code, self._instruction = positional, code, instruction
 
     def place(self, argument: str = "") -> Place:
-        """The place of an argument, or of the call when it was not given."""
+        """Return the place of an argument, or of the call if the argument was not given."""
         call = self._call()
         if call is None:
             return Place(self.file, self.line)
@@ -50,7 +50,7 @@ class CallSite:
         return _place(self.file, node)
 
     def element(self, argument: str, index: int) -> Place:
-        """The place of one element of a list argument."""
+        """Return the place of one element of a list argument."""
         call = self._call()
         for keyword in call.keywords if call is not None else ():
             value = keyword.value
@@ -59,13 +59,13 @@ class CallSite:
         return self.place(argument)
 
     def keyword(self, argument: str) -> Place:
-        """The place of an argument with its name: `cpus=3`."""
+        """Return the place of an argument together with its name: `cpus=3`."""
         call = self._call()
         found = [keyword for keyword in call.keywords if keyword.arg == argument] if call is not None else []
         return _place(self.file, found[0]) if found else self.place(argument)
 
     def entry(self, argument: str, key: str) -> Place:
-        """The place of the value of one key of a dict argument."""
+        """Return the place of the value of one key of a dict argument."""
         call = self._call()
         for keyword in call.keywords if call is not None else ():
             if keyword.arg == argument and isinstance(keyword.value, ast.Dict):
@@ -82,7 +82,11 @@ class CallSite:
 
 
 def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
-    """The call that is `depth` frames up: where the user called the function that calls this one."""
+    """Return the call that is `depth` frames up; with 2, the call of the function that calls this one.
+
+    Args:
+        positional: Names of the parameters that may be given by position, in order.
+    """
     frame: FrameType = sys._getframe(depth)
     code = frame.f_code
     return CallSite(code.co_filename, frame.f_lineno, positional, code, frame.f_lasti // 2)
@@ -90,16 +94,16 @@ def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
 
 @lru_cache(maxsize=8)
 def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
-    """Line, end line, column and end column of each instruction."""
+    """Return line, end line, column and end column of each instruction."""
     return list(code.co_positions())
 
 
 @lru_cache(maxsize=64)
 def _calls(file: str) -> dict[tuple[int | None, int | None], ast.Call]:
-    """Every call of the file by where it ends: `a.b()` and `a.b().c()` begin together, but no two end together."""
+    """Return every call of the file by its end, which no two calls share: `a.b()` and `a.b().c()` begin together."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):  # a cell of a notebook with commands in it, or no text at all
+    except (SyntaxError, ValueError):  # a notebook cell with commands of the shell, or a file without text
         return {}
     return {(node.end_lineno, node.end_col_offset): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
@@ -111,7 +115,7 @@ def _place(file: str, node: ast.AST) -> Place:
 
 
 def place_of_bytes(file: str, line: int, column: int, end_line: int, end: int) -> Place:
-    """The place of what the compiler speaks of: its columns are bytes from 0. Of several lines it is the first."""
+    """Return the place of a range that Python gives in bytes from 0; of several lines, only the first is marked."""
     source = linecache.getline(file, line)
     if end_line != line:
         end = len(source.rstrip("\n").encode())

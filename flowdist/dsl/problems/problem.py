@@ -1,4 +1,4 @@
-"""What is wrong with a topology: all of it at once, each with its place, a stable code and what to write instead."""
+"""Problems of a topology. Each has a place, a stable code, a message, and a help line that says what to write."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.errors import FlowdistError
 
-NAMED_MAX = 4  # of those that have one problem in common
+NAMED_MAX = 4  # roles that a problem of several roles names
 
 
 class Problem(NamedTuple):
-    """`code` is stable: FD1xx errors in the topology, FD3xx warnings, FD9xx what nothing honours yet."""
+    """One problem. `code` is stable: FD1xx are errors, FD3xx warnings, FD9xx features that nothing honours yet."""
 
     code: str
     message: str
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
     severity: Literal["error", "warning"] = "error"
 
     def format(self) -> str:
-        """The lines that the terminal shows, the argument underlined."""
+        """Return the lines that the terminal shows, with the argument underlined."""
         where = f"{_relative(self.place.file)}:{self.place.line}:{self.place.column}: "
         if self.place.file == COMMAND_LINE:
             where = ""
@@ -37,85 +37,85 @@ class Problem(NamedTuple):
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
-        """The form of `--json`."""
+        """Return the form that `--json` prints."""
         return {
             "code": self.code,
             "severity": self.severity,
-            "file": self.place.file,
-            "line": self.place.line,
-            "column": self.place.column,
-            "end_column": self.place.end_column,
+            **self.place._asdict(),
             "message": self.message,
             "help": self.help,
         }
 
 
 class TopologyProblems(FlowdistError):
-    """A topology cannot be compiled. `problems` are all that was found, in the order of the file."""
+    """The topology cannot be compiled. `problems` has all problems that were found, in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem], where: str = "in the topology") -> None:
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
         super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
-        for problem in errors:  # where it is raised into a notebook or a test
+        for problem in errors:  # shown if the exception reaches a notebook or a test
             self.add_note(problem.format())
 
 
 class Problems:
-    """Where the compiler writes down what it finds.
+    """Problems that the compiler has found so far.
 
-    What several have in common, because they come from one line of the user's file, is one problem that names them all.
+    Roles that are made by one line of the user's file have the same problems: each is kept once, with all their names.
     """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, Place], Problem] = {}
-        self._who: dict[tuple[str, str, Place], dict[str, None]] = {}  # who has it
+        self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # the roles that have it, in order
 
-    def error(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
-        self._add(Problem(code, message, help, place), who)
+    def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
+        """Add an error; `owner` is what has it, such as `role 'trainer'`."""
+        self._add(Problem(code, message, help, place), owner)
 
-    def warn(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
-        self._add(Problem(code, message, help, place, "warning"), who)
+    def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
+        """Add a warning; `owner` is as in `error`."""
+        self._add(Problem(code, message, help, place, "warning"), owner)
 
-    def _add(self, problem: Problem, who: str) -> None:
+    def _add(self, problem: Problem, owner: str) -> None:
         key = (problem.code, problem.message, problem.place)
         self._found.setdefault(key, problem)
-        self._who.setdefault(key, {})[who] = None
+        self._owners.setdefault(key, {})[owner] = None
 
     def codes(self) -> set[str]:
+        """Return the codes of all problems so far."""
         return {problem.code for problem in self._found.values()}
 
     def sorted(self) -> list[Problem]:
-        """Each once, in the order of the file; the message begins with who has it."""
+        """Return each problem once, in the order of the file; its message begins with the roles that have it."""
         named = [
-            problem._replace(message=_of_all(list(self._who[key]), problem.message))
+            problem._replace(message=_of_all(list(self._owners[key]), problem.message))
             for key, problem in self._found.items()
         ]
         return sorted(named, key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
 
     def raise_errors(self) -> None:
-        """TopologyProblems if there is an error among them."""
+        """Raise TopologyProblems if an error is among the problems."""
         if any(problem.severity == "error" for problem in self._found.values()):
             raise TopologyProblems(self.sorted())
 
 
-def _of_all(who: Sequence[str], message: str) -> str:
-    """`role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
-    if not any(who):
+def _of_all(owners: Sequence[str], message: str) -> str:
+    """Return `role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
+    if not any(owners):
         return message
-    if len(who) == 1:
-        return f"{who[0]}: {message}"
-    kind = who[0].partition(" ")[0]
-    if any(not name.startswith(f"{kind} ") for name in who):
-        return f"{', '.join(who)}: {message}"
-    names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
-    last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
+    if len(owners) == 1:
+        return f"{owners[0]}: {message}"
+    kind = owners[0].partition(" ")[0]
+    if any(not name.startswith(f"{kind} ") for name in owners):
+        return f"{', '.join(owners)}: {message}"
+    names = [name.partition(" ")[2] for name in owners[:NAMED_MAX]]
+    last = f"{len(owners) - NAMED_MAX} more" if len(owners) > NAMED_MAX else names.pop()
     return f"{kind}s {', '.join(names)} and {last}: {message}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean "trainer"?`, or the list of what there is."""
-    known = [str(name) for name in known]  # a key of the user's dict may be anything
+    """Return `did you mean "trainer"?`, or the list of known names if none is similar."""
+    known = [str(name) for name in known]  # a key of the user's dict may be of any type
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
         return f'did you mean "{close[0]}"?'

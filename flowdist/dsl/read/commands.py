@@ -1,4 +1,4 @@
-"""The command of a role: how it is written, whether it can be found, and the macros in it."""
+"""Commands of roles and hooks: their forms, whether they can be found, and the macros in them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,16 @@ from flowdist.dsl.read.functions import function_of
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
 MACROS = (
-    "role",
-    "replica",
-    "replica_index",
-    "rank",
-    "local_rank",
-    "world_size",
-    "attempt",
-    "generation",
-    "checkpoint_dir",
-    "log_dir",
-    "run_id",
-    "$",  # a dollar: ${$}{x} is ${x} for the program itself
+    *("role", "replica", "replica_index", "rank", "local_rank", "world_size", "attempt", "generation"),
+    *("checkpoint_dir", "log_dir", "run_id", "$"),  # ${$}{x} is ${x} for the program itself
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
-WAYS = ("command", "script", "module", "run")  # to give it; the first that is given counts
+WAYS = ("command", "script", "module", "run")  # arguments that give the command; the first that is given counts
 INTERPRETERS = ("python", "python3")
 
 
 def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
-    """From `command=`, from `script=`/`module=` with `args=`, or from `run=`."""
+    """Read the command from `command=`, from `script=`/`module=` with `args=`, or from `run=`."""
     values = fields.values
     ways = [name for name in WAYS if values.get(name) is not None]
     if len(ways) > 1:
@@ -48,7 +38,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
     if ways[0] == "run":
         if args:
             fields.error("FD108", "args", "args= goes with script= or module=", "a function takes no arguments")
-        elsewhere = (str(folder),) if fields.path("workdir") else ()  # there modules are looked for, as without it
+        elsewhere = (str(folder),) if fields.path("workdir") else ()  # for imports
         return ("python", "-m", "flowdist.worker.call", function_of(fields, folder), *elsewhere)
     if ways[0] != "command":
         target = fields.path(ways[0])
@@ -67,7 +57,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
 
 
 def split(fields: Fields, name: str) -> tuple[str, ...]:
-    """A list as it is; a string as a shell would split it, without being one."""
+    """Return a list unchanged, and a string as a shell would split it; no shell is used."""
     value: Any = fields.values.get(name)
     if isinstance(value, str):
         try:
@@ -84,7 +74,7 @@ def split(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
-    """The command of a hook, which is of the job and of no role; empty when there is none."""
+    """Read the command of a hook, which belongs to the job and not to a role; empty if there is none."""
     if fields.values[name] is None:
         return ()
     command = split(fields, name)
@@ -99,12 +89,16 @@ def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
 
 
 def way_of(fields: Fields) -> str:
-    """The argument that a role's command is given by."""
+    """Return the argument that gives the role's command."""
     return next((way for way in WAYS if fields.values.get(way) is not None), "command")
 
 
 def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: str) -> None:
-    """The command, given by the argument `name`, exists; a module is looked for without being imported."""
+    """Check that the program, script or module of a command exists; modules are not imported.
+
+    Args:
+        name: The argument that gives the command, as the place of problems.
+    """
     if MACRO.search(command[0]):
         return
     if command[0] not in INTERPRETERS:
@@ -120,7 +114,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
     elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
-        own = Path(fields.place(name).file).name  # the topology is no script
+        own = Path(fields.place(name).file).name  # the topology itself is not a script
         beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
         near = did_you_mean(target[1], sorted(beside))
         fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
@@ -129,12 +123,12 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long, or a folder that may not be looked into
+    except OSError:  # the name is too long, or the folder may not be read
         return False
 
 
 def _target(args: Sequence[str]) -> tuple[str, str] | None:
-    """What the interpreter runs: ("script", path) or ("module", name); None for `-c` and for nothing."""
+    """Return ("script", path) or ("module", name) of an interpreter's arguments; None for `-c` and for no program."""
     rest = list(args)
     while rest:
         word = rest.pop(0)
@@ -153,7 +147,7 @@ def _target(args: Sequence[str]) -> tuple[str, str] | None:
 
 
 def has_module(name: str, folder: Path) -> bool:
-    """Finds `a.b.c` by files alone: importlib.util.find_spec would import `a` and `a.b`."""
+    """Return whether module `a.b.c` exists, by its files alone: importlib.util.find_spec would import `a` and `a.b`."""
     paths: list[str] | None = [str(folder), *sys.path]
     spec = None
     for i, part in enumerate(name.split(".")):
@@ -167,13 +161,13 @@ def has_module(name: str, folder: Path) -> bool:
 
 
 def macros_in(texts: Sequence[str]) -> Iterator[str]:
-    """What stands between `${` and `}`, in order."""
+    """Yield the names between `${` and `}`, in order."""
     for text in texts:
         yield from MACRO.findall(text)
 
 
 def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Every macro of a role with the argument that it stands in, each pair once."""
+    """Return every macro of a role's command and environment with its argument, each pair once."""
     way = way_of(fields)
     first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]

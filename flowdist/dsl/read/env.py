@@ -1,4 +1,4 @@
-"""`env=` of a role: variables as text, and secrets, of which the graph holds only where their values are."""
+"""`env=` of a role: variables as text, and secrets. The graph has the source of a secret, never its value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import Secret
+from flowdist.dsl.words import Secret
 from flowdist.graph import SecretRef
 
 Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
 
 
 def read_env(fields: Fields, folder: Path) -> Env:
-    """The variables and the secrets of a role. Files of secrets are relative to `folder`."""
+    """Return the variables and the secrets of a role. Files of secrets are relative to `folder`."""
     given = fields.values["env"] or {}
     if not isinstance(given, Mapping):
         fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
@@ -24,7 +24,8 @@ def read_env(fields: Fields, folder: Path) -> Env:
     for name, value in given.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in f"{name}{value}":
             help = 'write env={"NAME": "value"}'
-            fields.error("FD134", "env", f"env= has {name!r}, which cannot name a variable or has a NUL in it", help)
+            message = f"env= has {name!r}, which cannot name a variable, or whose value has a NUL in it"
+            fields.error("FD134", "env", message, help)
         elif value is None:
             help = 'write "" for an empty one, or leave it out'
             fields.error("FD134", f"env.{name}", f"env[{name!r}] is None", help)
@@ -36,7 +37,7 @@ def read_env(fields: Fields, folder: Path) -> Env:
 
 
 def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
-    fields = Fields(role.who, vars(given), given.site, role.problems)
+    fields = Fields(role.owner, vars(given), given.site, role.problems)
     sources = [source for source in ("env", "file") if fields.values[source] is not None]
     if len(sources) != 1:
         message = f"the secret {name} has {'two sources' if sources else 'no source'}"
@@ -62,7 +63,7 @@ def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef |
 def _is_file(file: str) -> bool:
     try:
         return Path(file).expanduser().is_file()
-    except (OSError, RuntimeError):  # a home that nobody knows
+    except (OSError, RuntimeError):  # the home folder is not known
         return False
 
 

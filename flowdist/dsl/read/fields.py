@@ -1,6 +1,6 @@
-"""Reading one argument: the value that the user wrote, or a problem at its place and a harmless stand-in.
+"""Reading of one argument: the value that the user wrote, or a problem at its place and a harmless value instead.
 
-A stand-in lets the compiler go on, so that one mistake does not hide the others.
+The harmless value lets the compiler go on, so that one mistake does not hide the others.
 """
 
 from __future__ import annotations
@@ -17,42 +17,45 @@ from flowdist.dsl.topology import Role
 from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
 
 T = TypeVar("T")
+RESERVED = ("all", "controller")  # names that mean something else in faults
+MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is taken for a typing error
 GPUS_MAX = 1024  # of a node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 
 
 class Fields:
-    """The arguments of one call, and where each was written: in the call, in a template, or on the command line.
+    """Arguments of one call, each with its place: in the call, in a template, or on the command line.
 
-    One part of an argument is named with a dot: `env.NAME`, `restart.scope`.
+    A part of an argument is named with a dot: `env.NAME`, `restart.scope`.
     """
 
     def __init__(
         self,
-        who: str,
+        owner: str,
         values: Mapping[str, Any],
         site: CallSite,
         problems: Problems,
         overridden: Mapping[str, Place] | None = None,
         sites: Mapping[str, CallSite] | None = None,
     ) -> None:
-        self.who, self.values, self.problems = who, values, problems
+        self.owner, self.values, self.problems = owner, values, problems
         self._site, self._overridden, self._sites = site, overridden or {}, sites or {}
 
     @classmethod
     def of_role(cls, role: Role, problems: Problems) -> Fields:
-        """Some of its arguments may be a template's."""
+        """Return the arguments of a role, some of which may come from a template."""
         return cls(f"role {role.name!r}", role.fields, role.site, problems, role.overridden, role.sites)
 
     def nested(self, name: str, given: Any) -> Fields:
-        """The arguments of `given`, a Restart or Workload that is the argument `name`."""
+        """Return the arguments of `given`, a Restart or Workload that is the argument `name`."""
         prefix = f"{name}."
         overridden = {
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
         }
-        return Fields(self.who, vars(given), given.site, self.problems, overridden)
+        return Fields(self.owner, vars(given), given.site, self.problems, overridden)
 
     def place(self, name: str) -> Place:
+        """Return the place of an argument, or of a part of it."""
         argument, _, part = name.partition(".")
         for known in (name, argument):
             if known in self._overridden:
@@ -61,25 +64,27 @@ class Fields:
         return site.entry(argument, part) if part else site.place(argument)
 
     def element(self, name: str, index: int) -> Place:
-        """The place of one element of a list argument."""
+        """Return the place of one element of a list argument."""
         return self._overridden.get(name) or self._sites.get(name, self._site).element(name, index)
 
     def keyword(self, name: str) -> Place:
-        """The place of an argument with its name."""
+        """Return the place of an argument together with its name."""
         return self._sites.get(name, self._site).keyword(name)
 
     def error(self, code: str, name: str, message: str, help: str) -> None:
-        """A problem of the argument `name`."""
+        """Add an error at the argument `name`."""
         self.error_at(self.place(name), code, message, help)
 
     def error_at(self, place: Place, code: str, message: str, help: str) -> None:
-        self.problems.error(code, message, help, place, who=self.who)
+        """Add an error at the given place."""
+        self.problems.error(code, message, help, place, owner=self.owner)
 
     def warn(self, code: str, name: str, message: str, help: str) -> None:
-        self.problems.warn(code, message, help, self.place(name), who=self.who)
+        """Add a warning at the argument `name`."""
+        self.problems.warn(code, message, help, self.place(name), owner=self.owner)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
-        """Nanoseconds; `default` when the argument is None. Zero is refused unless it makes sense."""
+        """Return a duration in ns; `default` if the argument is None. With `zero=False` a duration of 0 is refused."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -93,10 +98,11 @@ class Fields:
         return ns
 
     def optional_duration(self, name: str) -> int | None:
-        """A duration that is off unless it is given."""
+        """Return a duration in ns; None, which turns the feature off, if the argument is None."""
         return None if self.values[name] is None else self.duration(name, MINUTE, zero=False)
 
     def memory(self, name: str) -> int:
+        """Return a size of memory in bytes; 0 if the argument is None."""
         value = self.values.get(name)
         if value is None:
             return 0
@@ -113,7 +119,7 @@ class Fields:
             return None
 
     def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
-        """A whole number of at least `least`; `default`, if there is one, when the argument is None."""
+        """Return a whole number of at least `least`; `default`, if there is one, if the argument is None."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
@@ -130,7 +136,7 @@ class Fields:
         return value
 
     def devices(self, name: str) -> int:
-        """A whole number of GPUs, as many as a machine can have."""
+        """Return a whole number of GPUs, at most GPUS_MAX."""
         count = self.whole(name)
         if count > GPUS_MAX:
             help = f"write {name}={GPUS_MAX} or less"
@@ -139,7 +145,7 @@ class Fields:
         return count
 
     def gpu(self, name: str) -> tuple[int, int]:
-        """How many GPUs, and how much of each in thousandths: a whole number of them, or a share of one."""
+        """Return the number of GPUs and the share of each in thousandths: 2, 1000 for `gpu=2`; 1, 500 for `gpu=0.5`."""
         value = self.values.get(name)
         try:
             share = float(value) if isinstance(value, float | str) else 0.0
@@ -161,12 +167,12 @@ class Fields:
         return 0, WHOLE
 
     def size(self) -> Resources:
-        """What `cpu`, `gpu` and `memory` say together."""
+        """Return the resources of `cpu`, `gpu` and `memory`."""
         gpu, share = self.gpu("gpu")
         return Resources(self.number("cpu", 1), gpu, self.memory("memory"), share)
 
     def number(self, name: str, default: float) -> float:
-        """A number that is not negative."""
+        """Return a number of at least 0; `default` if the argument is None."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -183,6 +189,7 @@ class Fields:
         return number
 
     def flag(self, name: str, default: bool) -> bool:
+        """Return true or false, also of text such as `yes` or `0`; `default` if the argument is None."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -195,7 +202,7 @@ class Fields:
         return value
 
     def choice(self, name: str, known: Sequence[str]) -> Any:
-        """One of the words that are known; the first of them stands in for a wrong one."""
+        """Return one of the known words; the first of them instead of an unknown one."""
         value = self.values.get(name)
         if value not in known:
             self.error("FD131", name, f"{name}={value!r} is unknown", did_you_mean(str(value), known))
@@ -203,7 +210,7 @@ class Fields:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """A sequence of strings; a single string is split at commas, as the command line gives it."""
+        """Return a sequence of strings; a single string is split at commas, as the command line gives it."""
         value = self.values.get(name)
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -213,9 +220,9 @@ class Fields:
         return tuple(value)
 
     def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
-        """A list of anything; a value of a type in `single` stands for a list of it, None for an empty one.
+        """Return a sequence of anything; a value of a type in `single` counts as a list of one, None as an empty list.
 
-        What has no order, or is gone when it was walked once, is no list.
+        Sets and iterators are refused: a set has no order, and an iterator can be read only once.
         """
         value = self.values.get(name)
         if value is None or isinstance(value, single):
@@ -226,7 +233,7 @@ class Fields:
         return value
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """A dict of strings, whose values may be numbers; None stands for an empty one."""
+        """Return the entries of a dict of strings or numbers, as strings; None counts as an empty dict."""
         value = self.values.get(name)
         if value is None:
             return ()
@@ -241,7 +248,7 @@ class Fields:
         return tuple((str(key), str(text)) for key, text in value.items() if text is not None)
 
     def path(self, name: str) -> str:
-        """The text of a path; empty when the argument is None."""
+        """Return the text of a path; empty if the argument is None."""
         value = self.values.get(name)
         if value is None:
             return ""

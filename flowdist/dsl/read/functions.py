@@ -1,6 +1,6 @@
-"""`run=`: a function as the command of a role. It is recorded as `module:function`, and never called here.
+"""`run=`: a function as the command of a role, recorded as `module:function` and never called here.
 
-A function that is given as text is looked for in the source of its module, without importing it.
+A function that is given as text is looked for in the source of its module, which is not imported.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ast
 import inspect
 import symtable
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,33 +18,59 @@ from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
 
 HELP = 'write run="module:function", or a function that a module defines at its top'
-NO_NAMES = ("flowdist_topology", "__main__")  # modules that have another name in a worker: their file is recorded
+NOWHERE = "nothing:nothing"  # stands for an object that was refused
+LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+NO_NAMES = ("flowdist_topology", "__main__")  # a worker knows these modules by other names: the file is recorded
+
+
+class Wanted(NamedTuple):
+    """Kind of object that an argument takes, and how a wrong one is reported."""
+
+    argument: str
+    code: str
+    what: str
+    is_one: Callable[[object], bool]
+    importer: str  # "workers can import"
+    help: str
+
+
+FUNCTION = Wanted("run", "FD147", "function", inspect.isfunction, "workers can import", HELP)
 
 
 def function_of(fields: Fields, folder: Path) -> str:
-    """`module:function`, or `/path/file.py:function` for one of the topology file itself."""
+    """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it."""
     value: Any = fields.values["run"]
     if isinstance(value, str):
         _check_text(fields, value, folder)
         return value
+    address = address_of(fields, FUNCTION, value)
+    if address != NOWHERE:
+        name = value.__qualname__
+        _check_arguments(fields, name, _wanted(value))
+        if any(is_lazy(value) for is_lazy in LAZY):
+            _refuse_lazy(fields, name)
+    return address
+
+
+def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
+    """Return `module:name` of an object that workers can import, or `/path/file.py:name`; NOWHERE if it is refused."""
     name = getattr(value, "__qualname__", "")
     module = sys.modules.get(getattr(value, "__module__", None) or "")
-    if not inspect.isfunction(value) or getattr(module, name, None) is not value:
-        fields.error("FD147", "run", f"{name or repr(value)} is no function that workers can import", HELP)
-        return "nothing:nothing"
-    _check_arguments(fields, name, _wanted(value))
-    if inspect.iscoroutinefunction(value) or inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
-        _refuse_suspended(fields, name)
+    if not wanted.is_one(value) or getattr(module, name, None) is not value:
+        message = f"{name or repr(value)} is no {wanted.what} that {wanted.importer}"
+        fields.error(wanted.code, wanted.argument, message, wanted.help)
+        return NOWHERE
     if value.__module__ not in NO_NAMES:
         return f"{value.__module__}:{name}"
     file = getattr(module, "__file__", None)
     if file is None:
-        fields.error("FD147", "run", f"{name}() is in no file that workers can import", HELP)
+        call = f"{name}()" if inspect.isfunction(value) else name
+        fields.error(wanted.code, wanted.argument, f"{call} is in no file that {wanted.importer}", wanted.help)
     return f"{file}:{name}"
 
 
 def _wanted(function: Any) -> list[str]:
-    """The arguments that it cannot be called without."""
+    """Return the parameters of a function that have no default."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
@@ -61,26 +88,14 @@ def _check_text(fields: Fields, text: str, folder: Path) -> None:
         refuse_missing(fields, FUNCTION, source, list(functions))
         return
     if functions[name].decorator_list:
-        return  # what is called is what the decorator returns
+        return  # the decorator may return something else
     if isinstance(functions[name], ast.AsyncFunctionDef):
-        _refuse_suspended(fields, name)
+        _refuse_lazy(fields, name)
     _check_arguments(fields, name, required(functions[name]))
 
 
-class Wanted(NamedTuple):
-    """What `module:name` in an argument is to be, and the code for one that is nothing of the kind."""
-
-    argument: str
-    code: str
-    what: str
-    help: str
-
-
-FUNCTION = Wanted("run", "FD147", "function", HELP)
-
-
 class Source(NamedTuple):
-    """A module that was read and not imported, and the name that is looked for in it."""
+    """A module that was read but not imported, and the name to find in it."""
 
     module: str
     name: str
@@ -89,33 +104,43 @@ class Source(NamedTuple):
 
 
 def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Source | None:
-    """None when it is refused, or in a module of which nothing can be read."""
-    module, colon, name = text.partition(":")
+    """Read the module of `module:name` without importing it.
+
+    Returns:
+        None if the text is refused, or if the module has no source that could be read.
+    """
+    module, _, name = text.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        start, dot, last = text.rpartition(".")
-        is_dotted = dot and not colon and text.replace(".", "").isidentifier()
-        help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
-        fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
+        _refuse_text(fields, wanted, text)
         return None
     if module in sys.builtin_module_names:
         return None
     spec = _spec_of(module, folder)
-    if spec is None and module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin)
+        return _parse(fields, wanted, module, name, path) if path.suffix == ".py" and path.is_file() else None
+    if spec is not None:
+        message = f"{module!r} is a folder without code"
+        fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
+    elif module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
         _check_made(fields, wanted, module, name)
-    elif spec is None:
+    else:
         near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
         help = near if "mean" in near else "check its spelling, or install it"
         fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
-    elif spec.origin is None:
-        message = f"{module!r} is a folder without code"
-        fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
-    elif spec.origin.endswith(".py") and Path(spec.origin).is_file():  # of others nothing can be read
-        return _parse(fields, wanted, module, name, Path(spec.origin))
     return None
 
 
+def _refuse_text(fields: Fields, wanted: Wanted, text: str) -> None:
+    """Refuse a text that is no `module:name`; `a.b.c` gets the help to write `a.b:c`."""
+    start, dot, last = text.rpartition(".")
+    is_dotted = dot and ":" not in text and text.replace(".", "").isidentifier()
+    help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
+    fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
+
+
 def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
-    """A module of the standard library that another one makes, and no file of its own: os.path."""
+    """Check a name in a module that another module makes, and that has no file of its own, such as os.path."""
     names = vars(sys.modules[module])
     if name not in names:
         near = did_you_mean(name, [key for key, value in names.items() if inspect.isfunction(value)])
@@ -137,14 +162,14 @@ def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -
 
 
 def refuse_missing(fields: Fields, wanted: Wanted, source: Source, known: list[str]) -> None:
-    """The module has none of that name among `known`, unless it may get it in another way."""
+    """Report that the module has no such name among `known`, unless it may get the name in another way."""
     if not _may_have(source.tree, source.table, source.name):
         message = f"module {source.module!r} has no {wanted.what} {source.name!r}"
         fields.error("FD109", wanted.argument, message, did_you_mean(source.name, known))
 
 
 def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """The arguments that it cannot be called without."""
+    """Return the parameters of a parsed function that have no default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     wanted = [argument.arg for argument in positional[: len(positional) - len(arguments.defaults)]]
@@ -157,18 +182,18 @@ def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 def _check_arguments(fields: Fields, name: str, wanted: list[str]) -> None:
     if wanted:
-        help = "give them defaults, or read what they are for from flowdist.worker and the environment"
-        fields.error("FD147", "run", f"{name}() wants arguments: {', '.join(wanted)}", help)
+        help = "give them defaults, or read their values from flowdist.worker and the environment"
+        fields.error("FD147", "run", f"{name}() has arguments without defaults: {', '.join(wanted)}", help)
 
 
-def _refuse_suspended(fields: Fields, name: str) -> None:
-    """Calling it does nothing yet."""
+def _refuse_lazy(fields: Fields, name: str) -> None:
+    """Refuse a coroutine or a generator: a call alone does not run its body."""
     help = f"write a plain function that runs it: asyncio.run({name}())"
-    fields.error("FD147", "run", f"{name}() is a coroutine or a generator: called alone, it does nothing", help)
+    fields.error("FD147", "run", f"{name}() is a coroutine or a generator, which does nothing when it is called", help)
 
 
 def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
-    """Whether the module may get the name in another way than by a plain function: that is seen when it runs."""
+    """Return whether the module may get the name by an assignment, an import or `__getattr__`."""
     bound = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()]
     if name in bound or "__getattr__" in bound:
         return True
@@ -176,7 +201,7 @@ def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
 
 
 def _spec_of(module: str, folder: Path) -> ModuleSpec | None:
-    """Found by files alone: importlib.util.find_spec would import what stands before the last dot."""
+    """Find a module by its files alone: importlib.util.find_spec would import the packages around it."""
     paths: list[str] | None = [str(folder), *sys.path]
     spec = None
     for part in module.split("."):

@@ -1,6 +1,6 @@
-"""`simulate=`: the user's model of a worker, which the simulator runs. It is recorded as `module:Class`.
+"""`simulate=`: the user's model of a worker, which the simulator runs, recorded as `module:Class`.
 
-Like a function of `run=`, a class that is given as text is looked for in the source of its module, without an import.
+A class that is given as text is looked for in the source of its module, which is not imported.
 """
 
 from __future__ import annotations
@@ -8,55 +8,47 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.functions import NO_NAMES, Wanted, read_source, refuse_missing, required
+from flowdist.dsl.read.functions import NOWHERE, Wanted, address_of, read_source, refuse_missing, required
 from flowdist.graph import RoleSpec
 
 HELP = 'write simulate="module:Class", or a class that a module defines at its top'
-CLASS = Wanted("simulate", "FD149", "class", HELP)
-METHODS = {"task": ("restore", "step"), "service": ()}  # without which there is nothing to run
-MORE: dict[str, tuple[str, ...]] = {  # what may be left out
+CLASS = Wanted("simulate", "FD149", "class", inspect.isclass, "can be imported", HELP)
+METHODS = {"task": ("restore", "step"), "service": ()}  # required methods, by kind of role
+MORE: dict[str, tuple[str, ...]] = {  # optional methods
     "task": ("combine", "checkpoint", "publish", "committed", "state"),
     "service": ("restore", "checkpoint", "publish", "state"),
 }
-ALIKE = 0.85  # of 1: `checkpiont` is, `stats` beside no state() is not
+ALIKE = 0.85  # similarity from which a name is taken for a typing error: `checkpiont` is one, `stats` is not
 
 
 def model_of(fields: Fields, folder: Path, kind: str) -> str:
-    """`module:Class`, or `/path/file.py:Class` for one of the topology file itself; empty when there is none."""
+    """Return `simulate=` as `module:Class`, or `/path/file.py:Class` if the topology file defines it; empty if None."""
     value: Any = fields.values["simulate"]
     if value is None:
         return ""
     if isinstance(value, str):
         _check_text(fields, value, folder, kind)
         return value
-    name = getattr(value, "__qualname__", "")
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    if not inspect.isclass(value) or getattr(module, name, None) is not value:
-        fields.error("FD149", "simulate", f"{name or repr(value)} is no class that can be imported", HELP)
-        return "nothing:nothing"
-    _check_methods(fields, name, [method for method in dir(value) if callable(getattr(value, method))], kind)
-    if value.__module__ not in NO_NAMES:
-        return f"{value.__module__}:{name}"
-    file = getattr(module, "__file__", None)
-    if file is None:
-        fields.error("FD149", "simulate", f"{name} is in no file that can be imported", HELP)
-    return f"{file}:{name}"
+    address = address_of(fields, CLASS, value)
+    if address != NOWHERE:
+        methods = [method for method in dir(value) if callable(getattr(value, method))]
+        _check_methods(fields, value.__qualname__, methods, kind)
+    return address
 
 
 def check_model(fields: Fields, spec: RoleSpec) -> None:
-    """It fits what else the role says."""
+    """Check that the model does not contradict `rejoin_time=` of the workload."""
     if spec.simulate and spec.workload.rejoin_ns is not None:
         message = (
-            "its model is made anew in each generation, for real by worker.run() as well, and goes on from what it "
+            "its model is created again in each generation, as by worker.run() in a real run, and restores its state: "
         )
-        message += "restores: nothing of it stays in place, as rejoin_time= says"
-        help = "leave out rejoin_time= of the workload; or simulate=, to see what staying in place saves"
+        message += "nothing stays in place, but rejoin_time= says so"
+        help = "leave out rejoin_time= of the workload; or leave out simulate=, to see what staying in place saves"
         fields.error("FD149", "simulate", message, help)
 
 
@@ -71,11 +63,11 @@ def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
     found = classes[source.name]
     methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
     if found.bases or found.decorator_list or found.keywords:
-        return  # what it inherits, or gets, is seen when it runs
+        return  # which methods it inherits is only known when it runs
     _check_methods(fields, source.name, methods, kind)
     arguments = required(methods["__init__"]) if "__init__" in methods else ["self"]
     if len(arguments) != 2:
-        message = f"{source.name}() has to take the context, and nothing else that has no default"
+        message = f"{source.name}() must take one argument without a default, the context"
         fields.error("FD149", "simulate", message, "write def __init__(self, ctx)")
 
 
@@ -87,5 +79,5 @@ def _check_methods(fields: Fields, name: str, methods: Collection[str], kind: st
     missing = [method for method in MORE[kind] if method not in methods]
     for method in methods:
         for meant in difflib.get_close_matches(method, missing, n=1, cutoff=ALIKE):
-            message = f"{name}.{method}() is not called by anybody: there is no such method of a {kind}"
+            message = f"{name}.{method}() is never called: a model of a {kind} has no such method"
             fields.warn("FD306", "simulate", message, f"did you mean {meant}()?")

@@ -1,9 +1,10 @@
-"""`parallel=`: the dimensions of a role's mesh, held against the sizes that the role may have."""
+"""`parallel=`: the dimensions of a role's mesh, checked against every size that the role may have."""
 
 from __future__ import annotations
 
 import keyword
 from collections.abc import Mapping
+from typing import Any
 
 from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.read.fields import Fields
@@ -16,25 +17,16 @@ EXAMPLE = 'write parallel={"pp": 2, "dp": "elastic", "tp": 2}'
 
 
 def read_parallel(fields: Fields) -> Parallel:
-    """The dimensions, 0 for the elastic one; empty when there are none, or they make no sense."""
+    """Return the dimensions, with 0 for the elastic one; empty if there are none, or if they form no mesh."""
     value = fields.values["parallel"]
     if value is None:
         return ()
-    if isinstance(value, str):  # of --set: pp=2,dp=elastic,tp=2
-        pairs = [item.partition("=") for item in value.split(",")]
-        value = {name.strip(): int(size) if size.strip().isdecimal() else size.strip() for name, _, size in pairs}
+    if isinstance(value, str):
+        value = _from_text(value)
     if not isinstance(value, Mapping) or not value:
         fields.error("FD160", "parallel", f"parallel={value!r} must be a mapping of names to sizes", EXAMPLE)
         return ()
-    found = []
-    for name, size in value.items():
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            fields.error("FD160", "parallel", f"parallel: {name!r} cannot be the name of a dimension", EXAMPLE)
-        elif size != ELASTIC and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-            help = 'write a number of 1 or more, or "elastic" for what the others leave'
-            fields.error("FD160", "parallel", f"parallel: {name}={size!r} is no size", help)
-        else:
-            found.append((name, 0 if size == ELASTIC else size))
+    found = [(name, size) for name in value if (size := _read_size(fields, name, value[name])) is not None]
     elastic = [name for name, size in found if not size]
     if len(elastic) > 1:
         names = " and ".join(elastic)
@@ -42,8 +34,28 @@ def read_parallel(fields: Fields) -> Parallel:
     return tuple(found) if len(found) == len(value) and len(elastic) < 2 else ()
 
 
+def _from_text(text: str) -> dict[str, int | str]:
+    """Split `pp=2,dp=elastic,tp=2`, the form that --set takes."""
+    pairs = [item.partition("=") for item in text.split(",")]
+    return {name.strip(): int(size) if size.strip().isdecimal() else size.strip() for name, _, size in pairs}
+
+
+def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
+    """Return the size of one dimension, 0 if it is elastic; None if its name or size cannot be used."""
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        fields.error("FD160", "parallel", f"parallel: {name!r} cannot be the name of a dimension", EXAMPLE)
+        return None
+    if size == ELASTIC:
+        return 0
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
+        return size
+    help = 'write a number of 1 or more, or "elastic" for what the others leave'
+    fields.error("FD160", "parallel", f"parallel: {name}={size!r} is not a size", help)
+    return None
+
+
 def check_parallel(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Whether every size that a role may have forms its mesh."""
+    """Check that every size that a role may have forms its mesh."""
     for role in topology.roles:
         spec = graph.role(role.name)
         if not spec.parallel:
@@ -51,8 +63,8 @@ def check_parallel(topology: Topology, graph: RoleGraph, problems: Problems) -> 
         fields = Fields.of_role(role, problems)
         world = graph.world_of(spec.name)
         if world is not None or not spec.gang or spec.kind == "service":
-            why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is no gang"
-            fields.error("FD160", "parallel", f"it has parallel= and {why}", "a mesh spans all ranks of one gang")
+            why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is not a gang"
+            fields.error("FD160", "parallel", f"it has parallel=, but {why}", "a mesh spans all ranks of one gang")
             continue
         _check_sizes(fields, spec.parallel, spec.min_replicas, spec.max_replicas, spec.procs)
 
@@ -66,11 +78,11 @@ def _check_sizes(fields: Fields, parallel: Parallel, low: int, high: int, procs:
             one = f'write replicas="{ranks // procs}{tail}"' if ranks % procs == 0 else "change procs or a dimension"
             fields.error("FD160", "parallel", message, f'{one}, or make one dimension "elastic"')
         elif low != high:
-            message = f"its mesh {mesh} never changes, and its replicas may, from {low} to {high}"
+            message = f"its mesh {mesh} never changes, but its replicas may, from {low} to {high}"
             fields.error("FD160", "parallel", message, 'make one dimension "elastic", or write one number of replicas')
         return
     if low % step or high % step:
         fits = f"{-(-low // step) * step}:{max(high // step, 1) * step}{tail}"
         of = f"{step} replicas" if step > 1 else "1 replica"
-        message = f"its mesh {mesh} needs multiples of {of}, and replicas={low}:{high}{tail} is none"
+        message = f"its mesh {mesh} needs multiples of {of}, but replicas={low}:{high}{tail} has others"
         fields.error("FD160", "parallel", message, f'write replicas="{fits}"')

@@ -1,4 +1,4 @@
-"""`Restart(...)` and its rules, read and checked for contradictions that one role alone can have."""
+"""`restart=`: the policy and its rules, with the contradictions that one role alone can have."""
 
 from __future__ import annotations
 
@@ -6,33 +6,18 @@ from typing import Any, get_args
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import FailureWord, On, Restart
+from flowdist.dsl.words import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
-from flowdist.graph.model import Then
+from flowdist.graph.policies import Then
+from flowdist.graph.signals import SIGNAL_NAMES
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
-SIGNALS: tuple[str, ...] = (
-    "ABRT",
-    "ALRM",
-    "BUS",
-    "FPE",
-    "HUP",
-    "ILL",
-    "INT",
-    "KILL",
-    "PIPE",
-    "QUIT",
-    "SEGV",
-    "SYS",
-    "TERM",
-    "USR1",
-)
-SIGNALS += ("USR2", "XCPU")
+SIGNALS = sorted(SIGNAL_NAMES.values())
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
-    """The policy of a role; None when it has none."""
+    """Read the policy of a role; None if it has none."""
     if given is None:
         return None
     if not isinstance(given, Restart):
@@ -59,7 +44,7 @@ def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
     )
     for i, rule in enumerate(written):
         if not isinstance(rule, On):
-            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
+            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is not an On(...)", help)
     _check_reachable(fields, rules)
     _check_budget(fields, policy)
     _check_wider(fields, given, policy)
@@ -67,7 +52,10 @@ def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
 
 
 def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | None, Then]:
-    """What comes when the budget is used up. There are only so many scopes: what goes on after that is refused."""
+    """Read `then=`: the wider policy, if there is one, and the action after the budget is used up.
+
+    A chain with more policies than there are scopes is cut there: `_check_wider` refuses it.
+    """
     if isinstance(given.then, Restart):
         if level == len(SCOPES):
             return None, "fail"
@@ -76,14 +64,14 @@ def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | 
 
 
 def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
-    """What comes when a budget is used up restarts more; it has no rules, as those of the first decide."""
+    """Check that the wider policy restarts more, and that it has no rules: the rules of the first policy decide."""
     wider = policy.wider
     if wider is None or not isinstance(given.then, Restart):
         return
     if given.scope != policy.scope or given.then.scope != wider.scope:
-        pass  # a scope that is unknown is a problem of its own
+        pass  # an unknown scope is reported elsewhere
     elif SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
-        message = f"after {policy.scope!r} comes {wider.scope!r}, which restarts no more than that"
+        message = f"after {policy.scope!r} comes {wider.scope!r}, which does not restart more"
         help = f'write then=Restart("{SCOPES[-1]}", max_restarts=2)'
         if policy.scope == SCOPES[-1]:
             help = 'write then="fail" or then="ignore": nothing restarts more than the job'
@@ -97,14 +85,14 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
 
 
 def _rule(policy: Fields, rule: On) -> Rule:
-    fields = Fields(policy.who, vars(rule), rule.site, policy.problems)
+    fields = Fields(policy.owner, vars(rule), rule.site, policy.problems)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
         fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))
         kind = None
     if rule.exit is not None:
         if not isinstance(rule.exit, int) or isinstance(rule.exit, bool) or not 0 <= rule.exit <= 255:
-            fields.error("FD105", "exit", f"exit={rule.exit!r} is no exit code", "exit codes are 1 to 255")
+            fields.error("FD105", "exit", f"exit={rule.exit!r} is not an exit code", "exit codes are 1 to 255")
         elif rule.exit == 0:
             fields.error("FD126", "exit", "exit code 0 is success, no failure rule can match it", "write another code")
         if kind not in (None, "exit"):
@@ -123,16 +111,16 @@ def _rule(policy: Fields, rule: On) -> Rule:
 
 
 def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
-    """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
+    """Refuse rules that an earlier rule always precedes: the user expects them to decide, but they never do."""
     for n, (i, _, rule) in enumerate(rules):
-        # a kind that is unknown was replaced by None, which matches all: it covers nothing that is meant
+        # an unknown kind was replaced by None, which matches everything: such a rule must not cover others
         if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
             message = "this rule can never decide: an earlier one matches all that it matches"
             fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:
-    """Whether all that `later` matches is matched by `earlier`."""
+    """Return whether `earlier` matches everything that `later` matches."""
     kind = later.kind or ("exit" if later.exit is not None else "signal" if later.signal else None)
     if earlier.exit is not None:
         return earlier.exit == later.exit
@@ -142,7 +130,7 @@ def _covers(earlier: Rule, later: Rule) -> bool:
 
 
 def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
-    """The back-off between that many restarts alone takes longer than the window: it never sees them all."""
+    """Refuse a budget that never runs out: the back-off between its restarts alone is longer than its window."""
     if policy.within_ns is None:
         return
     total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)

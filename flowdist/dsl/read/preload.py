@@ -1,6 +1,6 @@
-"""What is imported before a role's workers are forked: what `preload=` names, and torch where its code imports it.
+"""`preload=`: the modules that are imported before a role's workers are forked, and torch if the code imports it.
 
-The code is read, never run: the script, and what it imports from its own folder, one file after the other.
+The code is read, never run: the script, and the files that it imports from its own folder.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flowdist.dsl.read.fields import Fields
 from flowdist.graph import RoleSpec
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
-FILES_MAX = 300  # that are read for one role
-BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and all whose name begins with torch
+FILES_MAX = 300  # files that are read for one role
+BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and modules whose names begin with torch
 CALL = "flowdist.worker.call"
 
 
 def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[str, ...]:
-    """The modules, in order; each that cannot be found is a problem."""
+    """Return the modules in order; report those that cannot be found."""
     python = python_command(command)
     folder = workdir
     if isinstance(python, PythonCommand) and not python.is_module:
@@ -41,15 +41,15 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
 
 
 def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
-    """Whoever asks for warm workers is told that there will be none."""
+    """Warn if the role asks for warm workers but its workers start cold."""
     asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
     if asked and (why := cold_because(spec, sys.executable, sys.executable)):
         help = "leave it out, or see 'Warm workers' in docs/run.md"
-        fields.warn("FD305", asked, f"{asked}= has no effect, workers start cold: {why}", help)
+        fields.warn("FD305", asked, f"{asked}= has no effect, because workers start cold: {why}", help)
 
 
 def _brings_torch(python: PythonCommand, folder: Path) -> bool:
-    """Whether the program imports torch, however deep in its own folder."""
+    """Return whether the program, or a file of its folder that it imports, imports torch."""
     first = _first_file(python, folder)
     todo = [] if first is None else [first]
     seen = set(todo)
@@ -76,7 +76,7 @@ def _first_file(python: PythonCommand, folder: Path) -> Path | None:
 
 
 def _local_files(name: str, folder: Path) -> Iterator[Path]:
-    """The files of `a`, `a.b` and `a.b.c`, as far as they are in the folder."""
+    """Yield the files of `a`, `a.b` and `a.b.c` that are in the folder."""
     paths = [str(folder)]
     for part in name.split("."):
         spec = PathFinder.find_spec(part, paths)
@@ -88,7 +88,7 @@ def _local_files(name: str, folder: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path, folder: Path) -> list[str]:
-    """The dotted names that a file imports; nothing of a file that cannot be read."""
+    """Return the dotted names that a file imports; none if the file cannot be read."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):

@@ -1,11 +1,11 @@
-"""What one replica needs: `cpu=`, `gpu=` and `memory=`, over a named size of the topology or of `flowdist.toml`."""
+"""`cpu=`, `gpu=` and `memory=` of a role, over a named size of the topology or of `flowdist.toml`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from flowdist.dsl import topology as dsl
+import flowdist.dsl as dsl
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.settings import Settings
@@ -13,7 +13,7 @@ from flowdist.graph import Resources
 
 
 class NamedResources:
-    """The sizes that roles may name. Those of the topology win over those of the file."""
+    """Sizes that roles may name. Those of the topology win over those of `flowdist.toml`."""
 
     def __init__(self, topology: dsl.Topology, settings: Settings, problems: Problems) -> None:
         self._problems = problems
@@ -26,7 +26,7 @@ class NamedResources:
         self._own, self._shared = own, settings.resources
 
     def read(self, fields: Fields) -> Resources:
-        """What a replica of the role needs; its own numbers win over the named size."""
+        """Return the resources of a replica of the role; its own numbers win over the named size."""
         named = self._named(fields)
         given = {name: fields.values[name] is not None for name in ("cpu", "gpu", "memory")}
         gpu, share = fields.gpu("gpu") if given["gpu"] else (named.gpu, named.gpu_share)
@@ -54,7 +54,7 @@ class NamedResources:
         size = self._own[name]
         if not isinstance(size, dsl.Resources):
             help = f'write resources={{"{name}": Resources(cpu=2)}}'
-            fields.error("FD134", "resources", f"the topology's {name!r} is no Resources", help)
+            fields.error("FD134", "resources", f"the topology's {name!r} is not a Resources", help)
             return Resources()
         reader = Fields(f"resources {name!r}", vars(size), size.site, self._problems)
         return reader.size()

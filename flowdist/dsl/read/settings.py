@@ -1,7 +1,7 @@
 """`flowdist.toml`: named resources that several topologies share.
 
-The first file of that name counts, from the folder of the topology upwards. TOML has no positions once it is read, so
-keys are looked up line by line for the places of problems; a key inside an inline table has the place of its table.
+The nearest file of that name counts, from the folder of the topology upwards. Parsed TOML has no positions, so keys are
+looked up line by line for the places of problems. A key inside an inline table has the place of its table.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from flowdist.graph import Resources
 FILE = "flowdist.toml"
 KNOWN = ("resources",)
 SIZES = ("cpu", "gpu", "memory")
-Keys = tuple[str, ...]  # of keys, from the outermost table
+Keys = tuple[str, ...]  # keys from the outermost table to the value
 
 
 class Settings(NamedTuple):
-    """What the file gives. `file` is empty when there is none."""
+    """Settings of `flowdist.toml`. `file` is its path, empty if there is none."""
 
     file: str = ""
     resources: Mapping[str, Resources] = {}
 
 
 def load_settings(folder: Path, problems: Problems) -> Settings:
-    """The settings for topologies in `folder`; what is wrong with the file is written down in `problems`."""
+    """Load the settings for topologies in `folder`; add what is wrong with the file to `problems`."""
     path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
     if path is None:
         return Settings()
@@ -83,19 +83,19 @@ class _Reader:
         self._problems.error(code, f"{FILE}: {_dotted(key)}: {message}", help, self._place(key))
 
     def _place(self, key: Keys) -> Place:
-        """Where the key is, or the nearest table around it."""
+        """Return the place of the key, or of the nearest table around it."""
         while key and key not in self._places:
             key = key[:-1]
         return self._places.get(key) or Place(str(self._path), 1)
 
 
 def _dotted(key: Keys) -> str:
-    """The key as TOML writes it: `resources."gpu.large".cpu`."""
+    """Return the key as TOML writes it: `resources."gpu.large".cpu`."""
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in key)
 
 
 def _places(path: Path, text: str) -> dict[Keys, Place]:
-    """Every table and key that begins a line."""
+    """Return the places of all tables and keys that begin a line."""
     places: dict[Keys, Place] = {}
     table: Keys = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -112,7 +112,7 @@ def _places(path: Path, text: str) -> dict[Keys, Place]:
 
 
 def _key(line: str) -> Keys:
-    """The keys that a line of TOML names, as its own parser reads it; nothing for a line that is part of a value."""
+    """Return the keys that a line of TOML names; empty for a line inside a value, which the parser rejects."""
     try:
         return tuple(_walk(tomllib.loads(line)))
     except tomllib.TOMLDecodeError:
@@ -126,7 +126,7 @@ def _walk(content: Any) -> Iterator[str]:
 
 
 def _place_of(path: Path, message: str) -> Place:
-    """tomllib says where in its message alone."""
+    """Return the place of a syntax error, which tomllib has in its message alone."""
     found = re.search(r"at line (\d+), column (\d+)", message)
     line, column = (int(found[1]), int(found[2])) if found else (1, 1)
     return Place(str(path), line, column, column + 1)

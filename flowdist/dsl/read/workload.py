@@ -1,17 +1,17 @@
-"""`Workload(...)`, read and checked for what cannot be: how the simulator plays a worker."""
+"""`workload=`: the timing of a simulated worker, checked for contradictions."""
 
 from __future__ import annotations
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import Workload
+from flowdist.dsl.words import Workload
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec, format_duration
 
-MOST_SPREAD = 100  # a worker that takes a hundred times longer hangs
+MOST_SPREAD = 100  # a worker that is a hundred times slower than others hangs
 COLLECTIVES = ("wait", "fail", "hang")
 
 
 def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
-    """Of a role of that kind; what is not given has its default."""
+    """Read the workload of a role of the given kind; fields without a value have their defaults."""
     given = fields.values["workload"]
     startup = 2 * SECOND if kind == "service" else 5 * SECOND
     if given is None:
@@ -48,15 +48,15 @@ def _spread(work: Fields) -> float:
 
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:
-    """An asynchronous checkpoint blocks for a part of its time, and is whole before the next begins."""
+    """Check that a checkpoint blocks for a part of its time only, and is complete before the next begins."""
     if spec.checkpoint_blocks_ns is None:
         return
     time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.checkpoint_blocks_ns)
     if spec.lag_ns < 0:
-        message = f"checkpoint_blocks={blocks} is longer than checkpoint_time={time}, in which a checkpoint is whole"
+        message = f"checkpoint_blocks={blocks} is longer than checkpoint_time={time}, the time of a whole checkpoint"
         work.error("FD157", "checkpoint_blocks", message, f"write checkpoint_time={blocks!r} or more")
     elif spec.lag_ns > spec.checkpoint_every_ns:
         least = format_duration(spec.lag_ns)
-        message = f"the next checkpoint begins {format_duration(spec.checkpoint_every_ns)} after one has blocked, and"
-        message += f" that one is whole only after {least}"
+        message = f"the next checkpoint begins {format_duration(spec.checkpoint_every_ns)} after one has blocked, but"
+        message += f" that one is complete only after {least}"
         work.error("FD157", "checkpoint_every", message, f"write checkpoint_every={least!r} or more")

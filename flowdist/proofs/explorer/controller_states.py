@@ -128,7 +128,7 @@ class Brains:
         before = self.known.items[number]
         brain = replace(before, sessions=copy_of(before.sessions), now=before.now + by_ns)
         for node in heard:
-            brain.sessions.heard(node, brain.now)
+            brain.sessions.note_heartbeat(node, brain.now)
         return self._number(brain)
 
     def outlook(self, number: int) -> Outlook:
@@ -147,7 +147,7 @@ def _outlook(brain: Brain) -> Outlook:
     silence = {node: until - brain.now for node, until in liveness._until_ns.items()}
     watch = {node: liveness._due(node) - brain.now for node in liveness._until_ns}
     waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - brain.now
-    return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(liveness._quiet))
+    return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(liveness._suspected))
 
 
 _OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed

@@ -139,7 +139,7 @@ class Keys:
         due = sorted((*self._named(due), (job.due.at(due) or 0) - now) for due in job.due)
         incidents = [(*self._fields(incident), list(incident.lost)) for incident in recent]
         until = sorted((node, max(until - now, 0)) for node, until in liveness._until_ns.items())
-        deaf = [sorted(liveness._quiet), sorted(liveness._silent)]
+        deaf = [sorted(liveness._suspected), sorted(liveness._silent)]
         heard = [until, *deaf, sessions.epoch, sorted(sessions._incarnations.items())]
         return [self._fields(job), self._unsettled(job), due, incidents, heard]
 

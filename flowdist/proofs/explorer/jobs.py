@@ -17,7 +17,7 @@ from flowdist.graph import (
     RoleGraph,
     RoleSpec,
 )
-from flowdist.graph.model import Scope, Then
+from flowdist.graph.policies import Scope, Then
 
 READY = Readiness("tcp", "rpc")
 OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # with an hour too many moments would have to be told apart

@@ -1,1 +1,1 @@
-"""A running job on the terminal."""
+"""Reports of a running job: the status, and the picture on a terminal."""

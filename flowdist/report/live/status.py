@@ -1,7 +1,7 @@
-"""How a job is, for people: roles as rows with counts, and by name only what is not as usual.
+"""Text of a job's status: roles as rows with counts, and by name only what is unusual.
 
-That is what keeps it readable with hundreds of replicas. The lines are the same for plain output and for a terminal
-that shows them again and again; there they have colours, and a width and a height to fit.
+The text stays readable with hundreds of replicas. Plain output and the live terminal share the same lines; the terminal
+adds colours, and limits their width and number.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from flowdist.graph import format_duration
 from flowdist.record.status import Decision, NodeStatus, ReplicaStatus, RoleStatus, Status
 from flowdist.report.record.trace import stamp
 
-STRIP_MAX = 64  # nodes that are drawn, one character each
-QUIET_S = 2.0  # without a heartbeat, of which there are two a second by default
-NAMES_MAX = 6  # of replicas or nodes that are listed together
+STRIP_MAX = 64  # with more nodes, the strip with a character each is left out
+OVERDUE_S = 2.0  # without a heartbeat; agents send two a second by default
+NAMES_MAX = 6  # replicas or nodes in one list
 MARKS = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
 STYLES = {
     **dict.fromkeys(("running", "succeeded"), "green"),
@@ -25,7 +25,7 @@ STYLES = {
 
 
 class Span(NamedTuple):
-    """Text and how it looks: a colour, `bold`, `dim` or nothing."""
+    """Text with a style: a colour, `bold`, `dim` or nothing."""
 
     text: str
     style: str = ""
@@ -35,7 +35,7 @@ Line = list[Span]
 
 
 class Limits(NamedTuple):
-    """How many lines there may be of what has no natural end."""
+    """Greatest number of lines of each part that has no natural limit."""
 
     said: int = 6
     unusual: int = 8
@@ -47,12 +47,17 @@ TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), 
 
 
 def status_text(status: Status, *, state: str = "") -> str:
-    """All of it, for people and pipes. `state` is said of a run that its own state does not know of: died."""
+    """Return the whole status as plain text.
+
+    Args:
+        status: The status.
+        state: The state to show instead of the status's own: the status of a run that died does not know it.
+    """
     return "\n".join(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state)) + "\n"
 
 
 def fitted(status: Status, height: int) -> list[Line]:
-    """What is most worth knowing in so many lines."""
+    """Return the most important lines of the status, `height` at most."""
     lines: list[Line] = []
     for limits in TIGHTER:
         lines = status_lines(status, limits)
@@ -66,6 +71,7 @@ def plain(line: Line) -> str:
 
 
 def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Line]:
+    """Return the lines of the status within the limits; `state` as in `status_text`."""
     lines = [_head(status, state or status.state)]
     if status.reason:
         lines.append([Span(status.reason)])
@@ -75,14 +81,14 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
     lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
     if status.held_up_by and limits.held_up:
         waits: list[Line] = [[Span(f"  {text}")] for text in status.held_up_by]
-        lines += [[], [Span("waits for", "bold")], *_at_most(waits, limits.held_up)]
+        lines += [[], [Span("waiting for", "bold")], *_at_most(waits, limits.held_up)]
     if status.said and limits.said:
-        lines += [[], [Span("lately", "bold")], *(_said(said) for said in status.said[-limits.said :])]
+        lines += [[], [Span("recent decisions", "bold")], *(_said(said) for said in status.said[-limits.said :])]
     return lines
 
 
 def one_line(status: Status) -> str:
-    """The job in a line: for a log that has one every now and then."""
+    """Return the status in one line, for a periodic log."""
     roles = []
     for role in status.roles:
         up = role.phases.get("running", 0) + role.phases.get("ready", 0)
@@ -121,7 +127,7 @@ def _roles(roles: Sequence[RoleStatus], most: int) -> list[Line]:
         else:
             lines.append([Span("  "), Span("  ".join(cells[:2]), _role_style(roles[number - 1])), *_rest(cells[2:])])
     if len(roles) > most:
-        lines.append([Span(f"  and {len(roles) - most} roles more")])
+        lines.append([Span(f"  and {len(roles) - most} more roles")])
     return lines
 
 
@@ -148,7 +154,7 @@ def _role(role: RoleStatus) -> tuple[str, ...]:
 
 
 def _shown(role: RoleStatus) -> list[tuple[str, int]]:
-    """Replicas beyond what the operator has scaled to wait for nothing: they are no part of the picture."""
+    """Return the phases to show: waiting replicas beyond the target wait for nothing, and are left out."""
     shown = {str(phase): count for phase, count in role.phases.items()}
     spare = min(shown.get("waiting", 0), role.max_replicas - role.target)
     if spare:
@@ -172,7 +178,7 @@ def _open_incidents(status: Status) -> Iterable[Line]:
 
 
 def _unusual_replicas(status: Status) -> Iterable[Line]:
-    """Replicas of a role that are not as usual in the same way, together."""
+    """Yield the unusual replicas, grouped by role and by what is unusual."""
     roles = {role.name: role for role in status.roles}
     groups: dict[tuple[str, str], list[str]] = {}
     for replica in status.replicas:
@@ -191,11 +197,11 @@ def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
         missed = "not started" if replica.stalled == "start" else f"no {replica.stalled}"
         return f"stalled, {missed}"
     if replica.phase == "stopping":
-        return "told to stop"
+        return "stopping"
     if replica.phase == "gone":
-        return "gone, waits for its incident"
+        return "gone, waiting for its incident"
     if replica.phase == "waiting" and replica.has_seat_to_come and role.generation and role.outcome is None:
-        return "waits for a place" if replica.node is None else "waits to start again"
+        return "waiting for a seat" if replica.node is None else "waiting to start again"
     if replica.attempt > 1 and replica.phase == "starting":
         return "starting again"
     if replica.attempt > 1 and replica.phase == "running" and role.has_readiness:
@@ -218,9 +224,9 @@ def _node_style(node: NodeStatus) -> str:
 
 
 def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
-    quiet = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_quiet(node)]
-    if quiet:
-        yield [Span(f"  ! not heard: {_listed(quiet)}", "yellow")]
+    overdue = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_overdue(node)]
+    if overdue:
+        yield [Span(f"  ! no heartbeat: {_listed(overdue)}", "yellow")]
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         if node.phase != "up":
@@ -233,9 +239,9 @@ def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
             yield [Span(f"  x {node.name} without {', '.join(node.bad_gpus)}", "red")]
 
 
-def _is_quiet(node: NodeStatus) -> bool:
-    """It counts as up until its lease has run out, and is not as usual before."""
-    return node.phase not in ("lost", "expected") and node.heard_s_ago is not None and node.heard_s_ago > QUIET_S
+def _is_overdue(node: NodeStatus) -> bool:
+    """Return whether heartbeats of the node are overdue, although its lease has not run out yet."""
+    return node.phase not in ("lost", "expected") and node.heard_s_ago is not None and node.heard_s_ago > OVERDUE_S
 
 
 def _listed(names: list[str]) -> str:
@@ -246,7 +252,7 @@ def _listed(names: list[str]) -> str:
 def _at_most(lines: list[Line], most: int) -> list[Line]:
     if len(lines) <= most:
         return lines
-    return [*lines[:most], [Span(f"  and {len(lines) - most} lines more")]] if most else []
+    return [*lines[:most], [Span(f"  and {len(lines) - most} more lines")]] if most else []
 
 
 def _said(said: Decision) -> Line:

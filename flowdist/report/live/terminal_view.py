@@ -1,8 +1,8 @@
-"""A picture of the job that stays at the bottom of the terminal, while what workers print scrolls by above it.
+"""Picture of the job at the bottom of the terminal, below the scrolling output of the workers.
 
-rich draws it. What it does not do is to keep a worker's line from moving the cursor: progress bars, titles and whatever
-else is printed for a terminal of one's own would garble the picture, so that only colours come through. Lines are
-gathered and printed together, as the picture is drawn anew with each print.
+rich draws the picture. It does not keep a worker's line from moving the cursor: progress bars, titles and other control
+sequences would garble the picture, so that only colours pass. Lines are collected and printed together, because each
+print draws the picture again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from flowdist.record.status import RecentDecisions, status_of
 from flowdist.report.live.status import Line, fitted
 
 PERIOD_S = 0.5
-SHARE_MAX = 0.05  # of the time may go into drawing
-OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # by a progress bar: what is left is its last state, and the name
+SHARE_MAX = 0.05  # of the time is spent on drawing at most
+OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # by a progress bar: its last state and the name stay
 SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Whatever a terminal might obey but for colours: titles and links, cursor movements, what is left of either, the rest.
+# All control sequences except colours: titles and links, cursor movements, remains of either, and single characters.
 OBEYED = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|$)"
     r"|\x1b\[[0-?]*[ -/]*[@-ln-~]"
@@ -34,7 +34,7 @@ OBEYED = re.compile(
 
 
 class Pinned:
-    """Lines at the bottom of a terminal, and others above them. Nothing is there before the first `show`."""
+    """Lines at the bottom of a terminal, with other lines above them. The terminal is empty before the first `show`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,23 +45,23 @@ class Pinned:
 
     @property
     def height(self) -> int:
-        """Rows of the terminal: it may become another."""
+        """Return the present number of rows of the terminal."""
         return self._console.size.height
 
     def print(self, line: str, style: str = "") -> None:
-        """A line above, with the next `flush`. Colours in it stay, whatever else would move the cursor goes."""
+        """Print a line above the picture at the next `flush`, with its colours and without other control sequences."""
         line = OVERWRITTEN.sub(r"\1", line)
         special = SPECIAL.search(line) is not None
         self._above.append(Text.from_ansi(OBEYED.sub("", line), style=style) if special else Text(line, style=style))
 
     def flush(self) -> None:
-        """Print what waits for it."""
+        """Print all lines that `print` has collected."""
         if self._above:
             lines, self._above = Text("\n").join(self._above), []
             self._console.print(lines, soft_wrap=True)
 
     def show(self, lines: list[Line]) -> None:
-        """These instead of the last ones, each cut to the width that there is."""
+        """Show these lines instead of the last ones, each cut to the width of the terminal."""
         self._live.start()
         picture = Text("\n", no_wrap=True, overflow="ellipsis").join(
             Text.assemble(*((span.text, span.style) for span in line)) for line in lines
@@ -69,13 +69,13 @@ class Pinned:
         self._live.update(picture, refresh=True)
 
     def close(self) -> None:
-        """Take them away, with all printed that was to be."""
+        """Print the collected lines, and remove the picture."""
         self.flush()
         self._live.stop()
 
 
 class LiveView:
-    """An onlooker of a run that draws what it sees. `pinned` is where."""
+    """Observer of a run that draws its status on a terminal."""
 
     def __init__(self, pinned: Pinned, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._pinned, self._run_id, self._clock = pinned, run_id, clock

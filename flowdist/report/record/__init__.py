@@ -1,1 +1,1 @@
-"""What a record says, for people: summary, trace, state, timeline, differences."""
+"""Reports from a record: summary, time accounts, trace, log, state, timeline, and the difference of two records."""

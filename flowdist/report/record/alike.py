@@ -1,7 +1,8 @@
-"""A simulation, counted as a record is in which workers did not tell how far they were.
+"""Comparable time accounts of a simulation and of a record whose workers reported no progress.
 
-What a restart cost them nobody knows: such a role counts as productive whenever all of it ran. The simulator knows it
-of its own workers, since it has made it up. Side by side the two would be different things under one name.
+The record does not say what a restart cost such a role: the role counts as productive whenever all of it runs. The
+simulator knows the cost for its own workers. Shown side by side, the two would be different things under one name.
+Therefore the simulation is counted in the same way as the record.
 """
 
 from __future__ import annotations
@@ -11,41 +12,37 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.controller import Controller
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed, TimePassed
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Header, Line, Record
-from flowdist.record.timesheet import Timesheet
+from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of
 
 
 def silent_roles(not_reported: Mapping[str, Sequence[str]]) -> list[str]:
-    """Those of which the record does not tell how far they were."""
+    """Return the roles that reported no progress."""
     return [name for name, unsaid in not_reported.items() if "progress" in unsaid]
 
 
 def count_alike(
     summary: dict[str, Any], header: Header, lines: Iterable[Line], spent: Spent, not_reported: dict[str, list[str]]
 ) -> None:
-    """Have the summary of a simulation say nothing of a role that a record could not.
+    """Remove from the summary of a simulation what the record cannot say about the same roles.
 
     Args:
-        summary: Is changed: times, goodput, and steps and lost work of those roles.
-        header: Of the trace of the simulation.
-        lines: The rest of it.
-        spent: Where the time went, as the simulator knows it: it holds for all other roles.
-        not_reported: What the workers of the record never told, by role.
+        summary: The summary of the simulation. Its times, goodput, steps and lost work are changed in place.
+        header: Header of the trace of the simulation.
+        lines: The other lines of the trace.
+        spent: Where the time went, as the simulator knows it. It stays for all other roles.
+        not_reported: The kinds of reports that the workers of the record never made, by role.
     """
     silent = [name for name in silent_roles(not_reported) if name in spent]
     if not silent:
         return
-    controller = Controller(header.graph, header.known_nodes)
-    sheet = Timesheet(controller.state)
+    replay = Replay(header, strict=True)
     for line in lines:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-        sheet.hear(_as_told(line, not_reported))
-    counted = sheet.spent()
+        replay.hear(line, counted_as=_as_reported(line, not_reported))
+    counted = replay.sheet.spent()
     told = {name: counted[name] if name in silent else buckets for name, buckets in spent.items()}
     summary |= {**time_of(header.graph, told), "not_reported": {name: not_reported[name] for name in silent}}
     for name in silent:
@@ -55,8 +52,8 @@ def count_alike(
         role.pop("lost_work_s", None)
 
 
-def _as_told(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
-    """Without what the worker would not have said."""
+def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
+    """Return the line, without its event if the workers of the record made no such report."""
     if not isinstance(line, Record) or not isinstance(line.event, ReplicaProgressed | CheckpointOffered):
         return line
     what = "progress" if isinstance(line.event, ReplicaProgressed) else "checkpoints"

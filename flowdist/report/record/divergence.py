@@ -1,7 +1,7 @@
-"""Where two records part: the first line that is not the same in both, and what each controller said there.
+"""Difference of two records: the first line that is not the same in both, and the decision of each controller there.
 
-Headers are not compared line by line: a run has a name of its own. What differs between them is told beside, because
-another graph or another seed is often the whole explanation.
+Headers are not compared as lines, since each run has its own name. Their differences are listed by themselves: another
+graph or another seed is often the whole explanation.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flowdist.report.record.trace import event_lines
 What = Literal["", "event", "fault", "unsaved", "time", "decision", "end"]
 _WORDS: dict[What, str] = {
     "event": "something else happens",
-    "fault": "a fault is carried out in one of them, or another fault",
-    "unsaved": "a checkpoint is not saved in one of them, or another checkpoint",
+    "fault": "one of them has another fault, or none",
+    "unsaved": "one of them has another checkpoint that is not saved, or none",
     "time": "the same happens at another time",
-    "decision": "the same happens, and something else is decided",
+    "decision": "the same happens, and the decision differs",
     "end": "one of them ends here",
 }
 TEXT_MAX = 240
@@ -32,17 +32,17 @@ class Side(NamedTuple):
     name: str
     header: Header
     lines: Sequence[Line]  # without the header
-    is_kept: bool = True  # as a file of that name
+    is_kept: bool = True  # whether there is a file of that name
 
 
 class Divergence(NamedTuple):
-    """`at` counts lines after the header, from 0; `what` is empty when nothing differs."""
+    """Comparison. `at` is the index of the first differing line after the header; `what` is empty for none."""
 
     a: Side
     b: Side
     at: int
     what: What
-    headers: list[str]  # what differs between the headers, in words
+    headers: list[str]  # the differences of the headers, in words
 
     @property
     def is_none(self) -> bool:
@@ -50,7 +50,13 @@ class Divergence(NamedTuple):
 
 
 def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
-    """The first difference of two records. Without `times` it is told what happened, not when."""
+    """Return the first difference of two records.
+
+    Args:
+        a: One record.
+        b: The other one.
+        times: Whether the same event at another time counts as a difference.
+    """
     headers = _differences(msgspec.to_builtins(a.header), msgspec.to_builtins(b.header))
     for at, (one, other) in enumerate(zip(a.lines, b.lines, strict=False)):
         what = _what(one, other, times)
@@ -61,25 +67,36 @@ def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
 
 
 def _what(one: Line, other: Line, times: bool) -> What:
-    if isinstance(one, Record) and isinstance(other, Record):
-        if one.event != other.event:
-            return "event"
-        if times and one.t_ns != other.t_ns:
-            return "time"
-        return "decision" if one.effects != other.effects else ""
-    if isinstance(one, FaultLine) and isinstance(other, FaultLine):
-        if (one.spec, one.target) != (other.spec, other.target):
-            return "fault"
-        return "time" if times and one.t_ns != other.t_ns else ""
-    if isinstance(one, UnsavedLine) and isinstance(other, UnsavedLine):
-        if one.text != other.text:
-            return "unsaved"
-        return "time" if times and one.t_ns != other.t_ns else ""
-    return "fault" if isinstance(one, FaultLine) or isinstance(other, FaultLine) else "unsaved"
+    (kind, content), (other_kind, other_content) = _content(one), _content(other)
+    if kind != other_kind:
+        return "fault" if "fault" in (kind, other_kind) else "unsaved"
+    if content != other_content:
+        return kind
+    if times and _time(one) != _time(other):
+        return "time"
+    is_decision = isinstance(one, Record) and isinstance(other, Record) and one.effects != other.effects
+    return "decision" if is_decision else ""
+
+
+def _content(line: Line) -> tuple[What, Any]:
+    """Return the kind of a line, and what has to be the same in both records."""
+    match line:
+        case Record():
+            return "event", line.event
+        case FaultLine():
+            return "fault", (line.spec, line.target)
+        case UnsavedLine():
+            return "unsaved", line.text
+        case Header():
+            return "", None
+
+
+def _time(line: Line) -> int:
+    return 0 if isinstance(line, Header) else line.t_ns
 
 
 def _differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """`graph.roles.trainer.restart.max_restarts: 3 / 4`: each value that is not the same, by its way there."""
+    """Return each differing value with its path: `graph.roles.trainer.restart.max_restarts: 3 / 4`."""
     if one == other:
         return []
     if isinstance(one, dict) and isinstance(other, dict):
@@ -92,7 +109,7 @@ def _differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def _labels(values: Sequence[Any]) -> list[str]:
-    """What has a name goes by it, the rest by its place."""
+    """Return a label for each value: its name if it has one, else its index."""
     return [str(v.get("name", i)) if isinstance(v, dict) else str(i) for i, v in enumerate(values)]
 
 
@@ -102,7 +119,7 @@ def _short(value: Any) -> str:
 
 
 def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
-    """All of it as plain values, for --json, with so many lines before and after."""
+    """Return the result as plain values, for --json, with `context` lines before and after."""
     return {
         "equal": found.is_none,
         "what": found.what,
@@ -131,24 +148,24 @@ def _plain(line: Line) -> Any:
 
 
 def reason_at(side: Side, at: int) -> str:
-    """What was said at that line, or where nothing was, what was said last before it."""
+    """Return the reason of the decision at a line, or else the last reason before it."""
     for number in range(min(at, len(side.lines) - 1), -1, -1):
         line = side.lines[number]
         if isinstance(line, FaultLine):
             text = f"fault {line.spec} hits {line.target}"
             where = "the fault before it"
         elif isinstance(line, UnsavedLine):
-            text, where = line.text, "what was not saved before it"
+            text, where = line.text, "the checkpoint that was not saved before it"
         else:
             text = line.reason if isinstance(line, Record) else ""
             where = f"event {line.n}" if isinstance(line, Record) else ""
         if text:
-            return text if number == at else f"nothing here; the last, at {where}: {text}"
-    return "nothing was said"
+            return text if number == at else f"nothing here; the last one, at {where}: {text}"
+    return "no decision so far"
 
 
 def divergence_text(found: Divergence, context: int) -> str:
-    """For people: what was the same, where it parts, and the two sides one below the other."""
+    """Return the result for people: what is the same, where the records differ, and the two sides below each other."""
     a, b = found.a, found.b
     lines = []
     if found.headers:
@@ -162,7 +179,7 @@ def divergence_text(found: Divergence, context: int) -> str:
     for mark, side in (("A", a), ("B", b)):
         lines += ["", f"{mark}  {side.name}"]
         if found.at >= len(side.lines):
-            lines.append(f" {mark} (it has no more lines)")
+            lines.append(f" {mark} (no more lines)")
         for number, line in enumerate(side.lines[found.at : found.at + 1 + context]):
             lines += [f"{mark}{'>' if number == 0 else ' '} {text}" for text in event_lines(line)]
         lines.append(f"   reason: {reason_at(side, found.at)}")
@@ -171,5 +188,5 @@ def divergence_text(found: Divergence, context: int) -> str:
         lines += [f"  {text}" for text in _differences(_plain(a.lines[found.at]), _plain(b.lines[found.at]))]
     if a.is_kept:
         step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
-        lines += ["", f"the state before it: flowdist replay {a.name} --step {step}"]
+        lines += ["", f"the state before that: flowdist replay {a.name} --step {step}"]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 "use strict";
-/* Draws the data of the page on one canvas. Everything that can be pointed at is an item of a row:
-   {kind, t0, t1, ...}; rows are made anew when the view, the filter or the height changes. Times are microseconds. */
+/* Draws the data of the page on one canvas. Everything that can be selected is an item of a row, {kind, t0, t1, ...}.
+   The rows are rebuilt when the view, the filter or the height changes. Times are microseconds. */
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const HOW = ["still runs", "succeeded", "failed", "was stopped", "was lost with its node"];
 const FAILED = 2, LOST = 4, SUCCEEDED = 1;
@@ -89,8 +89,8 @@ function lanesByNode(add) {
     }
     add({ kind: "group", height: 22, label: node, items: [], away });
     for (const items of slots) {
-      const who = [...new Set(items.map((a) => names[a.replica]))];
-      const label = who.length > 2 ? `${who[0]} + ${who.length - 1} more` : who.join(", ");
+      const there = [...new Set(items.map((a) => names[a.replica]))];
+      const label = there.length > 2 ? `${there[0]} + ${there.length - 1} more` : there.join(", ");
       add({ kind: "lane", height: state.height, label, items, bands: [], away });
     }
   });
@@ -183,7 +183,7 @@ function drawRow(row, y) {
   let last = -Infinity;
   for (const item of inView(row.items)) {
     const right = x(item.t1);
-    if (right - last < 0.5 && item !== state.focus) continue; // nothing of it would be seen
+    if (right - last < 0.5 && item !== state.focus) continue; // too narrow to be visible
     last = Math.max(last, right);
     if (item.kind === "generation") drawGeneration(item, y, row.height); else drawAttempt(item, y, row.height);
   }
@@ -224,9 +224,9 @@ function drawAttempt(a, y, laneHeight) {
   }
   const left = Math.max(x(a.t0), GUTTER), width = Math.min(x(a.t1), size.width) - left;
   if (width > 64 && height >= 9) {
-    const who = state.view === "role" ? DATA.nodes[a.node] : names[a.replica];
+    const name = state.view === "role" ? DATA.nodes[a.node] : names[a.replica];
     pen.font = `${Math.min(12, height - 1)}px system-ui, sans-serif`;
-    const text = `${who} · attempt ${a.number}`;
+    const text = `${name} · attempt ${a.number}`;
     if (pen.measureText(text).width < width - 12) {
       pen.fillStyle = colours.onbar;
       pen.fillText(text, left + 5, middle);
@@ -265,7 +265,7 @@ function drawGeneration(g, y, height) {
 
 function drawLines() {
   const shown = inWindow(events);
-  if (shown.length > 150) return; // a wall of lines tells nothing
+  if (shown.length > 150) return; // so many lines would hide the lanes
   for (const item of shown) {
     pen.strokeStyle = item.kind === "incident" ? colours.incident : colours.bad;
     pen.lineWidth = 1;

@@ -1,7 +1,7 @@
-"""A timeline as one HTML file that needs nothing else: style, script and data are inside, and nothing is fetched.
+"""Timeline as one HTML file with style, script and data inside: it fetches nothing.
 
-The data is JSON in the page. Times are whole microseconds; those of an attempt count from the start of its generation,
-and -1 stands for what never came, so that a thousand restarts of 64 replicas stay small.
+The data is JSON in the page. Times are whole microseconds. Times of an attempt count from the start of its generation,
+and -1 means never, so that the file stays small for a thousand restarts of 64 replicas.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from flowdist.control.job.facts import Incident
 from flowdist.graph import format_duration
 from flowdist.report.record.timeline import Attempt, Generation, Timeline
 
@@ -20,7 +21,7 @@ HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
 def timeline_page(timeline: Timeline) -> str:
-    """The whole file, the same text for the same record."""
+    """Return the whole file: the same text for the same record."""
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
     data = msgspec.json.encode(page_data(timeline)).decode()
@@ -31,23 +32,23 @@ def timeline_page(timeline: Timeline) -> str:
         "notice": _notice(timeline),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
         "script": "".join((folder / name).read_text(encoding="utf-8") for name in ("page.js", "page_input.js")),
-        "data": data.replace("<", "\\u003c"),  # no text of a user's ends the script element
+        "data": data.replace("<", "\\u003c"),  # no text of a user can end the script element
     }
     page = (folder / "page.html").read_text(encoding="utf-8")
     return "".join(parts.get(piece, piece) for piece in page.split("@@"))
 
 
 def summary_line(timeline: Timeline) -> str:
-    """`succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of replicas' work lost`."""
+    """Return the summary: `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`."""
     job = timeline.job
     outcome = f"{job.outcome or 'unfinished'} after {_rounded(timeline.end_ns)}"
     if job.ending_reason:
         outcome += f": {job.ending_reason}"
     counts = [(len(job.incidents), "incident"), (len(timeline.faults), "fault"), (len(timeline.attempts), "attempt")]
-    told = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
+    parts = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
     if lost := timeline.lost_ns():
-        told.append(f"{_rounded(lost)} of replicas' work lost")
-    return f"{outcome}; {', '.join(told)}"
+        parts.append(f"{_rounded(lost)} of replicas' work lost")
+    return f"{outcome}; {', '.join(parts)}"
 
 
 def _rounded(ns: int) -> str:
@@ -58,77 +59,68 @@ def _notice(timeline: Timeline) -> str:
     if timeline.differs_at is None:
         return ""
     text = (
-        f"From event {timeline.differs_at} on this version of flowdist decides otherwise than was recorded. "
-        "What comes after it is not shown."
+        f"From event {timeline.differs_at} on, this version of flowdist decides otherwise than the record says. "
+        "Later events are not shown."
     )
     return f'<p class="notice" role="alert">{html.escape(text)}</p>'
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
-    """What the script draws, in columns that it knows by their place; see `page.js`."""
+    """Return the data for `page.js`: lists of rows, whose columns the script knows by their position."""
     job = timeline.job
-    nodes = {name: number for number, name in enumerate(timeline.nodes())}
-    roles = {name: number for number, name in enumerate(job.roles)}
-    worlds = {name: number for number, name in enumerate(job.worlds)}
-    replicas = {replica: number for number, replica in enumerate(job.replicas)}
-    decisions = {decision.n: number for number, decision in enumerate(timeline.decisions)}
-    faults = [(fault, *timeline.hit(fault)) for fault in timeline.faults]
-    pick = _Picker(nodes, replicas, decisions)
+    index = _Index(timeline)
+    faults = [(fault, timeline.hit(fault)[0]) for fault in timeline.faults]
     return {
         "format": 1,
         "end": _us(timeline.end_ns),
         "roles": [[name, role.spec.kind] for name, role in job.roles.items()],
         "worlds": [[name, int(job.roles[world.roles[0]].spec.gang)] for name, world in job.worlds.items()],
-        "nodes": list(nodes),
-        "replicas": [[roles[replica.role], replica.index, worlds[job.replicas[replica].world]] for replica in replicas],
+        "nodes": list(index.nodes),
+        "replicas": [[index.roles[r.role], r.index, index.worlds[job.replicas[r].world]] for r in index.replicas],
         "decisions": [[d.n, _us(d.t_ns), d.event, d.reason] for d in timeline.decisions],
-        "generations": [
-            [
-                *(
-                    worlds[g.world],
-                    g.number,
-                    _us(g.from_ns),
-                    _us(g.to_ns),
-                    g.members,
-                    decisions.get(g.formed_by, NEVER),
-                ),
-                [pick.attempt(g, attempt) for attempt in g.attempts],
-            ]
-            for g in timeline.generations
-        ],
-        "checkpoints": [[worlds[c.world], _us(c.t_ns), c.step] for c in timeline.checkpoints],
+        "generations": [index.generation(generation) for generation in timeline.generations],
+        "checkpoints": [[index.worlds[c.world], _us(c.t_ns), c.step] for c in timeline.checkpoints],
         "faults": [
-            [_us(fault.t_ns), fault.spec, fault.target, nodes.get(node or "", NEVER)] for fault, node, _ in faults
+            [_us(fault.t_ns), fault.spec, fault.target, index.nodes.get(node or "", NEVER)] for fault, node in faults
         ],
-        "unsaved": [[worlds[line.world], _us(line.t_ns), line.step, line.reason] for line in timeline.unsaved],
-        "incidents": [
-            [
-                *(i.number, _us(i.opened_ns), _us(i.closed_ns), i.kind, i.root, i.reason, i.result),
-                *(i.charged_to or "", len(i.restarted) - len(i.stayed)),
-                *(decisions.get(timeline.opened_by.get(i.number, 0), NEVER), len(i.stayed)),
-            ]
-            for i in job.incidents
-        ],
-        "presences": [[nodes[p.node], _us(p.from_ns), _us(p.to_ns)] for p in timeline.presences],
+        "unsaved": [[index.worlds[line.world], _us(line.t_ns), line.step, line.reason] for line in timeline.unsaved],
+        "incidents": [index.incident(incident) for incident in job.incidents],
+        "presences": [[index.nodes[p.node], _us(p.from_ns), _us(p.to_ns)] for p in timeline.presences],
     }
 
 
-class _Picker:
-    """Rows of attempts; names become numbers."""
+class _Index:
+    """Numbers of names in the data, and the rows that use them."""
 
-    def __init__(self, nodes: dict[str, int], replicas: dict[Any, int], decisions: dict[int, int]) -> None:
-        self._nodes, self._replicas, self._decisions = nodes, replicas, decisions
+    def __init__(self, timeline: Timeline) -> None:
+        job = timeline.job
+        self.nodes = {name: number for number, name in enumerate(timeline.nodes())}
+        self.roles = {name: number for number, name in enumerate(job.roles)}
+        self.worlds = {name: number for number, name in enumerate(job.worlds)}
+        self.replicas = {replica: number for number, replica in enumerate(job.replicas)}
+        self._decisions = {decision.n: number for number, decision in enumerate(timeline.decisions)}
+        self._opened_by = timeline.opened_by
 
-    def attempt(self, generation: Generation, attempt: Attempt) -> list[int]:
+    def generation(self, g: Generation) -> list[Any]:
+        decision = self._decisions.get(g.formed_by, NEVER)
+        row = [self.worlds[g.world], g.number, _us(g.from_ns), _us(g.to_ns), g.members, decision]
+        return [*row, [self._attempt(g, attempt) for attempt in g.attempts]]
+
+    def incident(self, i: Incident) -> list[Any]:
+        decision = self._decisions.get(self._opened_by.get(i.number, 0), NEVER)
+        row = [i.number, _us(i.opened_ns), _us(i.closed_ns), i.kind, i.root, i.reason, i.result, i.charged_to or ""]
+        return [*row, len(i.restarted) - len(i.stayed), decision, len(i.stayed)]
+
+    def _attempt(self, generation: Generation, attempt: Attempt) -> list[int]:
         base = generation.from_ns // 1000
         times = (
             *(attempt.started_ns, attempt.running_ns, attempt.ready_ns, attempt.stopping_ns, attempt.ended_ns),
             attempt.lost_from_ns,
         )
         row = [
-            self._replicas[attempt.replica],
+            self.replicas[attempt.replica],
             attempt.number,
-            self._nodes[attempt.node],
+            self.nodes[attempt.node],
             attempt.rank,
             *(NEVER if ns is None else ns // 1000 - base for ns in times),
             HOW.index(attempt.how),
@@ -137,7 +129,7 @@ class _Picker:
             NEVER if attempt.left_at is None else attempt.left_at,
         ]
         while row[-1] == NEVER:
-            row.pop()  # the script knows what is missing
+            row.pop()  # the script knows the defaults
         return row
 
 

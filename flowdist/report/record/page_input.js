@@ -42,7 +42,7 @@ function describeAttempt(a, lasted) {
 
 function show(element, item) {
   element.replaceChildren();
-  const [title, facts] = item ? describe(item) : ["Nothing is selected", [["", "Point at a bar or a mark, or walk with the arrow keys."]]];
+  const [title, facts] = item ? describe(item) : ["Nothing is selected", [["", "Point at a bar or a mark, or use the arrow keys."]]];
   const heading = document.createElement("h2"), list = document.createElement("dl");
   heading.textContent = title;
   for (const [term, text] of facts) {
@@ -62,7 +62,7 @@ function itemAt(px, py) {
   if (!row || px < GUTTER - 6) return null;
   if (row.kind === "events") {
     const near = inWindow(events).map((item) => [Math.abs(x(item.t0) - px), item]).filter(([d]) => d <= 8);
-    const upper = py < AXIS + MARKS / 2; // faults hang from above, incidents stand below
+    const upper = py < AXIS + MARKS / 2; // faults are drawn above, incidents below
     near.sort((a, b) => a[0] - b[0] || ((a[1].kind !== "incident") === upper ? -1 : 1));
     return near.length ? near[0][1] : null;
   }
@@ -114,7 +114,7 @@ function fit() { window_(0, end); }
 
 function pan(share) { const width = state.t1 - state.t0; window_(state.t0 + share * width, state.t1 + share * width); }
 
-/* ---- walking ---- */
+/* ---- keys ---- */
 
 function walk(step) {
   const row = rows.find((r) => r.items.includes(state.focus));
@@ -233,7 +233,7 @@ function table(element, heads, records) {
 
 $("incident-list").addEventListener("toggle", (event) => {
   if (!event.target.open) return;
-  table(event.target.lastElementChild, ["Time", "What", "Why", "What became of it"], events.map((item) => {
+  table(event.target.lastElementChild, ["Time", "What", "Why", "Result"], events.map((item) => {
     const [title, facts] = describe(item), known = Object.fromEntries(facts);
     return [button(stamp(item.t0), item), title, known.Reason || `hits ${known.Hits}`, known.Result || ""];
   }));
@@ -241,9 +241,9 @@ $("incident-list").addEventListener("toggle", (event) => {
 
 $("decision-list").addEventListener("toggle", (event) => {
   if (!event.target.open) return;
-  const told = DATA.decisions.filter(([, , , reason]) => reason);
+  const decided = DATA.decisions.filter(([, , , reason]) => reason);
   table(event.target.lastElementChild, ["Time", "Event", "What happened", "What was decided"],
-    told.map(([n, t, what, reason]) => [stamp(t), String(n), what, reason]));
+    decided.map(([n, t, what, reason]) => [stamp(t), String(n), what, reason]));
 });
 
 for (const input of document.querySelectorAll("input[name=view]")) input.addEventListener("change", () => turn(input.value));

@@ -1,8 +1,8 @@
-"""A timeline in the trace format of Chrome, which ui.perfetto.dev opens.
+"""Timeline in the trace format of Chrome, which ui.perfetto.dev opens.
 
 A node is a process and a replica a thread of it. Attempts are slices with their phases inside; faults, decisions and
 checkpoints are instants; incidents and lost work are async slices, which may overlap. Process 0 is the job as a whole:
-its threads are the generations of each world and what was decided.
+its threads are the generations of each world and the decisions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from flowdist.record.journal import FaultLine
 from flowdist.report.record.timeline import Attempt, Timeline
 
 JOB = 0
-DECISIONS = 1  # the thread of the job that has them; generations come after it
+DECISIONS = 1  # thread number of the decisions; the generations follow
 
 Event = dict[str, Any]
 
 
 def perfetto_json(timeline: Timeline) -> bytes:
-    """The whole file, the same bytes for the same record."""
+    """Return the whole file: the same bytes for the same record."""
     name = timeline.header.graph.name
     content = {
         "displayTimeUnit": "ms",
@@ -34,19 +34,19 @@ def perfetto_json(timeline: Timeline) -> bytes:
 
 
 def perfetto_events(timeline: Timeline) -> list[Event]:
-    """Metadata first, then everything in the order of time."""
+    """Return the metadata first, then all events in the order of time."""
     maker = _Maker(timeline)
     events = [*maker.attempts(), *maker.generations(), *maker.incidents(), *maker.instants()]
     return [*maker.names(), *sorted(events, key=lambda event: float(event["ts"]))]
 
 
 def _us(ns: int) -> int | float:
-    """The format counts in microseconds; what is between them is kept as a fraction."""
+    """Return microseconds, as the format demands; smaller parts become a fraction."""
     return ns // 1000 if ns % 1000 == 0 else ns / 1000
 
 
 class _Maker:
-    """Who is which process and thread, and the events of each kind."""
+    """Numbers of processes and threads, and the events of each kind."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -109,7 +109,7 @@ class _Maker:
             yield from _async(where, name, "incident", str(incident.number), incident.opened_ns, end, about)
 
     def instants(self) -> Iterator[Event]:
-        """Decisions stand at the job, a fault where it hit."""
+        """Yield decisions at the job, faults at what they hit, and checkpoints at their world."""
         for fault in self._timeline.faults:
             yield _instant(self._hit(fault), fault.spec, "fault", fault.t_ns, {"target": fault.target})
         for decision in self._timeline.decisions:

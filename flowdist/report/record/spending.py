@@ -1,4 +1,4 @@
-"""Where the time of a job went, real or simulated: as values for --json, in a line, and in words what is not known."""
+"""Time accounts of a job, real or simulated: as values for --json, as a line, and in words what is unknown."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 from flowdist.graph import RoleGraph
 from flowdist.record.accounts import BUCKETS, Spent, goodput_of
-from flowdist.record.timesheet import Timesheet, Told
+from flowdist.record.timesheet import Reported, Timesheet
 
-SHOWN_MIN = 0.0005  # of the time of tasks: what is less is not in the line
+SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out of the line
 
 
 def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
-    """For the summary. In each role `time_ns` adds up to wall time x replicas; `time_s` is the same in seconds.
+    """Return the time accounts for the summary.
 
-    `goodput` is None where no task has had any time.
+    For each role `time_ns` adds up to wall time x replicas; `time_s` is the same in seconds. `goodput` is None if no
+    task has had any time.
     """
     tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
     had_time = any(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
@@ -32,19 +33,19 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
 
 
 def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
-    """The same of a real run, and as `not_reported` what its workers never told."""
+    """Return `time_of` for a real run, and as `not_reported` the kinds of reports that its workers never made."""
     values = time_of(graph, sheet.spent())
     ran = {name for name, buckets in values["time_ns"].items() if buckets.get("productive") or buckets.get("lost work")}
-    unsaid = {name: _unsaid(told) for name, told in sheet.told().items() if name in ran and _unsaid(told)}
+    unsaid = {name: _unsaid(found) for name, found in sheet.reported().items() if name in ran and _unsaid(found)}
     return {**values, "not_reported": unsaid}
 
 
-def _unsaid(told: Told) -> list[str]:
-    return [name for name, is_told in told._asdict().items() if not is_told]
+def _unsaid(reported: Reported) -> list[str]:
+    return [name for name, is_reported in reported._asdict().items() if not is_reported]
 
 
 def goodput_line(summary: Mapping[str, Any]) -> str:
-    """`goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`, of the time of tasks; empty where they had none."""
+    """Return `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`, in shares of the time of tasks; empty without any."""
     if summary["goodput"] is None:
         return ""
     total: Counter[str] = Counter()
@@ -59,16 +60,16 @@ def goodput_line(summary: Mapping[str, Any]) -> str:
 
 
 def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What nobody can know of a run whose workers did not tell it, and what is counted instead."""
+    """Return one line for each role that did not report its work: what is unknown, and how its time is counted."""
     lines = []
     for name, unsaid in summary.get("not_reported", {}).items():
         if len(unsaid) == 2:
-            text = "neither progress nor checkpoints: it counts as productive whenever all of it ran"
+            text = "neither progress nor checkpoints: it counts as productive while all of it ran"
         elif "progress" in unsaid:
             text = (
                 "no progress: it counts as productive from when all of it ran, up to a checkpoint where it was stopped"
             )
         else:
-            text = "no checkpoints: lost is only what was seen to be done again"
+            text = "no checkpoints: only steps that were done again count as lost work"
         lines.append(f"{name} reported {text}")
     return lines

@@ -1,4 +1,4 @@
-"""The state of a job at one moment, in full for programs and in brief for people."""
+"""State of a job at one moment: in full for programs, and in brief for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from flowdist.control.job.deadlines import Deadlines
-from flowdist.control.job.state import JobState, World
+from flowdist.control.job.parts import World
+from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Record
@@ -20,7 +21,12 @@ NOT_SHOWN = frozenset({"graph", "spec"})  # the header has them
 
 
 def state_of(job: JobState, record: Record | None) -> dict[str, Any]:
-    """Every field of the state as plain values, the event that led to it, and what the job waits for."""
+    """Return every field of the state as plain values, the event that led to it, and what the job waits for.
+
+    Args:
+        job: The state.
+        record: The last event that the controller handled; None before the first.
+    """
     return {
         "n": record.n if record is not None else 0,
         "t_ns": job.now,
@@ -31,7 +37,7 @@ def state_of(job: JobState, record: Record | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Names become strings, ordered sets lists; what is a struct keeps the names of its fields."""
+    """Return a value with plain types: names as strings, ordered sets as lists, structs as dicts of their fields."""
     match value:
         case ReplicaId():
             return str(value)
@@ -54,41 +60,28 @@ def _plain(value: Any) -> Any:
 
 
 def _field(value: Any, type_name: str) -> Any:
-    """A dict without values is a set that keeps its order: a list, also while it is empty."""
+    """Return a field as plain values. A dict to None is an ordered set: it becomes a list, also while it is empty."""
     return [_plain(key) for key in value] if type_name.endswith(", None]") else _plain(value)
 
 
 def state_text(job: JobState, record: Record | None) -> str:
-    """For people: the event, then roles, replicas, nodes, incidents, deadlines, and what is waited for."""
+    """Return the state for people: the event, roles, replicas, nodes, incidents, deadlines, and what is waited for."""
+    parts = [_worlds(job), _replicas(job), _nodes(job), _budgets(job), _incidents(job), _deadlines(job), _waiting(job)]
     lines = list(event_lines(record)) if record is not None else ["before the first event"]
-    outcome = job.outcome or (f"ending: {job.ending}" if job.ending else "under way")
-    lines += ["", f"at {stamp(job.now).strip()}: {outcome}" + (f" ({job.ending_reason})" if job.ending_reason else "")]
-    rows: list[tuple[str, ...]] = [("world", "phase", "generation", "members", "step", "saved", "incident")]
-    rows += [_world(world) for world in job.worlds.values()]
-    lines += ["", *table(rows)]
-    rows = [("replica", "phase", "attempt", "node", "gpus", "step", "member since")]
-    for replica in job.replicas.values():
-        gpus = ",".join(map(str, replica.gpus)) or "-"
-        where = (replica.node or "-", gpus, _step(replica.step), str(replica.member_since or "-"))
-        phase = f"{replica.phase}, stalled" if replica.stalled else replica.phase
-        rows.append((str(replica.id), phase, str(replica.attempt), *where))
-    lines += ["", *table(rows)]
-    rows = [("node", "usable", "cordoned", "free cpu", "replicas")]
-    for name, node in job.nodes.items():
-        usable = "leaving" if node.is_leaving else "yes" if node.usable else "no"
-        there = ", ".join(map(str, node.replicas)) or "-"
-        rows.append((name, usable, node.cordoned or "-", f"{node.free.mcpu / 1000:g}", there))
-    rows += [(name, "expected", "-", "-", "-") for name in job.missing if name not in job.nodes]
-    lines += ["", *table(rows)]
-    lines += _budgets(job) + _incidents(job)
-    if due := sorted((job.due.at(due) or 0, due) for due in job.due):
-        lines += [
-            "",
-            *table([("due", "what", "of"), *((stamp(at).strip(), d.what, d.name or "the job") for at, d in due)]),
-        ]
-    if waiting := waiting_for(job):
-        lines += ["", "waiting for", *(f"  {text}" for text in waiting)]
+    lines += ["", _heading(job)]
+    for part in parts:
+        lines += ["", *part] if part else []
     return "\n".join(lines) + "\n"
+
+
+def _heading(job: JobState) -> str:
+    outcome = job.outcome or (f"ending: {job.ending}" if job.ending else "under way")
+    return f"at {stamp(job.now).strip()}: {outcome}" + (f" ({job.ending_reason})" if job.ending_reason else "")
+
+
+def _worlds(job: JobState) -> list[str]:
+    heading = ("world", "phase", "generation", "members", "step", "saved", "incident")
+    return table([heading, *(_world(world) for world in job.worlds.values())])
 
 
 def _world(world: World) -> tuple[str, ...]:
@@ -102,12 +95,32 @@ def _step(step: int) -> str:
     return str(step) if step >= 0 else "-"
 
 
+def _replicas(job: JobState) -> list[str]:
+    rows: list[tuple[str, ...]] = [("replica", "phase", "attempt", "node", "gpus", "step", "member since")]
+    for replica in job.replicas.values():
+        gpus = ",".join(map(str, replica.gpus)) or "-"
+        where = (replica.node or "-", gpus, _step(replica.step), str(replica.member_since or "-"))
+        phase = f"{replica.phase}, stalled" if replica.stalled else replica.phase
+        rows.append((str(replica.id), phase, str(replica.attempt), *where))
+    return table(rows)
+
+
+def _nodes(job: JobState) -> list[str]:
+    rows: list[tuple[str, ...]] = [("node", "usable", "cordoned", "free cpu", "replicas")]
+    for name, node in job.nodes.items():
+        usable = "leaving" if node.is_leaving else "yes" if node.usable else "no"
+        there = ", ".join(map(str, node.replicas)) or "-"
+        rows.append((name, usable, node.cordoned or "-", f"{node.free.mcpu / 1000:g}", there))
+    rows += [(name, "expected", "-", "-", "-") for name in job.missing if name not in job.nodes]
+    return table(rows)
+
+
 def _budgets(job: JobState) -> list[str]:
     rows: list[tuple[str, ...]] = [("role", "outcome", "target", "charged", "budget")]
     for name, role in job.roles.items():
         budget = str(role.spec.restart.max_restarts) if role.spec.restart is not None else "-"
         rows.append((name, role.outcome or "-", str(role.target), str(len(role.charges)), budget))
-    return ["", *table(rows)]
+    return table(rows)
 
 
 def _incidents(job: JobState) -> list[str]:
@@ -115,4 +128,15 @@ def _incidents(job: JobState) -> list[str]:
     for incident in job.open_incidents():
         lines.append(f"incident {incident.number}, {incident.phase}: {incident.reason}")
         lines.append(f"  restarts {', '.join(incident.worlds)}; awaits {', '.join(incident.awaited) or 'nothing'}")
-    return ["", *lines] if lines else []
+    return lines
+
+
+def _deadlines(job: JobState) -> list[str]:
+    due = sorted((job.due.at(due) or 0, due) for due in job.due)
+    rows = [(stamp(at).strip(), each.what, each.name or "the job") for at, each in due]
+    return table([("due", "what", "of"), *rows]) if rows else []
+
+
+def _waiting(job: JobState) -> list[str]:
+    waiting = waiting_for(job)
+    return ["waiting for", *(f"  {text}" for text in waiting)] if waiting else []

@@ -1,23 +1,24 @@
-"""A status log that is read by eye: one line an event, a mark for what happened, and every replica in its own column.
+"""Status log for reading by eye: one line an event, a mark for what happened, and a column for every replica.
 
     time           event  mark  role     gen  step  saved  members  replicas  what
-    0:03:00.010    20     -                                         rr-r      node2 is gone: ...
+    0:03:00.010    20     -                                         rr-r      node2 is lost ...
 
-The mark is the event's; a capital after it says what followed: I an incident opened, G a generation forms, S replicas
-start, X replicas are told to stop, E the job ends.
+The mark is for the event. A capital after it says what followed: I an incident opened, G a generation forms, S replicas
+start, X replicas are stopped, E the job ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowdist.control.job.state import JobState, World
+from flowdist.control.job.parts import World
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, OpenStore, StartReplica, StopReplica
 from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine
 from flowdist.report.record.trace import event_text, stamp
 
-COLUMNS_MAX = 64  # replicas; with more of them each role is counted
+COLUMNS_MAX = 64  # with more replicas, the log counts them by role
 
 LEGEND = """\
 happened: + node joined  - node lost or left  f fault  ! failed  ? stalled, overdue  " revived  o store open
@@ -32,14 +33,14 @@ _PHASES |= {"stopping": "x", "gone": "-", "succeeded": "$", "ended": "_"}
 
 
 def log_heading(job: JobState) -> str:
-    """The names of the columns, as wide as `log_line` makes them."""
+    """Return the heading, with the widths that `log_line` uses."""
     width = max(len("replicas"), len(_replicas(job)))
     head = f"{'time':>13}  {'event':>5} {'':3} {'world':<12} {'gen':>4} {'step':>8} {'saved':>8} {'members':>9}"
     return f"{head}  {'replicas':<{width}}  what"
 
 
 def log_line(job: JobState, line: Line) -> Iterator[str]:
-    """The line of an event that `job` has just handled, of a fault, or of what was not saved; nothing for a header."""
+    """Yield the line of an event that `job` has just handled, of a fault or of an unsaved checkpoint."""
     if isinstance(line, FaultLine):
         yield _beside(job, line.t_ns, "f", "", f"{line.spec} hits {line.target}")
     elif isinstance(line, UnsavedLine):
@@ -51,7 +52,7 @@ def log_line(job: JobState, line: Line) -> Iterator[str]:
 
 
 def _beside(job: JobState, t_ns: int, mark: str, world: str, text: str) -> str:
-    """What is no event, and what no controller was told."""
+    """Return the line of a fault or an unsaved checkpoint, which never reach the controller."""
     width = max(len("replicas"), len(_replicas(job)))
     head = f"{stamp(t_ns):>13}  {'':>5} {mark}   {world:<12.12} {'':>4} {'':>8} {'':>8} {'':>9}"
     return f"{head}  {'':<{width}}  {text}"
@@ -67,38 +68,26 @@ def _mark(line: Record) -> str:
     return _MARKS.get(type(line.event), ",")
 
 
-_MARKS: dict[type[ev.Event], str] = {
-    ev.NodeJoined: "+",
-    ev.NodeWarm: "+",
-    ev.NodeLeft: "-",
-    ev.NodeGone: "-",
-    ev.NodeSuspected: "?",
-    ev.NodeSilent: "-",
-    ev.NodeHeard: "+",
-    ev.GpuFailed: "!",
-    ev.StoreOpened: "o",
-    ev.StoreLost: "!",
-    ev.ReplicaStarted: "^",
-    ev.ReplicaReady: "*",
-    ev.ReplicaProgressed: ".",
-    ev.ReplicaElastic: "=",
-    ev.ReplicaStopped: "v",
-    ev.ReplicaUnkillable: "!",
-    ev.ReplicaStalled: "?",
-    ev.ReplicaRevived: '"',
-    ev.StepTold: "~",
-    ev.ReplicaLeftStep: "~",
-    ev.NodePreempted: "~",
-    ev.ScaleRequested: "@",
-    ev.DrainRequested: "@",
-    ev.CordonRequested: "@",
-    ev.UncordonRequested: "@",
-    ev.CancelRequested: "@",
+_KINDS: dict[str, tuple[type[ev.Event], ...]] = {
+    "+": (ev.NodeJoined, ev.NodeWarm, ev.NodeHeard),
+    "-": (ev.NodeLeft, ev.NodeGone, ev.NodeSilent),
+    "?": (ev.NodeSuspected, ev.ReplicaStalled),
+    "!": (ev.GpuFailed, ev.StoreLost, ev.ReplicaUnkillable),
+    "~": (ev.StepTold, ev.ReplicaLeftStep, ev.NodePreempted),
+    "@": (ev.ScaleRequested, ev.DrainRequested, ev.CordonRequested, ev.UncordonRequested, ev.CancelRequested),
+    "o": (ev.StoreOpened,),
+    "^": (ev.ReplicaStarted,),
+    "*": (ev.ReplicaReady,),
+    ".": (ev.ReplicaProgressed,),
+    "=": (ev.ReplicaElastic,),
+    "v": (ev.ReplicaStopped,),
+    '"': (ev.ReplicaRevived,),
 }
+_MARKS = {kind: mark for mark, kinds in _KINDS.items() for kind in kinds}
 
 
 def _followed(line: Record) -> str:
-    """The two things that matter most of what followed."""
+    """Return the capitals for the two most important consequences."""
     kinds = {type(effect) for effect in line.effects}
     found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
     letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}
@@ -107,7 +96,7 @@ def _followed(line: Record) -> str:
 
 
 def _world_columns(job: JobState, line: Record) -> str:
-    """Of the world that the event is about: generation, step, last checkpoint, members that are up."""
+    """Return generation, step, last checkpoint and live members of the world that the event is about."""
     world = _world_of(job, line)
     if world is None:
         return f"{'':<12} {'':>4} {'':>8} {'':>8} {'':>9}"
@@ -130,7 +119,7 @@ def _world_of(job: JobState, line: Record) -> World | None:
 
 
 def _replicas(job: JobState) -> str:
-    """A letter for each replica, role by role; of many the numbers of those that are up."""
+    """Return a letter for each replica, role by role; for many replicas the number of live ones per role."""
     if len(job.replicas) <= COLUMNS_MAX:
         return " ".join("".join(_PHASES[r.phase] for r in job.replicas_of(role)) for role in job.roles.values())
     counts = [

@@ -1,6 +1,6 @@
-"""What happened, in one page: of a real run and of a simulated one alike.
+"""Summary of a run, real or simulated, on one page.
 
-It is computed from the final state of a controller, real or replayed, and from the lines of its record.
+The summary is computed from the last state of the controller, live or replayed, and from the lines of the record.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from flowdist.control.job.state import Incident, JobState
+from flowdist.control.job.facts import Incident
+from flowdist.control.job.state import JobState
 from flowdist.graph import format_duration
 from flowdist.record.journal import FaultLine, Line
 from flowdist.report.record.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
 WIDTH = 80  # columns that any terminal has
-ROW = 4  # replicas in a row, from which on the first and the last are named
+ROW = 4  # from so many replicas in a row on, only the first and the last are named
 
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
-    """The summary as plain values: for --json, for expectations, for tests."""
+    """Return the summary as plain values, for --json, for expectations and for tests.
+
+    Args:
+        job: The last state.
+        lines: The lines of the record; only injected faults count here.
+    """
     return {
         "outcome": job.outcome,
         "reason": job.ending_reason,
@@ -65,41 +71,76 @@ def _incident(incident: Incident) -> dict[str, Any]:
 
 
 def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
-    """For people. Shown at the end of `run` and `simulate`; `brief`: where the time went in one line."""
+    """Return the summary for people, as `run` and `simulate` show it at the end.
+
+    Args:
+        summary: The values of `summary_of`, and where they are known those of `time_of`.
+        brief: Show where the time went in one line instead of a table.
+    """
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
-    simulated = any("lost_work_s" in role for role in summary["roles"].values())
-    heading = ("role", "outcome", "generations", "restarts", "charged", "last step")
-    rows: list[tuple[str, ...]] = [(*heading, "lost work") if simulated else heading]
-    for name, role in summary["roles"].items():
-        budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
-        step = str(role["step"]) if role["step"] >= 0 else "-"
-        row = (name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step)
-        lost = rounded(role["lost_work_s"]) if "lost_work_s" in role else "-"
-        rows.append((*row, lost) if simulated else row)
-    lines += ["", *table(rows)]
-    if "rates" in summary:
-        lines += ["", f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
-    goodput = goodput_line(summary) if "time_ns" in summary else ""
-    if goodput:
-        lines += ["", goodput]
-    if any(summary.get("time_s", {}).values()) and not brief:
-        lines += ["", "Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
-        lines += [] if simulated else ["saving and reading checkpoints is in productive and start-up: nobody tells it"]
-    counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))  # simulations alone know
-    if counts:
-        lines += ["", *(f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items())]
-    if summary["incidents"]:
-        causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
-        lines += ["", f"Incidents, by cause: {causes}"]
-        for incident in summary["incidents"]:
-            lines += _incident_lines(incident)
+    times = [] if brief else _times(summary)
+    for part in (_roles(summary), _rates(summary), _goodput(summary), times, _unsaved(summary), _incidents(summary)):
+        lines += ["", *part] if part else []
     return "\n".join(lines) + "\n"
 
 
+def _is_simulated(summary: dict[str, Any]) -> bool:
+    return any("lost_work_s" in role for role in summary["roles"].values())
+
+
+def _roles(summary: dict[str, Any]) -> list[str]:
+    heading = ("role", "outcome", "generations", "restarts", "charged", "last step")
+    rows: list[tuple[str, ...]] = [heading]
+    for name, role in summary["roles"].items():
+        budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
+        step = str(role["step"]) if role["step"] >= 0 else "-"
+        rows.append((name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step))
+    if not _is_simulated(summary):
+        return table(rows)
+    lost = [rounded(role["lost_work_s"]) if "lost_work_s" in role else "-" for role in summary["roles"].values()]
+    return table([(*row, text) for row, text in zip(rows, ["lost work", *lost], strict=True)])
+
+
+def _rates(summary: dict[str, Any]) -> list[str]:
+    if "rates" not in summary:
+        return []
+    return [f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
+
+
+def _goodput(summary: dict[str, Any]) -> list[str]:
+    line = goodput_line(summary) if "time_ns" in summary else ""
+    return [line] if line else []
+
+
+def _times(summary: dict[str, Any]) -> list[str]:
+    if not any(summary.get("time_s", {}).values()):
+        return []
+    lines = ["Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
+    if _is_simulated(summary):
+        return lines
+    return [*lines, "saving and reading checkpoints counts as productive and start-up time"]
+
+
+def _unsaved(summary: dict[str, Any]) -> list[str]:
+    """Return the checkpoints that were not completed, by world and reason: only simulations know them."""
+    counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))
+    return [f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items()]
+
+
+def _incidents(summary: dict[str, Any]) -> list[str]:
+    if not summary["incidents"]:
+        return []
+    causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
+    lines = [f"Incidents, by cause: {causes}"]
+    for incident in summary["incidents"]:
+        lines += _incident_lines(incident)
+    return lines
+
+
 def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
-    """Per cent of the time of each role's replicas; buckets in which nobody spent a tenth of one are left out."""
+    """Return the shares of the time of each role in per cent; buckets below 0.1 % in every role are left out."""
     totals = {name: sum(spent.values()) or 1.0 for name, spent in times.items()}
     buckets = dict.fromkeys(bucket for spent in times.values() for bucket in spent)
     shown = [b for b in buckets if any(spent.get(b, 0) / totals[name] >= 0.001 for name, spent in times.items())]
@@ -111,7 +152,7 @@ def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
 
 
 def _narrow(rows: list[tuple[str, ...]]) -> list[str]:
-    """As a table; one that is wider than a terminal, and has more columns than rows, the other way round."""
+    """Return a table, transposed if it is wider than a terminal and has more columns than rows."""
     lines = table(rows)
     if max(map(len, lines)) > WIDTH and len(rows[0]) > len(rows):
         return table(list(zip(*rows, strict=True)))
@@ -119,7 +160,7 @@ def _narrow(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _names(replicas: Sequence[str]) -> str:
-    """`ps/1, trainer/0 to trainer/63`"""
+    """Return the names, and ranges of them: `ps/1, trainer/0 to trainer/63`."""
     rows: list[list[str]] = []
     for name in replicas:
         role, _, index = name.partition("/")
@@ -136,7 +177,7 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     restarted = _names(incident["restarted"])
-    # a summary that an earlier version has written has none
+    # summaries of earlier versions have no such key
     stayed = f"; {_names(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
@@ -145,6 +186,6 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
 
 
 def rounded(seconds: float) -> str:
-    """Rounded to what people read: hundredths below a minute, seconds above."""
+    """Return a duration rounded for people: to hundredths of a second below a minute, to seconds above."""
     ns = round(seconds * 1e9)
     return format_duration(round(ns, -7) if ns < 60 * 10**9 else round(ns, -9))

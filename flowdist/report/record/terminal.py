@@ -1,8 +1,8 @@
-"""A timeline in the terminal: a lane for each replica and each node, as wide as the window.
+"""Timeline in the terminal: a lane for each replica and each node, as wide as the window.
 
-A column is a slice of time. Of what happened in it the rarest is shown: a failure before lost work, lost work before
-starting, and that before work that was kept. Neighbours with the same lane share a line, so that a thousand replicas
-that did the same are one.
+A column is a slice of time. It shows the rarest thing that happened in the slice: a failure wins over lost work, lost
+work over starting, and starting over kept work. Neighbours with equal lanes share a line, so that a thousand replicas
+with the same history are one line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowdist.report.record.timeline import Attempt, Timeline
 if TYPE_CHECKING:
     from rich.text import Text
 
-# What a cell shows, from the most common to what must not be missed: (sign, style, meaning)
+# What a cell can show, from the most common to the most important: (sign, style, meaning)
 LOOKS = {
     "": (" ", "", ""),
     "away": ("·", "dim", "away"),
@@ -29,7 +29,7 @@ LOOKS = {
     "done": ("✓", "bold green", "has finished"),
     "generation": ("│", "bold", "a generation begins"),
     "saved": ("┴", "blue", "a checkpoint"),
-    "unsaved": ("┬", "red", "a checkpoint that came to nothing"),
+    "unsaved": ("┬", "red", "a checkpoint that is not saved"),
     "failed": ("✗", "bold red", "failed, or was lost"),
     "fault": ("!", "bold magenta", "a fault was injected"),
 }
@@ -41,11 +41,11 @@ Lane = tuple[str, list[str]]
 
 
 def terminal_timeline(timeline: Timeline, width: int) -> Iterator[Text]:
-    """The lines of the drawing.
+    """Yield the lines of the drawing.
 
     Args:
-        timeline: Of a run or of a simulation.
-        width: Of the terminal, in characters.
+        timeline: The timeline of a run or a simulation.
+        width: The width of the terminal in characters.
     """
     from rich.text import Text
 
@@ -71,7 +71,7 @@ def _columns(width: int) -> int:
 
 
 def _axis(end_ns: int, columns: int) -> str:
-    """Times at every twentieth column or so; the last one is the end."""
+    """Return the axis, with a time at about every twentieth column and the end at the last one."""
     marks = max(2, columns // 20)
     line = ""
     for mark in range(marks):
@@ -83,13 +83,13 @@ def _axis(end_ns: int, columns: int) -> str:
 
 
 def _round(ns: int, of_ns: int) -> int:
-    """To what can be read in a drawing that is so long."""
+    """Return the time rounded to what is readable in a drawing of that length."""
     digits = 9 if of_ns > 120 * 10**9 else 7
     return round(ns, -digits)
 
 
 class _Slices:
-    """The cells of one lane."""
+    """Cells of one lane."""
 
     def __init__(self, end_ns: int, columns: int) -> None:
         self._end_ns, self._columns = max(end_ns, 1), columns
@@ -107,7 +107,7 @@ class _Slices:
 
 
 def _groups(timeline: Timeline, width: int) -> Iterator[list[Lane]]:
-    """Faults, then each role with its generations, then the nodes: only lanes of one group may share a line."""
+    """Yield the groups of lanes: faults, worlds and replicas by role, nodes. Only lanes of one group merge."""
     columns, end = _columns(width), timeline.end_ns
     if timeline.faults:
         faults = _Slices(end, columns)
@@ -126,7 +126,7 @@ def _groups(timeline: Timeline, width: int) -> Iterator[list[Lane]]:
     for role in timeline.job.graph.roles:
         names = [world.name for world in timeline.job.worlds_of(timeline.job.roles[role.name]) if world.name in worlds]
         if role.gang:
-            yield [(f"world {name}", worlds.pop(name).cells) for name in names]  # a joint world stands once
+            yield [(f"world {name}", worlds.pop(name).cells) for name in names]  # a joint world has one lane
         yield _replicas(timeline, role.name, columns)
     yield [(name, _node(timeline, name, columns)) for name in timeline.nodes()]
 
@@ -164,7 +164,7 @@ def _node(timeline: Timeline, name: str, columns: int) -> list[str]:
 
 
 def _merged(lanes: Iterable[Lane]) -> Iterator[Lane]:
-    """Neighbours that look alike, as `trainer/0 to 63`."""
+    """Yield the lanes, with equal neighbours merged as `trainer/0 to 63`."""
     for cells, group in groupby(lanes, key=lambda lane: lane[1]):
         names = [name for name, _ in group]
         last = names[-1].rpartition("/")[2].removeprefix("node")

@@ -1,8 +1,7 @@
-"""What ran where and when, of a real run and of a simulated one alike.
+"""Timeline of a run or a simulation: attempts with their phases, generations, incidents, faults and nodes.
 
-The events of a record are fed to a fresh controller; whatever changes in its state becomes an attempt with phases, a
-generation, an incident, a node that is away. Where this controller decides otherwise than is recorded the timeline
-ends: what follows would be another story.
+The timeline is built from a replay of the record, by the changes of the replayed state. It ends at the first event that
+does not replay: later lines would describe another state.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowdist.control.controller import Controller
-from flowdist.control.job.state import JobState, Replica
+from flowdist.control.job.parts import Replica
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
     AnswerCheckpoint,
@@ -23,24 +22,25 @@ from flowdist.control.protocol.effects import (
     StopReplica,
 )
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph.model import RoleKind
+from flowdist.graph.roles import RoleKind
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.record.replay import Replay
 from flowdist.report.record.trace import event_text
 
 How = Literal["alive", "succeeded", "failed", "stopped", "lost"]
 
-# News of one replica or one world changes that replica, and those that are told to start or to stop because of it.
+# Such an event changes only its own replica, and the replicas that start or stop because of it.
 _LOCAL = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
     *(ev.ReplicaStalled, ev.ReplicaRevived, ev.StepTold, ev.ReplicaLeftStep, ev.CheckpointOffered),
     *(ev.StoreOpened, ev.StoreLost),
 )
-_TELLING = (OpenStore, StartReplica, StopReplica)
+_SHOWN = (OpenStore, StartReplica, StopReplica)
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a replica. Times are in nanoseconds since the start of the job, decisions numbers of events."""
+    """One attempt of a replica. Times are nanoseconds since the start of the job, decisions are numbers of events."""
 
     replica: ReplicaId
     number: int
@@ -55,13 +55,13 @@ class Attempt:
     stopping_ns: int | None = None
     ended_ns: int | None = None
     how: How = "alive"
-    because: int | None = None  # the decision that stopped it, or the event that ended it unasked
-    step: int = -1  # the last that it reported
-    left_at: int | None = None  # the step that it was told to leave at, once it has: nothing is lost
-    lost_from_ns: int | None = None  # from here on, what it did has to be done again
+    because: int | None = None  # the decision that stopped it, or the event that ended it without a stop
+    step: int = -1  # the last step that it reported
+    left_at: int | None = None  # the step at which it left in order, so that nothing is lost
+    lost_from_ns: int | None = None  # its work from here on has to be done again
 
     def phases(self, end_ns: int) -> list[tuple[str, int, int]]:
-        """`starting`, `running`, `ready` and `stopping` with their limits, those that there were."""
+        """Return the phases that it had of `starting`, `running`, `ready` and `stopping`, with their begin and end."""
         begun = [("starting", self.started_ns), ("running", self.running_ns), ("ready", self.ready_ns)]
         known = [(phase, ns) for phase, ns in [*begun, ("stopping", self.stopping_ns)] if ns is not None]
         ends = [ns for _, ns in known[1:]] + [end_ns]
@@ -70,7 +70,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Generation:
-    """A generation of a world, from the choice of its members to its end."""
+    """Generation of a world, from the choice of its members to its end."""
 
     world: WorldName
     number: int
@@ -83,7 +83,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Decision:
-    """An event, and what the controller said about it."""
+    """Event, and the reason of the controller for its decision."""
 
     n: int
     t_ns: int
@@ -93,7 +93,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """A checkpoint that was accepted as the latest of its world."""
+    """Checkpoint that was accepted as the latest of its world."""
 
     world: WorldName
     t_ns: int
@@ -102,7 +102,7 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Presence:
-    """A time in which a node could be used. `to_ns` is None while it still can."""
+    """Time in which a node could be used. `to_ns` is None if it still can at the end."""
 
     node: NodeName
     from_ns: int
@@ -111,7 +111,7 @@ class Presence:
 
 @dataclass(slots=True)
 class Timeline:
-    """All that is drawn. `differs_at` is the event from which the record is not followed any more."""
+    """Timeline of a record. `differs_at` is the first event that does not replay, with which the timeline ends."""
 
     header: Header
     job: JobState
@@ -121,17 +121,17 @@ class Timeline:
     decisions: list[Decision] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     faults: list[FaultLine] = field(default_factory=list)
-    unsaved: list[UnsavedLine] = field(default_factory=list)  # checkpoints that came to nothing
+    unsaved: list[UnsavedLine] = field(default_factory=list)  # checkpoints that were not completed
     presences: list[Presence] = field(default_factory=list)
     opened_by: dict[int, int] = field(default_factory=dict)  # the number of the event that opened each incident
     differs_at: int | None = None
 
     def nodes(self) -> list[NodeName]:
-        """All that were expected or came, in the order of placement."""
+        """Return all nodes that were expected or joined, in the order of placement."""
         return sorted(self.job.node_order, key=lambda name: self.job.node_order[name])
 
     def hit(self, fault: FaultLine) -> tuple[NodeName | None, ReplicaId | None]:
-        """The node that a fault struck, or the replica and the node that it was on; neither for the controller."""
+        """Return the node that a fault hit, and the replica if it hit one; two None for the controller."""
         if fault.target in self.job.node_order:
             return fault.target, None
         name = fault.target.partition("/attempt_")[0]  # a real worker is named after its folder
@@ -142,68 +142,73 @@ class Timeline:
         return (found.node, found.replica) if found is not None else (None, None)
 
     def lost_ns(self) -> int:
-        """Time of replicas whose work has to be done again."""
+        """Return the time of all replicas whose work has to be done again."""
         return sum(a.ended_ns - a.lost_from_ns for a in self.attempts if a.ended_ns and a.lost_from_ns is not None)
 
 
 def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
-    """The timeline of a record without its header, or of the part of it that is still decided in the same way."""
-    watcher = _Watcher(header)
+    """Return the timeline of a record, up to the first event that does not replay.
+
+    Args:
+        header: The header of the record.
+        lines: The other lines.
+    """
+    builder = _Builder(header)
     for line in lines:
         if isinstance(line, FaultLine):
-            watcher.timeline.faults.append(line)
-            watcher.timeline.end_ns = max(watcher.timeline.end_ns, line.t_ns)
+            builder.timeline.faults.append(line)
+            builder.timeline.end_ns = max(builder.timeline.end_ns, line.t_ns)
         elif isinstance(line, UnsavedLine):
-            watcher.miss(line)
-        elif isinstance(line, Record) and not watcher.hear(line):
+            builder.note_unsaved(line)
+        elif isinstance(line, Record) and not builder.hear(line):
             break
-    watcher.finish()
-    return watcher.timeline
+    builder.finish()
+    return builder.timeline
 
 
-class _Watcher:
-    """Feeds a controller and writes down what has changed."""
+class _Builder:
+    """Builder of a timeline from the changes of a replayed state."""
 
     def __init__(self, header: Header) -> None:
-        self._controller = Controller(header.graph, header.known_nodes)
-        self._job = self._controller.state
+        self._replay = Replay(header)
+        self._job = self._replay.job
         self.timeline = Timeline(header, self._job)
         self._alive: dict[ReplicaId, Attempt] = {}
         self._generations: dict[WorldName, Generation] = {}
         self._presences: dict[NodeName, Presence] = {}
-        self._told: dict[WorldName, None] = {}  # worlds of which steps or checkpoints were heard
+        self._reporting: dict[WorldName, None] = {}  # worlds that reported steps or checkpoints
         self._saved: dict[WorldName, int] = {}  # when the latest checkpoint of a world was accepted
-        self._leaving: dict[ReplicaId, int] = {}  # the step that a replica was told to leave at
-        self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that came to nothing
+        self._leaving: dict[ReplicaId, int] = {}  # the step at which a replica is to leave
+        self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that was not completed
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
 
     def hear(self, line: Record) -> bool:
-        """Whether the controller decided as it did then."""
-        effects = tuple(self._controller.handle(line.event, line.t_ns))
+        """Feed one event, and return whether it replays."""
+        difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
-        if effects != line.effects:
+        if difference is not None:
             self.timeline.differs_at = line.n
             return False
         for number in range(len(self.timeline.opened_by) + 1, len(self._job.incidents) + 1):
             self.timeline.opened_by[number] = line.n
-        for effect in effects:
+        for effect in line.effects:
             if isinstance(effect, OpenStore):
                 self._form(line, effect)
             elif isinstance(effect, CloseStore):
                 self._close(effect.world, line.t_ns)
             elif isinstance(effect, AnswerCheckpoint) and effect.accepted:
                 world = self._job.replicas[effect.replica].world
-                self._told[world], self._saved[world] = None, line.t_ns
+                self._reporting[world], self._saved[world] = None, line.t_ns
                 self.timeline.checkpoints.append(Checkpoint(world, line.t_ns, effect.step))
         for replica in self._changed(line):
-            self._look(line, self._job.replicas[replica])
+            self._update(line, self._job.replicas[replica])
         self._note(line)
-        if line.reason or line.n in self._because or any(isinstance(effect, _TELLING) for effect in effects):
+        if line.reason or line.n in self._because or any(isinstance(effect, _SHOWN) for effect in line.effects):
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
         return True
 
-    def miss(self, line: UnsavedLine) -> None:
-        """A checkpoint has come to nothing."""
+    def note_unsaved(self, line: UnsavedLine) -> None:
+        """Note a checkpoint that was not completed."""
         self.timeline.unsaved.append(line)
         self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
         self._unsaved[line.world] = line.step
@@ -211,7 +216,7 @@ class _Watcher:
     def _form(self, line: Record, effect: OpenStore) -> None:
         now = self._generations.get(effect.world)
         if now is not None and now.number == effect.generation:
-            return  # the order was given again
+            return  # the order was repeated
         self._close(effect.world, line.t_ns)
         self._unsaved.pop(effect.world, None)
         members = len(self._job.worlds[effect.world].members)
@@ -225,7 +230,7 @@ class _Watcher:
             generation.to_ns = now
 
     def _changed(self, line: Record) -> Iterator[ReplicaId]:
-        """The replicas whose phase the event may have changed, each of which it is cheap to look at."""
+        """Yield the replicas whose phase the event may have changed."""
         if not isinstance(line.event, _LOCAL):
             yield from list(self._alive)
         else:
@@ -236,7 +241,7 @@ class _Watcher:
             if isinstance(effect, StartReplica | StopReplica) and effect.replica in self._job.replicas:
                 yield effect.replica
 
-    def _look(self, line: Record, replica: Replica) -> None:
+    def _update(self, line: Record, replica: Replica) -> None:
         attempt = self._alive.get(replica.id)
         if attempt is not None and (attempt.number != replica.attempt or not replica.is_live):
             self._end(line, attempt, replica)
@@ -269,34 +274,34 @@ class _Watcher:
         role = self._job.role_of(replica.id).spec
         attempt.ended_ns = line.t_ns
         attempt.how = _how(line.event, attempt, replica, role.kind)
-        told = self._leaving.pop(attempt.replica, None)
-        if attempt.world in self._unsaved and told == self._unsaved[attempt.world]:
-            told = attempt.left_at = None  # in order, but with nothing
+        step = self._leaving.pop(attempt.replica, None)
+        if attempt.world in self._unsaved and step == self._unsaved[attempt.world]:
+            step = attempt.left_at = None  # it left in order, but its checkpoint is lost
         if attempt.because is None:
             attempt.because = line.n
             self._because[line.n] = None
             if isinstance(line.event, ev.ReplicaStopped):
-                attempt.left_at = told
+                attempt.left_at = step
         redone = role.kind == "task" and attempt.how != "succeeded" and self._job.ending != "succeeded"
         if redone and attempt.left_at is None and attempt.running_ns is not None:
             attempt.lost_from_ns = max(self._saved.get(attempt.world, 0), attempt.running_ns)
 
     def _note(self, line: Record) -> None:
-        """What an attempt has said of itself, and which nodes can be used."""
+        """Note what an attempt has reported, and which nodes can be used."""
         match line.event:
             case ev.ReplicaProgressed(replica=replica, attempt=number, step=step):
                 if (attempt := self._alive.get(replica)) is not None and attempt.number == number:
-                    attempt.step, self._told[attempt.world] = step, None
+                    attempt.step, self._reporting[attempt.world] = step, None
             case ev.ReplicaLeftStep(replica=replica, attempt=number):
                 if (attempt := self._alive.get(replica)) is not None and attempt.number == number:
                     attempt.left_at = self._leaving.get(replica)
             case ev.NodeJoined() | ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent() | ev.ReplicaUnkillable():
-                self._look_at_nodes(line.t_ns)
+                self._update_nodes(line.t_ns)
         for effect in line.effects:
             if isinstance(effect, StopAtStep) and effect.step is not None:
                 self._leaving[effect.replica] = effect.step
 
-    def _look_at_nodes(self, now: int) -> None:
+    def _update_nodes(self, now: int) -> None:
         for name, node in self._job.nodes.items():
             presence = self._presences.get(name)
             if node.usable and presence is None:
@@ -306,9 +311,9 @@ class _Watcher:
                 self._presences.pop(name).to_ns = now
 
     def finish(self) -> None:
-        """What of a world is lost is known only where steps or checkpoints of it were ever heard of."""
+        """Clear the lost work of worlds that never reported a step or checkpoint: it is unknown."""
         for attempt in self.timeline.attempts:
-            if attempt.world not in self._told:
+            if attempt.world not in self._reporting:
                 attempt.lost_from_ns = None
 
 

@@ -1,4 +1,4 @@
-"""A record as lines for people: the time, what happened, what was decided."""
+"""Text of a record, line by line: the time, what happened and what was decided."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 
 STAMP = 12  # characters of the time that lines begin with
-ROW = 4  # checkpoints, from which on they are told as one
+ROW = 4  # from so many checkpoints in a row on, they share a line
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
-    """Decisions, faults, starts and ends; what merely runs is left out."""
+    """Yield decisions, faults, starts and ends; events without a consequence are left out."""
     for line in lines:
         match line:
             case FaultLine():
@@ -28,7 +28,7 @@ def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
 
 
 def stamp(ns: int) -> str:
-    """`1:02:03.456`, as wide for any time below 100 hours."""
+    """Return `1:02:03.456`, with the same width for any time below 100 hours."""
     seconds, ms = divmod(ns // 1_000_000, 1000)
     return f"{seconds // 3600:2d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}"
 
@@ -53,7 +53,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 
 def event_lines(line: Line) -> Iterator[str]:
-    """The event in short, then what followed from it; what is no event by itself."""
+    """Yield an event in short and what followed from it; of other lines their text."""
     if isinstance(line, Record):
         yield f"{stamp(line.t_ns)}  #{line.n} {event_text(line)}"
         yield from (f"{' ' * 14}-> {text[14:]}" for text in trace_lines([line]))
@@ -62,7 +62,7 @@ def event_lines(line: Line) -> Iterator[str]:
 
 
 def event_text(record: Record) -> str:
-    """`ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the name and what is not the default."""
+    """Return `ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the type, and the fields that say something."""
     event = record.event
     parts = []
     for name in event.__struct_fields__:
@@ -74,14 +74,14 @@ def event_text(record: Record) -> str:
 
 
 def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
-    """As `trace_lines`; a long record in short, so that what went wrong is seen.
+    """Return the lines of `trace_lines`, shortened so that what went wrong stays visible.
 
-    Checkpoints in a row are one line. If that is not enough it is the beginning, the end, and of what lies between the
-    faults and incidents.
+    Checkpoints in a row share a line. If the record is still too long, only the beginning and the end are shown, and
+    the faults and incidents between them.
 
     Args:
-        lines: Of the record.
-        most: How many lines are not too many. Faults and incidents may be as many again.
+        lines: The record.
+        most: The number of lines. Faults and incidents between beginning and end may be as many again.
     """
     texts = [(text, line) for line in lines for text in trace_lines([line])]
     if len(texts) <= most:
@@ -93,7 +93,7 @@ def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
     kept = loud[:most]
     shown = [text for text, _ in rows]
     if between:
-        more = [f"... and {len(loud) - len(kept)} faults and incidents more ..."] if len(loud) > len(kept) else []
+        more = [f"... and {len(loud) - len(kept)} more faults and incidents ..."] if len(loud) > len(kept) else []
         of_these = f", of these the faults and incidents: {len(loud)}" if loud else ""
         shown = [*shown[:half], f"... {len(between)} lines{of_these} (--full shows all) ...", *kept, *more]
         shown += ["... and the end ..."] if loud else []
@@ -102,14 +102,14 @@ def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
 
 
 def _in_rows(texts: Iterable[tuple[str, Line]]) -> Iterator[tuple[str, bool]]:
-    """Each line, and whether it is a fault or went wrong; of checkpoints in a row the first, and how many follow."""
+    """Yield each text, and whether it is a fault or an incident; checkpoints in a row are the first and a count."""
     for is_checkpoint, group in itertools.groupby(texts, key=lambda pair: _is_checkpoint(pair[1])):
         row = list(group)
         if not is_checkpoint or len(row) < ROW:
             yield from ((text, _is_loud(text, line)) for text, line in row)
         else:
             yield row[0][0], False
-            yield f"{' ' * 14}... {len(row) - 1} checkpoints more, the last at {row[-1][0][:STAMP].strip()}", False
+            yield f"{' ' * 14}... {len(row) - 1} more checkpoints, the last at {row[-1][0][:STAMP].strip()}", False
 
 
 def _is_checkpoint(line: Line) -> bool:
@@ -117,8 +117,8 @@ def _is_checkpoint(line: Line) -> bool:
 
 
 def _is_loud(text: str, line: Line) -> bool:
-    """Of what is no event, a fault or a checkpoint that came to nothing, each; of an event what was decided."""
+    """Return whether a text is a fault, an unsaved checkpoint, a warning or the opening of an incident."""
     if not isinstance(line, Record):
         return True
-    said = [effect for effect in line.effects if isinstance(effect, Notify)]
-    return any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in said)
+    notices = [effect for effect in line.effects if isinstance(effect, Notify)]
+    return any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in notices)

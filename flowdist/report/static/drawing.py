@@ -1,8 +1,8 @@
-"""The role graph as text that other programs draw: Mermaid, and the dot language of graphviz.
+"""Drawings of the role graph as text for other programs: Mermaid, and the dot language of graphviz.
 
-An arrow points from what is waited for to who waits: starts and restarts go along it. Roles are numbered in the file,
-`r0`, `r1`, ..., so that no name can be a word of the language; names stand in labels only, escaped. The same graph
-gives the same text.
+An arrow points from a role to the roles that have a gate on it: starts and restarts follow the arrows. Roles have
+numbers in the text, `r0`, `r1`, ..., so that no name can be a word of the language: names are in labels only, escaped.
+The same graph gives the same text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
 
 
 def graph_of(graph: RoleGraph) -> dict[str, Any]:
-    """Nodes, edges, restart domains and joint worlds as plain values, for --json. Memory in bytes."""
+    """Return nodes, edges, restart domains and joint worlds as plain values, for --json; memory is in bytes."""
     return {
         "name": graph.name,
         "nodes": [_node(graph, spec) for spec in graph.roles],
@@ -59,13 +59,13 @@ def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
 
 
 def size_text(spec: RoleSpec) -> str:
-    """The size as the DSL writes it: `2:4x2`, without what is 1 or said twice."""
+    """Return the size as the DSL spells it, `2:4x2`; a factor of 1 and an equal maximum are left out."""
     low = f"{spec.min_replicas}:" if spec.min_replicas != spec.max_replicas else ""
     return f"{low}{spec.max_replicas}" + (f"x{spec.procs}" if spec.procs != 1 else "")
 
 
 def seating_words(spec: RoleSpec) -> list[str]:
-    """Where its replicas may sit, where that is not anywhere."""
+    """Return the placement rules of the role in words; none if its replicas may run anywhere."""
     placement = spec.placement
     words = ["packed"] if placement.strategy == "pack" else []
     words += [f"on the node of {' and '.join(placement.near)}"] if placement.near else []
@@ -74,7 +74,7 @@ def seating_words(spec: RoleSpec) -> list[str]:
 
 
 def mermaid(graph: RoleGraph) -> str:
-    """A Mermaid flowchart."""
+    """Return a Mermaid flowchart."""
     ids = _ids(graph)
     lines = ["---", f"title: {_quote_yaml(graph.name)}", "---", "flowchart LR"]
 
@@ -96,7 +96,7 @@ def mermaid(graph: RoleGraph) -> str:
 
 
 def dot(graph: RoleGraph) -> str:
-    """A digraph in the dot language."""
+    """Return a digraph in the dot language."""
     ids = _ids(graph)
     lines = [f"digraph {_quote_dot(graph.name)} {{", "    rankdir=LR", f"    label={_quote_dot(graph.name)}"]
     lines += ["    labelloc=t", '    node [shape=box, fontname="sans-serif"]', '    edge [fontname="sans-serif"]']
@@ -131,7 +131,14 @@ def _edges(graph: RoleGraph) -> list[tuple[RoleSpec, Gate]]:
 def _boxes(
     graph: RoleGraph, node: Callable[[RoleSpec], str], box: Callable[[int, str], str], closing: str
 ) -> list[str]:
-    """The nodes, those of a world or a domain in its box. A role is drawn once: see `_box_of`."""
+    """Return the lines of all nodes, grouped in boxes for worlds and domains. Each role is in one box: see `_box_of`.
+
+    Args:
+        graph: The topology.
+        node: Return the line of a role.
+        box: Return the line that opens a box, from its number and title.
+        closing: The line that closes a box.
+    """
     lines = []
     boxes: list[tuple[str, JointWorld | Domain]] = [(f"one world: {world.name}", world) for world in graph.worlds]
     boxes += [(f"restart together: {domain.name}", domain) for domain in graph.domains]
@@ -143,12 +150,12 @@ def _boxes(
 
 
 def _box_of(graph: RoleGraph, spec: RoleSpec) -> JointWorld | Domain | None:
-    """Its joint world, else the first domain that names it."""
+    """Return the joint world of the role, else the first domain that names it."""
     return graph.world_of(spec.name) or graph.domain_of(spec.name)
 
 
 def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
-    """`trainer`, `task 2:4x2, not primary`, `each 1 cpu, 2 gpu`, where it may sit, domains that have no box here."""
+    """Return the lines of a label: name, kind and size, needs, placement rules, and domains that have no box here."""
     kind = f"{spec.kind} {size_text(spec)}" + (", not primary" if _is_auxiliary(spec) else "")
     needs = [f"{spec.resources.cpu:g} cpu"]
     needs += [spec.resources.gpu_words] if spec.resources.gpu else []
@@ -166,17 +173,17 @@ def _edge_label(gate: Gate) -> str:
 
 
 def _is_auxiliary(spec: RoleSpec) -> bool:
-    """A task that the job does not wait for. Services are never waited for."""
+    """Return whether the role is a task that the job does not wait for."""
     return spec.kind == "task" and not spec.primary
 
 
 def _escape_mermaid(text: str) -> str:
-    """Whatever could end a label or be markup in it becomes a character entity."""
+    """Return the text with each character that could end a label, or be markup in it, as a character entity."""
     return "".join(char if char in _PLAIN else f"#{ord(char)};" for char in _one_line(text))
 
 
 def _quote_yaml(text: str) -> str:
-    """In double quotes; a `%` is written as its number, since `%%` begins a directive anywhere in a Mermaid text."""
+    """Return the text in double quotes; `%` is escaped, since `%%` begins a directive anywhere in a Mermaid text."""
     return json.dumps(_one_line(text), ensure_ascii=False).replace("%", "\\x25")
 
 
@@ -189,5 +196,5 @@ def _quote_dot(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without line breaks and other characters that do not print."""
+    """Return the text with a space for each line break or other character that does not print."""
     return "".join(char if char.isprintable() else " " for char in text)

@@ -1,7 +1,7 @@
-"""What would follow from a failure, and why: told from the graph alone, before anything happens.
+"""Explanation of one failure: what would restart, stop and continue, computed from the role graph alone.
 
-What restarts is taken from the restart table (`restarts.py`); here each role of it gets the edge, domain or scope that
-brings it in. Nothing is asked of control, so that the tests can hold the two against each other.
+The set of roles that restart comes from the restart table (`restarts.py`). This module adds the edge, domain or scope
+that brings each role in. It never asks `flowdist.control`, so that the tests can compare the two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 from flowdist.graph import Gate, RoleGraph, RoleSpec, format_duration
 from flowdist.report.static.failing import Failing
-from flowdist.report.static.judging import Verdict, charge_of, ended_text, judge, upstream_of
+from flowdist.report.static.judging import Verdict, charge_of, ended_text, judge
+from flowdist.report.static.notes import Hits, is_over, late_notes, notes_of, payers_of, too_few_left
 from flowdist.report.static.reasons import (
     Scopes,
     mates_of,
@@ -25,20 +26,18 @@ from flowdist.report.static.restarts import Cause, Extent, restart_set, start_wa
 from flowdist.report.static.room import room_note, short_without
 
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
-Hits = dict[str, list[tuple[int, Verdict]]]  # by role: each replica that fails or is lost, and what is made of it
 
 
 def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> dict[str, Any]:
-    """The explanation as plain values, for --json and for tests. Durations in seconds.
+    """Return the explanation as plain values, for --json and for tests; durations are in seconds.
 
     Args:
         graph: The topology.
-        failing: What fails.
-        seats: By replica, the node that it is on; asked only when a node is lost.
+        failing: What fails, and how.
+        seats: The node of each replica, by the name of the replica. Only the loss of a node needs them.
     """
     if failing.kind == "controller":
         return _taken_over(graph, failing)
-    cause: Cause = "node_lost" if failing.nodes else "failure"
     needed: list[str] = []
     if failing.kind == "drained":
         failing, needed = _drained(graph, failing, seats)
@@ -46,30 +45,27 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         return _found(graph, failing, {}, "refused", needed)
     hits = _hits(graph, failing, seats)
     outcome = _outcome(graph, hits)
-    found = _found(graph, failing, hits, outcome, needed + _notes(graph, failing, hits, outcome, seats))
-    everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
+    found = _found(graph, failing, hits, outcome, needed + notes_of(graph, failing, hits, outcome, seats))
     if outcome == "fail":
-        return found | {"stops": _stops(graph, everything, hits, failing)}
-    scopes = _scopes(hits)
+        return found | {"stops": _stops_of_all(graph, hits, failing)}
+    return found | _consequences(graph, failing, hits, found)
+
+
+def _consequences(graph: RoleGraph, failing: Failing, hits: Hits, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the explanation that depend on what restarts, for a failure that the job may survive."""
+    scopes, cause = _scopes(hits), _cause(failing)
     extents, reasons = restarting(graph, scopes, cause)
     spared = spared_of(graph, scopes, extents, cause)
     gone = {entry["role"] for entry in found["ended"] if entry["who"] == entry["role"]}
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
-    ifs = uncertain(graph, scopes, extents, cause)
     stuck = _stuck(graph, stops, hits)
     missing = [name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"]
     if missing:
-        note = f"the job cannot do without {', '.join(missing)}: {stuck[missing[0]]}"
-        stopped = _stops(graph, everything, hits, failing)
-        return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
-    found["notes"] += _late_notes(graph, stuck, hits)
+        notes = [*found["notes"], f"the job needs {', '.join(missing)}: {stuck[missing[0]]}"]
+        return {"outcome": "fail", "ended": [], "stops": _stops_of_all(graph, hits, failing), "notes": notes}
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
-    payers = _payers(graph, failing, hits)
-    if payers:
-        levels = [verdict.level for _, verdict in hits[payers[0]] if verdict.counted]
-        one = failing.kind == "node_lost"  # one incident, whoever was there
-        found["charged"] = charge_of(graph, graph.role(payers[0]), levels[:1] if one else levels)
-    return found | {
+    ifs = uncertain(graph, scopes, extents, cause)
+    return {
         "restarts": [
             {
                 "role": name,
@@ -87,12 +83,28 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         "spared": [{"role": name, "who": name, "because": because} for name, because in spared.items()],
         "stops": _stops(graph, stops, hits, failing),
         "starts": _starts(graph, alive, hits),
-        "goes_on": _going_on(graph, stops, {**spared, **stuck}, gone, hits),
+        "charged": _charged(graph, failing, hits),
+        "goes_on": _running_on(graph, stops, {**spared, **stuck}, gone, hits),
+        "notes": found["notes"] + late_notes(graph, stuck, hits),
     }
 
 
+def _cause(failing: Failing) -> Cause:
+    return "node_lost" if failing.nodes else "failure"
+
+
+def _charged(graph: RoleGraph, failing: Failing, hits: Hits) -> dict[str, Any] | None:
+    """Return what the failure is charged to; None if no budget pays."""
+    payers = payers_of(graph, failing, hits)
+    if not payers:
+        return None
+    levels = [verdict.level for _, verdict in hits[payers[0]] if verdict.counted]
+    is_one_incident = failing.kind == "node_lost"  # however many replicas were on the node
+    return charge_of(graph, graph.role(payers[0]), levels[:1] if is_one_incident else levels)
+
+
 def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: list[str]) -> dict[str, Any]:
-    """Every key that there is, with what is known before it is looked at what restarts."""
+    """Return every key of an explanation, with the values that do not depend on what restarts."""
     return {
         "fault": failing.spec,
         "how": failing.how,
@@ -113,16 +125,16 @@ def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: 
 
 
 def _taken_over(graph: RoleGraph, failing: Failing) -> dict[str, Any]:
-    """The controller is no part of what it controls (R21)."""
+    """Return the explanation for the death of the controller: no role is part of it (R21)."""
     outage = format_duration(graph.options.controller_outage_ns)
-    because = f"agents keep their workers for {outage} while no controller listens"
-    going_on = [{"role": spec.name, "who": spec.name, "told": False, "because": because} for spec in graph.roles]
-    notes = ["the next controller reads the journal; what has happened since then it hears from the agents"]
-    return _found(graph, failing, {}, "takeover", notes) | {"goes_on": going_on}
+    because = f"agents keep their workers running for {outage} without a controller"
+    running_on = [{"role": spec.name, "who": spec.name, "told": False, "because": because} for spec in graph.roles]
+    notes = ["the next controller reads the journal, and the agents report what has happened since"]
+    return _found(graph, failing, {}, "takeover", notes) | {"goes_on": running_on}
 
 
 def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tuple[Failing, list[str]]:
-    """The nodes that may go, one after the other, and why the others may not."""
+    """Return the failing with the nodes that may be drained, one after the other, and a note on each of the others."""
     may_go: list[str] = []
     needed = []
     for node in failing.nodes:
@@ -137,46 +149,35 @@ def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tu
 
 
 def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
-    """Each replica is judged after those before it: a role without gang pays for each of its replicas.
+    """Return the verdict on each replica that fails or is lost, by role.
 
-    Once one of them restarts the whole role, the others are part of that incident.
+    Each replica is judged after the ones before it: a role without gang is charged for each of its replicas. Once a
+    replica restarts the whole role, the replicas after it are part of the same incident.
     """
-    cause: Cause = "node_lost" if failing.nodes else "failure"
     hits: Hits = {}
     for spec in graph.roles:
-        if failing.nodes:
-            indices = [i for i in range(spec.max_replicas) if seats.get(f"{spec.name}/{i}") in failing.nodes]
-        elif spec.name == failing.role:
-            indices = list(range(spec.max_replicas)) if failing.number is None else [failing.number]
-        else:
-            continue
         used, whole = 0, False
-        for index in indices:
+        for index in _indices_hit(spec, failing, seats):
             verdict = judge(spec, failing, used)
             if whole:
                 verdict = hits[spec.name][-1][1]._replace(counted=False)
             elif failing.kind != "node_lost" and verdict.action == "restart":
                 used += verdict.counted
-                whole = restart_set(graph, spec.name, cause, verdict.scope)[spec.name] == "role"
+                whole = restart_set(graph, spec.name, _cause(failing), verdict.scope)[spec.name] == "role"
             hits.setdefault(spec.name, []).append((index, verdict))
     return hits
 
 
-def _payers(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
-    """Who has a replica that counts; of those on a lost node the one that was seated first is at the head.
-
-    Minima are seated before what grows.
-    """
-    first = {
-        role: min(index >= graph.role(role).min_replicas for index, verdict in those if verdict.counted)
-        for role, those in hits.items()
-        if any(verdict.counted for _, verdict in those)
-    }
-    return sorted(first, key=lambda role: first[role]) if failing.kind == "node_lost" else list(first)
+def _indices_hit(spec: RoleSpec, failing: Failing, seats: Mapping[str, str]) -> list[int]:
+    if failing.nodes:
+        return [i for i in range(spec.max_replicas) if seats.get(f"{spec.name}/{i}") in failing.nodes]
+    if spec.name != failing.role:
+        return []
+    return list(range(spec.max_replicas)) if failing.number is None else [failing.number]
 
 
 def _scopes(hits: Hits) -> Scopes:
-    """By role that restarts, the widest scope of those that its replicas restart by: it has the others in it."""
+    """Return the widest scope in which replicas of each role restart: it contains the narrower ones."""
     found = {}
     for role, those in hits.items():
         scopes = [verdict.scope for _, verdict in those if verdict.action == "restart"]
@@ -186,7 +187,7 @@ def _scopes(hits: Hits) -> Scopes:
 
 
 def _outcome(graph: RoleGraph, hits: Hits) -> str:
-    """Fail beats restart beats ignore, as in the job."""
+    """Return the outcome for the job: fail beats restart, and restart beats ignore, as in control."""
     if any(_below_minimum(graph.role(role), those) for role, those in hits.items()):
         return "fail"
     actions = [verdict.action for those in hits.values() for _, verdict in those]
@@ -194,17 +195,20 @@ def _outcome(graph: RoleGraph, hits: Hits) -> str:
 
 
 def _below_minimum(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
-    """Whether what is ignored leaves too few of a role that the job cannot do without."""
-    return spec.primary and spec.kind == "task" and not spec.gang and _too_few_left(spec, those)
+    """Return whether ignored failures leave too few replicas of a role that the job needs."""
+    return spec.primary and spec.kind == "task" and not spec.gang and too_few_left(spec, those)
 
 
 def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]:
-    """The last replica's that pays or cannot: it is the one that finds the budget used up, if any does."""
+    """Return the verdict that is shown for a role.
+
+    It is that of the last replica that is charged, or finds the budget used up; else that of the last replica.
+    """
     verdicts = [verdict for _, verdict in those]
     verdict = next((each for each in reversed(verdicts) if each.counted or each.exhausted), verdicts[-1])
     because = verdict.because
     if _below_minimum(spec, those):
-        because += f"; that leaves fewer than the {spec.min_replicas} that {spec.name} needs: the job fails"
+        because += f"; fewer than the {spec.min_replicas} replicas that {spec.name} needs are left: the job fails"
     return {
         "role": spec.name,
         "action": verdict.action,
@@ -216,7 +220,7 @@ def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]
 
 
 def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
-    """What is ended because its failure is ignored. A gang ends with its member, a joint world with it."""
+    """Return what ends because its failure is ignored. A gang ends with its member, and a joint world with its gang."""
     found: list[dict[str, str]] = []
     for role, those in hits.items():
         ignored = [index for index, verdict in those if verdict.action == "ignore"]
@@ -230,49 +234,32 @@ def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
 
 
 def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[str, str]:
-    """Roles that cannot start (again), since a gate of theirs waits for something that has been ended for good."""
+    """Return the roles that cannot start (again), each with the reason.
+
+    A gate of theirs waits for a role that has ended for good, or for a role that is stuck itself.
+    """
     stuck: dict[str, str] = {}
-    before = {spec.name for spec in graph.roles if to_succeed_before(graph, spec.name) & hits.keys()}  # not started yet
-    for _ in graph.roles:  # a joint world can hold up what was there before it: at most once for each role
+    unstarted = {spec.name for spec in graph.roles if to_succeed_before(graph, spec.name) & hits.keys()}
+    for _ in graph.roles:  # a joint world can hold up an earlier role: at most once for each role
         for spec in graph.roles:
             for gate in spec.gates:
-                waits = gate.condition == "succeeded" or spec.name in stops or spec.name in before
-                if waits and (gate.role in stuck or _is_over(graph, gate.role, hits)):
-                    few = "which does not start" if gate.role in stuck else "of which too few are left"
-                    so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"
-                    because = f"it waits for {gate.role} to {so_far}, {few}: it cannot start, and is ended, too"
-                    stuck.setdefault(spec.name, because)
+                waits = gate.condition == "succeeded" or spec.name in stops or spec.name in unstarted
+                if waits and (gate.role in stuck or is_over(graph, gate.role, hits)):
+                    stuck.setdefault(spec.name, _stuck_text(gate, gate.role in stuck))
             for mate in mates_of(graph, spec.name) if spec.name in stuck else ():
-                stuck.setdefault(mate, f"it is in one world with {spec.name}, which cannot start, and is ended, too")
+                because = f"it is in one world with {spec.name}, which cannot start, and is ended as well"
+                stuck.setdefault(mate, because)
     return {spec.name: stuck[spec.name] for spec in graph.roles if spec.name in stuck}
 
 
-def _late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[str]:
-    """Roles that are stuck if they have not started by then, which depends on more than the topology."""
-    notes = []
-    for spec in graph.roles:
-        over = [gate.role for gate in spec.gates if _is_over(graph, gate.role, hits)]
-        waits = sorted(to_succeed_before(graph, spec.name))
-        if over and waits and spec.name not in stuck:
-            end = "the job fails" if spec.primary and spec.kind == "task" else "it is ended, too"
-            names = " and ".join(waits)
-            notes.append(f"if {spec.name} still waits for {names} to succeed, it cannot start without {over[0]}: {end}")
-    return notes
-
-
-def _is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:
-    """Whether what is ignored closes the gates on the role for good, by itself or in its joint world."""
-    return any(_too_few_left(graph.role(mate), hits.get(mate, [])) for mate in mates_of(graph, role))
-
-
-def _too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
-    """Whether what is ignored closes the gates on the role for good. A gang ends with its member."""
-    ignored = sum(verdict.action == "ignore" for _, verdict in those)
-    return ignored > 0 and (spec.gang or spec.max_replicas - ignored < spec.min_replicas)
+def _stuck_text(gate: Gate, never_starts: bool) -> str:
+    why = "which does not start" if never_starts else "of which too few are left"
+    so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"
+    return f"it waits for {gate.role} to {so_far}, {why}: it cannot start, and is ended as well"
 
 
 def _who(role: str, extent: Extent, hits: Hits) -> str:
-    """`trainer`, or the replicas that restart alone: `ps/0`."""
+    """Return `trainer`, or the replicas that restart alone: `ps/0`."""
     if extent == "role":
         return role
     return _names(role, [index for index, verdict in hits[role] if verdict.action == "restart"])
@@ -283,28 +270,39 @@ def _names(role: str, indices: Iterable[int]) -> str:
 
 
 def _stops(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits, failing: Failing) -> list[list[dict[str, Any]]]:
-    """Who is told to stop, dependents first. What has ended by itself, or is gone with its node, needs no telling."""
-    still_runs = failing.kind in ("unready", "hang") or failing.is_announced
+    """Return what the controller stops, in layers, dependents first.
+
+    A replica that has ended by itself, or was lost with its node, needs no stop.
+    """
     layers = []
     for wave in reversed(start_waves(graph)):
         layer = []
-        for name in (name for name in wave if name in alive):
-            spec = graph.role(name)
-            over = [] if still_runs else [index for index, _ in hits.get(name, [])]
-            if alive[name] == "replica":
-                who = _who(name, "replica", hits) if still_runs else ""
-            else:
-                who = name if not over else f"the rest of {name}" if len(over) < spec.max_replicas else ""
-            if who:
+        for spec in (graph.role(name) for name in wave if name in alive):
+            if who := _to_stop(spec, alive[spec.name], hits, failing):
                 grace_ns = spec.grace_ns if failing.is_announced else spec.stop_grace_ns
-                layer.append({"role": name, "who": who, "grace_s": grace_ns / 1e9})
+                layer.append({"role": spec.name, "who": who, "grace_s": grace_ns / 1e9})
         if layer:
             layers.append(layer)
     return layers
 
 
+def _stops_of_all(graph: RoleGraph, hits: Hits, failing: Failing) -> list[list[dict[str, Any]]]:
+    return _stops(graph, {spec.name: "role" for spec in graph.roles}, hits, failing)
+
+
+def _to_stop(spec: RoleSpec, extent: Extent, hits: Hits, failing: Failing) -> str:
+    """Return what of the role is still running and has to be stopped; empty for nothing."""
+    still_runs = failing.kind in ("unready", "hang") or failing.is_announced
+    if extent == "replica":
+        return _who(spec.name, "replica", hits) if still_runs else ""
+    over = 0 if still_runs else len(hits.get(spec.name, []))
+    if over == 0:
+        return spec.name
+    return f"the rest of {spec.name}" if over < spec.max_replicas else ""
+
+
 def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[list[dict[str, Any]]]:
-    """The waves in which the set starts again: only gates on what restarts are closed, a joint world starts as one."""
+    """Return the waves in which the set starts again: only gates on roles that restart are closed (R1)."""
     gates = {
         name: [gate for mate in mates_of(graph, name) for gate in graph.role(mate).gates if gate.role in alive]
         for name in alive
@@ -320,29 +318,43 @@ def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[l
     return waves
 
 
-def _going_on(
+def _running_on(
     graph: RoleGraph, alive: Mapping[str, Extent], spared: Mapping[str, str], gone: set[str], hits: Hits
 ) -> list[dict[str, Any]]:
-    """Who keeps running. `told` is true for those with a gate on something that restarts."""
+    """Return the roles and replicas that keep running. `told` marks a role with a gate on a role that restarts."""
     found = []
     for spec in graph.roles:
-        name = spec.name
-        if alive.get(name) == "replica" or (name not in alive and name in hits and name not in gone):
-            hit = [index for index, _ in hits[name]]
-            rest = [index for index in range(spec.max_replicas) if index not in hit]
-            if rest:
-                who, because = _names(name, rest), "replicas of a role without gang restart each for itself"
-                found.append({"role": name, "who": who, "told": False, "because": because})
-        if name in alive or name in spared or name in gone or name in hits:
-            continue
-        gates = [gate for gate in spec.gates if gate.role in alive]
-        waits = why_not_running(graph, name, hits)
-        told = [gate for gate in gates if gate.condition != "succeeded"] if waits is None else []
-        if waits is None and gates and not told:
-            waits = f"it waits for {', '.join(gate.role for gate in gates)} to succeed: until then it has not started"
-        because = waits or (_reconnects(graph, spec, told) if told else _untouched(graph, name, alive))
-        found.append({"role": name, "who": name, "told": bool(told), "because": because})
+        found += _rest_of_role(spec, alive, gone, hits)
+        if not any(spec.name in names for names in (alive, spared, gone, hits)):
+            found.append(_other_role(graph, spec, alive, hits))
     return found
+
+
+def _rest_of_role(spec: RoleSpec, alive: Mapping[str, Extent], gone: set[str], hits: Hits) -> list[dict[str, Any]]:
+    """Return the replicas that are not hit, of a role of which only single replicas restart or end."""
+    name = spec.name
+    if alive.get(name) != "replica" and (name in alive or name not in hits or name in gone):
+        return []
+    hit = [index for index, _ in hits[name]]
+    rest = [index for index in range(spec.max_replicas) if index not in hit]
+    because = "replicas of a role without gang restart one by one"
+    return [{"role": name, "who": _names(name, rest), "told": False, "because": because}] if rest else []
+
+
+def _other_role(graph: RoleGraph, spec: RoleSpec, alive: Mapping[str, Extent], hits: Hits) -> dict[str, Any]:
+    """Return why a role outside the restart set keeps running."""
+    gates = [gate for gate in spec.gates if gate.role in alive]
+    told: list[Gate] = []
+    because = why_not_running(graph, spec.name, hits)
+    if because is None:
+        told = [gate for gate in gates if gate.condition != "succeeded"]
+        if told:
+            because = _reconnects(graph, spec, told)
+        elif gates:
+            because = f"it waits for {', '.join(gate.role for gate in gates)} to succeed: it has not started by then"
+        else:
+            because = _untouched(graph, spec.name, alive)
+    return {"role": spec.name, "who": spec.name, "told": bool(told), "because": because}
 
 
 def _reconnects(graph: RoleGraph, spec: RoleSpec, gates: list[Gate]) -> str:
@@ -351,78 +363,14 @@ def _reconnects(graph: RoleGraph, spec: RoleSpec, gates: list[Gate]) -> str:
     baked_in = [gate.role for gate in gates if gate.role in spec.address_edges]
     served = [gate.role for gate in gates if graph.role(gate.role).ports and gate.role not in baked_in]
     if served:
-        text += f"; it is told the addresses of {', '.join(served)} should they change"
+        text += f"; it receives the new addresses of {', '.join(served)} if these change"
     if baked_in:
-        text += f"; it has the address of {', '.join(baked_in)} in its command or env: should that change, it restarts"
+        text += f"; it has the address of {', '.join(baked_in)} in its command or env: it restarts if that changes"
     return text
 
 
 def _untouched(graph: RoleGraph, name: str, alive: Iterable[str]) -> str:
     needed_by = [other for other in alive if any(gate.role == name for gate in graph.role(other).gates)]
     if needed_by:
-        return f"{', '.join(needed_by)} {'depends' if len(needed_by) == 1 else 'depend'} on it, not it on them"
+        return f"{', '.join(needed_by)} {'depends' if len(needed_by) == 1 else 'depend'} on it, and not the reverse"
     return "no gate, domain or scope leads to it"
-
-
-def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: Mapping[str, str]) -> list[str]:
-    """What has no place elsewhere: an excuse; how a node's loss is noticed, and whether there is room without it."""
-    if not failing.nodes:
-        notes = [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
-        return notes + (_hang_notes(graph.role(failing.role)) if failing.kind == "hang" else [])
-    options = graph.options
-    notes = _order_notes(graph, failing, hits)
-    if len(failing.nodes) > 1 and any(verdict.rule for those in hits.values() for _, verdict in those):
-        notes.append(
-            "such losses are noticed one after the other: whom the first has stopped no rule is asked about at "
-            "the next, and each that is an incident of its own pays for itself"
-        )
-    if failing.spec.endswith(":lost"):
-        silence, margin = format_duration(options.lease_ns + options.lease_margin_ns), options.lease_margin_ns
-        notes.append(
-            f"a silent node counts as lost after {silence}; its agent has killed what runs there "
-            f"{format_duration(2 * margin)} before that"
-        )
-    if outcome != "restart":
-        return notes
-    short = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
-    notes += [room_note(graph, graph.role(role), failing.nodes, seats) for role in short]
-    if len(short) > 1:
-        notes.append("that room is counted for each role alone")
-    payers = _payers(graph, failing, hits)
-    if len(payers) > 1 and failing.kind == "preempted":
-        notes.append(f"each world leaves by itself, and pays by itself: {', '.join(payers)}")
-    elif len(payers) > 1:
-        notes.append(f"one incident, one charge: of {', '.join(payers)} the one pays that was seated there first")
-    if short and failing.kind != "drained":
-        most, uptime = options.free_incidents_max, format_duration(options.min_uptime_ns)
-        notes.append(f"more than {most} such losses in a row, without progress or {uptime} of health, fail the job")
-    return notes
-
-
-def _hang_notes(spec: RoleSpec) -> list[str]:
-    notes = ["the stacks of its Python workers go to their logs before they are stopped"]
-    if spec.gang and spec.max_replicas > 1:
-        notes.append("one rank that hangs stalls its gang: of those that stand still the least advanced is blamed")
-    return notes
-
-
-def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
-    """How a node is left that was announced to go away (R14)."""
-    if not failing.is_announced or not hits:
-        return []
-    specs = [graph.role(mate) for role in hits for mate in mates_of(graph, role)]
-    drain, grace = (format_duration(max(ns)) for ns in zip(*((s.drain_ns, s.grace_ns) for s in specs), strict=True))
-    text = "before that, where every rank of a world asks should_stop(step), all of them stop at one step"
-    if failing.kind == "drained":
-        return [f"{text}, for which they have {drain}; where nobody asks, it goes on at once"]
-    are = "is" if len(failing.nodes) == 1 else "are"
-    return [f"{text}; at the latest {grace} before {', '.join(failing.nodes)} {are} taken away"]
-
-
-def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> str:
-    """A used-up budget fails the job only if nothing upstream turns out to be the cause (R7)."""
-    names = " or ".join(upstream_of(graph, role))
-    if not names or not any(verdict.exhausted and verdict.action == "fail" for _, verdict in those):
-        return ""
-    window = format_duration(graph.options.cause_window_ns)
-    return f"unless {names} fails within {window} too: that is then the cause, and pays"

@@ -1,30 +1,30 @@
-"""What `flowdist explain --fail` names: something that fails, and how, but not when.
+"""Parser of `flowdist explain --fail`: a target that fails, and how it fails, without a time.
 
     TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
 
-The words are those of the fault grammar and of `On(...)`. What is read is plain data; nothing is decided here.
+The words are those of the fault grammar and of `On(...)`. The result is plain data.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
 from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration, parse_duration
+from flowdist.graph.signals import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
 NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
 # Linux numbers, for exit codes of 128 + n (R16): they mean the same on every machine that explains.
-SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV"}
-SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS"}
 
 
 class Failing(NamedTuple):
-    """`role` is empty for nodes, `number` None stands for every replica of the role. `how` is for people.
+    """One failure. `role` is empty for nodes and the controller, and `number` None means every replica of the role.
 
-    A node that is drained has not failed: no rule is asked. Of the controller's own death no role is told.
+    `how` is a sentence for people. A drained node has not failed: no rule of a policy applies.
     """
 
     spec: str
@@ -35,16 +35,20 @@ class Failing(NamedTuple):
     exit: int
     signal: str | None
     how: str
-    notice_ns: int | None = None  # how long before a node is taken away that is known
+    notice_ns: int | None = None  # how long before a node is taken away this is announced
 
     @property
     def is_announced(self) -> bool:
-        """The node is left in order (R14): what runs there is asked to stop."""
+        """Return whether the replicas leave the node in order (R14): they are asked to stop."""
         return self.kind in ("drained", "preempted")
 
 
 def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
-    """What `parse_failing` reads; `all` is every role, each by itself."""
+    """Return the failures that a text names: one, or one per role for `all`.
+
+    Raises:
+        FlowdistError: as `parse_failing`.
+    """
     target, colon, kind = text.partition(":")
     if target != "all":
         return [parse_failing(text, graph)]
@@ -52,17 +56,13 @@ def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
 
 
 def parse_failing(text: str, graph: RoleGraph) -> Failing:
-    """FlowdistError, with the user's own words, for what cannot be read or is not there.
+    """Return the failure that a text names. A topology without nodes has one, `node0`: this machine.
 
-    A job without nodes has one, `node0`: this machine.
+    Raises:
+        FlowdistError: if the text cannot be read, or names something that is not in the topology.
     """
-    if "@" in text:
-        target, _, rest = text.partition("@")
-        kind = "".join(rest.partition(":")[1:])
-        raise _wrong(text, "when it happens makes no difference here", f"write {target or 'ps/0'}{kind}")
+    _refuse_times(text)
     target, colon, kind_text = text.partition(":")
-    if "/" in kind_text:
-        raise _wrong(text, "how long it lasts makes no difference here", f"write {text.rpartition('/')[0]}")
     nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]
     kind, equals, argument = (kind_text if colon else "kill").partition("=")
     if target == "controller":
@@ -80,18 +80,27 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
     return _replica(text, roles[name], index, kind, equals, argument)
 
 
+def _refuse_times(text: str) -> None:
+    if "@" in text:
+        target, _, rest = text.partition("@")
+        kind = "".join(rest.partition(":")[1:])
+        raise _wrong(text, "the time of the failure makes no difference here", f"write {target or 'ps/0'}{kind}")
+    if "/" in text.partition(":")[2]:
+        raise _wrong(text, "the duration of the failure makes no difference here", f"write {text.rpartition('/')[0]}")
+
+
 def _controller(text: str, kind: str) -> Failing:
     name, _, argument = kind.partition("=")
     if name in ("partition", "cut-to") and argument:
         other = argument.partition(",")[0]
-        raise _wrong(text, f"the controller goes on; {argument} fall silent", f"write {other}:lost")
+        raise _wrong(text, f"the controller keeps running; {argument} fall silent", f"write {other}:lost")
     if kind != "kill":
         raise _wrong(text, f"the controller does not fail by {kind!r}", "write controller")
     return Failing(text, "", None, (), "controller", 0, None, "the controller is killed")
 
 
 def _labelled(text: str, label: str, graph: RoleGraph) -> tuple[str, ...]:
-    """The nodes with that label, `zone=a`."""
+    """Return the nodes with the label, such as `zone=a`."""
     found = tuple(node.name for node in graph.cluster.nodes if label in map("=".join, node.labels))
     if not found:
         known = dict.fromkeys("=".join(each) for node in graph.cluster.nodes for each in node.labels)
@@ -127,7 +136,7 @@ def _notice(text: str, target: str, argument: str) -> int:
 
 
 def _index(text: str, spec: RoleSpec, number: str) -> int:
-    """Of `0`, or of `0.1`: who loses a worker has failed."""
+    """Return the index of `0`, or of `0.1`: a replica that loses a worker has failed."""
     match = re.fullmatch(r"(\d+)(?:\.(\d+))?", number)
     if match is None:
         raise _wrong(text, f"{number!r} is no number of a replica", f"write {spec.name}/0")
@@ -149,37 +158,61 @@ def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: st
         raise _wrong(text, f"kind {kind!r} is unknown", did_you_mean(kind, REPLICA_KINDS))
     if equals and kind not in ("exit", "signal"):
         raise _wrong(text, f"{kind} takes no argument", f"write {text.partition('=')[0]}")
-    who = text.partition(":")[0] if index is not None else f"every replica of {spec.name}"
+    end = _ENDS[kind](text, spec, "KILL" if kind == "kill" else argument)
+    name = text.partition(":")[0] if index is not None else f"every replica of {spec.name}"
+    return Failing(text, spec.name, index, (), end.kind, end.exit, end.signal, f"{name} {end.how}")
 
-    def failing(kind: FailureKind, how: str, exit: int = 0, signal: str | None = None) -> Failing:
-        return Failing(text, spec.name, index, (), kind, exit, signal, f"{who} {how}")
 
-    if kind == "exit":
-        if not (argument.isdecimal() and 1 <= int(argument) <= 255):
-            target = text.partition(":")[0]
-            raise _wrong(text, f"{argument!r} is no exit code of a failure", f"write {target}:exit=1 to exit=255")
-        code, named = int(argument), SIGNALS.get(int(argument) - 128)
-        if named is not None:
-            return failing("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
-        return failing("exit", f"exits with {code}", code)
-    if kind in ("signal", "kill"):
-        signal = "KILL" if kind == "kill" else argument.removeprefix("SIG")
-        if signal not in SIGNALS.values():
-            raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNALS.values()))
-        return failing("signal", f"is killed by signal SIG{signal}", signal=signal)
-    if kind == "unready":
-        if spec.ready is None:
-            raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
-        return failing("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
-    if kind == "hang":
-        if spec.hang_after_ns is None and spec.start_timeout_ns is None:
-            raise _wrong(text, f"nobody sees that {spec.name} hangs", 'give it hang_after=, such as "10m"')
-        if spec.hang_after_ns is None:
-            return failing("hang", f"reports no progress within {format_duration(spec.start_timeout_ns or 0)}")
-        return failing("hang", f"hangs: no sign of it for {format_duration(spec.hang_after_ns)}")
-    if kind == "oom":
-        return failing("oom", "runs out of memory")
-    return failing("start_failed", "cannot be started")
+class _End(NamedTuple):
+    """End of a replica, without the name of the replica."""
+
+    kind: FailureKind
+    how: str
+    exit: int = 0
+    signal: str | None = None
+
+
+def _exits(text: str, spec: RoleSpec, argument: str) -> _End:
+    if not (argument.isdecimal() and 1 <= int(argument) <= 255):
+        target = text.partition(":")[0]
+        raise _wrong(text, f"{argument!r} is no exit code of a failure", f"write {target}:exit=1 to exit=255")
+    code, named = int(argument), SIGNAL_NAMES.get(int(argument) - 128)
+    if named is not None:
+        return _End("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
+    return _End("exit", f"exits with {code}", code)
+
+
+def _is_killed(text: str, spec: RoleSpec, argument: str) -> _End:
+    signal = argument.removeprefix("SIG")
+    if signal not in SIGNAL_NAMES.values():
+        raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNAL_NAMES.values()))
+    return _End("signal", f"is killed by signal SIG{signal}", signal=signal)
+
+
+def _is_unready(text: str, spec: RoleSpec, argument: str) -> _End:
+    if spec.ready is None:
+        raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
+    return _End("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
+
+
+def _hangs(text: str, spec: RoleSpec, argument: str) -> _End:
+    if spec.hang_after_ns is not None:
+        return _End("hang", f"hangs: no sign of it for {format_duration(spec.hang_after_ns)}")
+    if spec.start_timeout_ns is not None:
+        return _End("hang", f"reports no progress within {format_duration(spec.start_timeout_ns)}")
+    what = f"{spec.name} has no limit after which it counts as hanging"
+    raise _wrong(text, what, 'give it hang_after=, such as "10m"')
+
+
+_ENDS: dict[str, Callable[[str, RoleSpec, str], _End]] = {
+    "exit": _exits,
+    "kill": _is_killed,
+    "signal": _is_killed,
+    "unready": _is_unready,
+    "hang": _hangs,
+    "oom": lambda text, spec, argument: _End("oom", "runs out of memory"),
+    "start_failed": lambda text, spec, argument: _End("start_failed", "cannot be started"),
+}
 
 
 def _wrong(text: str, message: str, help: str) -> FlowdistError:

@@ -1,6 +1,6 @@
-"""What a role's policy makes of a failure, told from the graph alone: the rule, the verdict, the budget.
+"""Verdict of a role's restart policy on a failure, from the graph alone: the rule, the action and the budget.
 
-Control has a judge of its own. The two share no code, so that what `flowdist explain` says is checked against it.
+`flowdist.control` judges failures by itself. The two share no code, so that the tests can compare them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flowdist.graph import RestartPolicy, RoleGraph, RoleSpec, Rule, format_duration
-from flowdist.graph.model import Action, Scope
+from flowdist.graph.policies import Action, Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.restarts import restart_set
 
 
 class Verdict(NamedTuple):
-    """About one replica. `rule` is empty when the policy itself decides; `because` is words for people."""
+    """Verdict on one replica. `rule` is empty when the policy itself decides; `because` is the reason in words."""
 
     action: Action
     counted: bool
@@ -22,43 +22,60 @@ class Verdict(NamedTuple):
     rule: str = ""
     exhausted: bool = False
     scope: Scope = "role"
-    level: int = 0  # of the budget that pays: 0 is the role's own, the next are those of then=
+    level: int = 0  # of the budget that is charged: 0 is the role's own, 1 and up are the policies of then=
 
 
 def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
-    """The verdict about one replica of the role when `used` restarts of its budgets are used."""
-    policy, free = spec.restart, bool(failing.nodes)
+    """Return the verdict on one replica of the role.
+
+    Args:
+        spec: The role.
+        failing: What fails, and how.
+        used: How many restarts of the role's budgets are used up, over all levels of its policy.
+    """
+    policy, is_free = spec.restart, bool(failing.nodes)
     if failing.kind == "drained":
-        return Verdict("restart", False, "who leaves because the operator says so has not failed: that costs nothing")
+        return Verdict("restart", False, "a drained node has not failed: the restart is not charged")
     lost = "a node that is taken away" if failing.kind == "preempted" else "a lost node"
     if policy is None:
-        if free:
-            return Verdict("restart", False, f"{lost} is no failure: that costs nothing, and needs no policy")
-        return Verdict("fail", False, f"{spec.name} has no restart policy, so that a failure fails the job")
+        if is_free:
+            return Verdict("restart", False, f"{lost} is no failure: the restart is not charged, and needs no policy")
+        return Verdict("fail", False, f"{spec.name} has no restart policy: any failure fails the job")
     rule = _first_rule(policy, failing)
-    written = _rule_text(rule) if rule is not None else ""
-    if rule is not None and rule.do != "restart":
+    if rule is not None and (rule.do != "restart" or not rule.counted):
+        return _verdict_of(rule, policy)
+    if rule is None and is_free:
+        return Verdict("restart", False, f"{lost} is no failure: the restart is not charged", scope=policy.scope)
+    return _charged(policy, rule, used)
+
+
+def _verdict_of(rule: Rule, policy: RestartPolicy) -> Verdict:
+    """Return the verdict of a rule that decides without a budget."""
+    written = _rule_text(rule)
+    if rule.do != "restart":
         return Verdict(rule.do, False, f"{written} is the first rule that matches", written)
-    if rule is None and free:
-        return Verdict("restart", False, f"{lost} is no failure: that costs nothing", scope=policy.scope)
-    found = f"{written} is the first rule that matches; " if rule is not None else ""
-    found = found or ("no rule matches; " if policy.rules else "")
+    because = f"{written} is the first rule that matches, and it is not counted"
+    return Verdict("restart", False, because, written, scope=policy.scope)
+
+
+def _charged(policy: RestartPolicy, rule: Rule | None, used: int) -> Verdict:
+    """Return the verdict of the first policy whose budget is not used up, or of the last one."""
+    written = _rule_text(rule) if rule is not None else ""
+    found = "no rule matches; " if policy.rules else ""
+    found = f"{written} is the first rule that matches; " if written else found
     text = f"{found}its policy is {policy_text(policy)}"
-    if rule is not None and not rule.counted:
-        because = f"{written} is the first rule that matches, and is not counted"
-        return Verdict("restart", False, because, written, scope=policy.scope)
     for level, each in enumerate(policy.chain()):
         if used < each.max_restarts:
             return Verdict("restart", True, text, written, scope=each.scope, level=level)
         used -= each.max_restarts
         text += "; that budget is used up"
-        text += f", and then it is {policy_text(each.wider)}" if each.wider is not None else ""
+        text += f", and the next policy is {policy_text(each.wider)}" if each.wider is not None else ""
     action: Action = "ignore" if each.then == "ignore" else "fail"
     return Verdict(action, False, text, written, exhausted=True)
 
 
 def _first_rule(policy: RestartPolicy, failing: Failing) -> Rule | None:
-    """The first that matches decides (R9)."""
+    """Return the first rule that matches: it decides (R9)."""
     for rule in policy.rules:
         kind = rule.kind in (None, failing.kind)
         code = rule.exit is None or (failing.kind == "exit" and failing.exit == rule.exit)
@@ -69,7 +86,7 @@ def _first_rule(policy: RestartPolicy, failing: Failing) -> Rule | None:
 
 
 def _rule_text(rule: Rule) -> str:
-    """The rule as the DSL writes it: `On("oom", do="fail")`."""
+    """Return the rule as the DSL spells it: `On("oom", do="fail")`."""
     parts = [f'"{rule.kind}"'] if rule.kind is not None else []
     parts += [f"exit={rule.exit}"] if rule.exit is not None else []
     parts += [f'signal="{rule.signal}"'] if rule.signal is not None else []
@@ -79,16 +96,22 @@ def _rule_text(rule: Rule) -> str:
 
 
 def policy_text(policy: RestartPolicy) -> str:
-    """`restart the role, 3 times within 1h, then fail`"""
+    """Return the policy in words: `restart the role, 3 times within 1h, then fail`."""
     times = "once" if policy.max_restarts == 1 else f"{policy.max_restarts} times"
     then = policy_text(policy.wider) if policy.wider is not None else policy.then
     return f"restart the {policy.scope}, {times}{_window(policy)}, then {then}"
 
 
 def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int]) -> dict[str, Any]:
-    """Whose budget pays how many restarts of how many, and what comes next. Durations in seconds.
+    """Return how many restarts are charged to which budget, and what follows when it is used up.
 
-    `levels` has the budget of each restart; what is told of a policy is that of the last.
+    Args:
+        graph: The topology.
+        spec: The role that is charged.
+        levels: The level of the budget that pays for each restart. The other values are those of the last level.
+
+    Returns:
+        Plain values; durations are in seconds.
     """
     assert spec.restart is not None, f"{spec.name} pays without a policy"
     policy = spec.restart.chain()[levels[-1]]
@@ -112,13 +135,17 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, level
     words = []
     for level, paid in enumerate(spec.restart.chain()):
         if times := levels.count(level):
-            each = ", one for each replica: each fails by itself" if times > 1 else ", when all of it runs again"
+            each = ", one for each replica: each fails by itself" if times > 1 else ", once all of it runs again"
             s, of = "s" * (paid.max_restarts != 1), f" of the {paid.scope}" if level else ""
-            words.append(f"{spec.name} pays {times} of its {paid.max_restarts} restart{s}{of}{_window(paid)}{each}")
+            words.append(
+                f"{spec.name} is charged {times} of its {paid.max_restarts} restart{s}{of}{_window(paid)}{each}"
+            )
     base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
     reset = format_duration(policy.backoff_reset_ns)
     if policy.backoff_ns:
-        words.append(f"back-off: none for its first restart, then {base}, doubling to {most}; anew after {reset}")
+        words.append(
+            f"back-off: none before the first restart, then {base}, doubling up to {most}; reset after {reset}"
+        )
     else:
         words.append("back-off: none")
     end = "the job fails" if policy.then == "fail" else ended_text(graph, spec)
@@ -128,25 +155,27 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, level
     words.append(f"when the budget is used up: {end}")
     if others := upstream_of(graph, spec.name):
         window = format_duration(graph.options.cause_window_ns)
-        words.append(f"should {' or '.join(others)} fail within {window} too, that is held to be the cause, and pays")
+        words.append(
+            f"if {' or '.join(others)} fails within {window} as well, that is the cause, and is charged instead"
+        )
     return words
 
 
 def ended_text(graph: RoleGraph, spec: RoleSpec) -> str:
-    """What it means that a failure is ignored (R9)."""
+    """Return what it means that a failure of the role is ignored (R9)."""
     if spec.gang:
         world = graph.world_of(spec.name)
         names = " and ".join(world.roles) if world is not None else spec.name
         are = "are" if world is not None else "is"
-        return f"{names} {are} ended for good, not succeeded; the job goes on without {'them' if world else 'it'}"
+        return f"{names} {are} ended for good, not succeeded; the job continues without {'them' if world else 'it'}"
     text = "the replica is ended for good, not succeeded"
     if not spec.primary or spec.kind == "service":
-        return f"{text}; the job goes on without it"
+        return f"{text}; the job continues without it"
     return f"{text}; the job fails when fewer than {spec.min_replicas} of {spec.name} are left"
 
 
 def upstream_of(graph: RoleGraph, role: str) -> list[str]:
-    """Every role that this one depends on, over any number of gates, in the order of the graph."""
+    """Return every role that this one depends on, over any number of gates, in the order of the graph."""
     found = {gate.role for gate in graph.role(role).gates}
     for spec in reversed(graph.roles):  # gates point to earlier roles
         if spec.name in found:

@@ -1,4 +1,4 @@
-"""The plan: sizes, placement on the given nodes, start waves, policies with their defaults, and the restart table."""
+"""Plan of a topology: sizes, placement on the given nodes, start waves, policies and the restart table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
-from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.graph import RoleGraph, RoleSpec, Rule, format_duration, format_memory
 from flowdist.graph.mesh import spelled
 from flowdist.graph.warmth import cold_because
 from flowdist.report.static.drawing import seating_words
@@ -18,11 +18,12 @@ from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
-    """The plan as plain values, for --json and for tests.
+    """Return the plan as plain values, for --json and for tests.
 
     Args:
-        python: The interpreter that `python` stands for in commands.
-        ours: The one that runs flowdist; empty: the same.
+        graph: The topology.
+        python: The interpreter that `python` means in commands.
+        ours: The interpreter that runs flowdist; empty for the same.
     """
     return {
         "waves": start_waves(graph),
@@ -41,7 +42,10 @@ def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:
-    """The seats that control gives when all nodes join and everything starts as it should."""
+    """Return the placement that the controller chooses when all nodes join and everything starts, by replica.
+
+    The key `""` has the reason if the job does not fit.
+    """
     if not graph.cluster.given:
         return {}
     controller = Controller(graph, tuple(node.name for node in graph.cluster.nodes))
@@ -64,6 +68,7 @@ def _seats(controller: Controller) -> dict[str, str]:
 
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
+    """Return the text of what `plan_of` returned, for the terminal."""
     lines = [f"{graph.name}", "", "Roles"]
     rows: list[tuple[str, ...]] = [("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")]
     rows += [_role_row(spec) for spec in graph.roles]
@@ -73,7 +78,9 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
         f"  {i}. {', '.join(_with_gates(graph, name) for name in wave)}" for i, wave in enumerate(plan["waves"], 1)
     ]
     for world in graph.worlds:
-        lines.append(f"     {' and '.join(world.roles)} are one world, {world.name}: one RANK space, and one fate")
+        lines.append(
+            f"     {' and '.join(world.roles)} are one world, {world.name}: they share RANKs, and restart together"
+        )
     lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
     lines += ["", "Policies"]
     for spec in graph.roles:
@@ -131,23 +138,11 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     else:
         base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
         text = f"{policy_text(policy)}; back-off {base} to {most}"
-    lines = [f"  {spec.name}: {text}"]
-    for rule in policy.rules if policy is not None else ():
-        what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
-        what += f" with code {rule.exit}" if rule.exit is not None else f" SIG{rule.signal}" if rule.signal else ""
-        lines.append(f"    on {what}: {rule.do}{'' if rule.counted else ', not counted'}")
-    times = [("grace", spec.grace_ns), ("stop_grace", spec.stop_grace_ns), ("drain", spec.drain_ns)]
+    lines = [f"  {spec.name}: {text}", *(_rule_line(rule) for rule in (policy.rules if policy is not None else ()))]
     if spec.ready is not None:
         how = spec.ready.how + (f":{spec.ready.target}" if spec.ready.target else "")
         lines.append(f"    ready when {how}, within {format_duration(spec.ready_timeout_ns)}")
-    if spec.gang:
-        times += [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)]
-    times += [("pending_timeout", spec.pending_timeout_ns)]
-    if spec.hang_after_ns is not None:
-        times += [("hang_after", spec.hang_after_ns)]
-    if spec.start_timeout_ns is not None:
-        times += [("start_timeout", spec.start_timeout_ns)]
-    lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
+    lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in _times(spec) if ns is not None))
     if rules := seating_words(spec):
         lines.append(f"    placed {', '.join(rules)}")
     if spec.parallel:
@@ -155,6 +150,19 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
         shown = [str(size) for size in (sizes if len(sizes) <= 4 else (sizes[0], sizes[1], "...", sizes[-1]))]
         lines.append(f"    mesh {spelled(spec.parallel)}: forms with {', '.join(shown)} replicas and no others")
     return lines
+
+
+def _rule_line(rule: Rule) -> str:
+    what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
+    what += f" with code {rule.exit}" if rule.exit is not None else f" SIG{rule.signal}" if rule.signal else ""
+    return f"    on {what}: {rule.do}{'' if rule.counted else ', not counted'}"
+
+
+def _times(spec: RoleSpec) -> list[tuple[str, int | None]]:
+    gang = [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)] if spec.gang else []
+    times = [("grace", spec.grace_ns), ("stop_grace", spec.stop_grace_ns), ("drain", spec.drain_ns), *gang]
+    limits = [("hang_after", spec.hang_after_ns), ("start_timeout", spec.start_timeout_ns)]
+    return [*times, ("pending_timeout", spec.pending_timeout_ns), *limits]
 
 
 def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:

@@ -1,6 +1,6 @@
-"""Why each role of a restart set is in it, and whether it runs by then: told from the graph alone.
+"""Reasons for which each role of a restart set is in it, and whether the role runs by then, from the graph alone.
 
-The set itself is that of the restart table; here each role of it gets the edge, domain or scope that leads to it.
+The set comes from the restart table. This module adds the edge, domain or scope that leads to each role of it.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.graph.model import Scope
+from flowdist.graph.policies import Scope
 from flowdist.report.static.restarts import Cause, Extent, restart_set
 
 Scopes = Mapping[str, Scope]  # by role that restarts by itself, the scope of the policy that decided
 
 
 def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str, Extent], dict[str, str]]:
-    """The restart table's answer for these roles together, and what brings each role in."""
+    """Return the restart set of several roles together, and the reason for each role of it."""
     extents: dict[str, Extent] = {}
     reasons: dict[str, str] = {}
     for role, scope in scopes.items():
@@ -24,13 +24,16 @@ def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str
         for name, extent in here.items():
             before = extents.get(name)
             if before is None or (before, extent) == ("replica", "role") or (name == role and before == extent):
-                extents[name], reasons[name] = extent, why[name]  # what hits a role itself is said first
+                extents[name], reasons[name] = (
+                    extent,
+                    why[name],
+                )  # the reason of the role that is hit itself comes first
     order = [spec.name for spec in graph.roles if spec.name in extents]
     return {name: extents[name] for name in order}, reasons
 
 
 def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[str, str]:
-    """Each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
+    """Return each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
     spec = graph.role(role)
     seeds = _seeds(graph, spec, cause, scope)
     reasons = dict(seeds)
@@ -49,9 +52,9 @@ def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[st
 
 
 def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict[str, str]:
-    """What restarts by the scope of the policy alone."""
+    """Return the roles that restart by the scope of the policy alone, each with the reason."""
     if cause == "node_lost":
-        return {spec.name: "it was there" + (", and a gang re-forms as one" if spec.gang else "")}
+        return {spec.name: "it ran there" + (", and a gang re-forms as one" if spec.gang else "")}
     of = "the policy" if spec.restart is None or scope == spec.restart.scope else "the wider policy"
     text = f'the scope of {of} of {spec.name} is "{scope}"'
     if scope == "replica" and spec.gang:
@@ -70,7 +73,7 @@ def _restarts_whole(spec: RoleSpec, cause: Cause, scope: Scope) -> bool:
 
 
 def _followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """The roles that restart in whole when any replica of `role` does, each with the reason."""
+    """Return the roles that restart in whole when any replica of `role` does, each with the reason."""
     world = graph.world_of(role)
     found = []
     if world is not None:
@@ -93,7 +96,7 @@ def _others(names: Iterable[str], name: str) -> str:
 
 
 def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Roles of the restart set that do not run while those do: they have not started, or have succeeded (R17)."""
+    """Return the roles of the restart set that do not run by then: not started yet, or already succeeded (R17)."""
     roles = list(scopes)
     running = {name for name in extents if why_not_running(graph, name, roles) is None}
     blocked: dict[str, str] = {}
@@ -116,7 +119,7 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 
 def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Roles of the restart set that restart only if something else has succeeded by then, in words."""
+    """Return the roles of the restart set that restart only under a condition, each with the condition in words."""
     done = {name for role in scopes for name in to_succeed_before(graph, role)}
     open_for = {name: sorted(to_succeed_before(graph, name) - done) for name in extents}
     certain = {name for name, waits in open_for.items() if not waits}
@@ -131,13 +134,17 @@ def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 
 def _walk(
-    graph: RoleGraph,
-    scopes: Scopes,
-    cause: Cause,
-    running: Container[str],
-    passes: Callable[[str, str], bool],
+    graph: RoleGraph, scopes: Scopes, cause: Cause, running: Container[str], passes: Callable[[str, str], bool]
 ) -> dict[str, None]:
-    """From those seeds of the roles that run, along all that passes a restart on."""
+    """Return the roles that a restart reaches from its seeds, along the edges that pass it on.
+
+    Args:
+        graph: The topology.
+        scopes: By role that restarts by itself, its scope.
+        cause: Whether a failure or a lost node started it.
+        running: The roles that run; other seeds are left out.
+        passes: Whether a restart of the first role restarts the second.
+    """
     seeds = (_seeds(graph, graph.role(role), cause, scope) for role, scope in scopes.items())
     reached = dict.fromkeys(name for names in seeds for name in names if name in running)
     todo = list(reached)
@@ -150,17 +157,17 @@ def _walk(
 
 
 def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
-    """Why the role cannot run while the others do; None if it can."""
+    """Return the reason for which the role cannot run while the others do; None if it can."""
     for other in running:
         if other in to_succeed_before(graph, name):
             return f"it has not started by then: it waits for {other} to succeed"
         if name in to_succeed_before(graph, other):
-            return f"it has succeeded by then: {other} waits for that; it is not run again because of others"
+            return f"it has succeeded by then, as {other} waits for that: it does not run again because of others"
     return None
 
 
 def to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
-    """The roles that have to succeed before this one can start. A joint world starts as one."""
+    """Return the roles that have to succeed before this one can start. A joint world starts as one."""
     found: set[str] = set()
     todo = list(dict.fromkeys(mates_of(graph, name)))
     for other in todo:  # grows while it is walked
@@ -171,6 +178,6 @@ def to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
 
 
 def mates_of(graph: RoleGraph, name: str) -> tuple[str, ...]:
-    """The roles of its joint world, or it alone."""
+    """Return the roles of the joint world that the role is in, or the role alone."""
     world = graph.world_of(name)
     return world.roles if world is not None else (name,)

@@ -1,6 +1,6 @@
-"""If this restarts, what restarts with it? The static answer, computed from the graph with networkx.
+"""Restart table: the roles that restart together, computed from the graph with networkx.
 
-Control computes its own closure; the two share no code, so that this table is an oracle for it in the tests.
+`flowdist.control` computes the same closure by itself. The two share no code, so that this table is an oracle for it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ from typing import Literal
 import networkx as nx
 
 from flowdist.graph import RoleGraph
-from flowdist.graph.model import Scope
+from flowdist.graph.policies import Scope
 
 Cause = Literal["failure", "node_lost"]
 Extent = Literal["replica", "role"]
 
 
 def restart_set(graph: RoleGraph, role: str, cause: Cause, scope: Scope | None = None) -> dict[str, Extent]:
-    """The roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
+    """Return the roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
 
-    `replica` means that only the replica itself does, `role` that all of its replicas do. `scope` is for a failure that
-    another than the first budget pays for.
+    Args:
+        graph: The topology.
+        role: The name of the role.
+        cause: What happened to the replica.
+        scope: The scope of the policy that decides, if not that of the role's first policy.
+
+    Returns:
+        By role, `role` if all of its replicas restart, and `replica` if only the replica itself does.
     """
     spec = graph.role(role)
     if cause == "node_lost" or spec.restart is None:
@@ -28,32 +34,29 @@ def restart_set(graph: RoleGraph, role: str, cause: Cause, scope: Scope | None =
     elif scope is None:
         scope = spec.restart.scope
     edges = _passing_on(graph)
-    whole: set[str] = set()
-    alone = scope == "replica" and not spec.gang
-    if scope == "domain" and (domain := graph.domain_of(role)) is not None:
-        whole.update(domain.roles)
-    elif scope == "job":
-        whole.update(other.name for other in graph.roles)
-    elif not alone:
-        whole.add(role)
-    world = graph.world_of(role)
-    whole.update(world.roles if world is not None else ())
+    whole = _whole_by_scope(graph, role, scope)
     for start in sorted(whole | {role}):
-        # a walk of at least one step: a role in a circle, or in a domain, comes back to itself
+        # at least one step: a role in a cycle or in a domain leads back to itself
         for successor in edges.successors(start):
             whole.add(successor)
             whole.update(nx.descendants(edges, successor))
-    extents: dict[str, Extent] = {}
-    for other in graph.roles:
-        if other.name in whole:
-            extents[other.name] = "role"
-        elif other.name == role:
-            extents[other.name] = "replica"
-    return extents
+    names = [other.name for other in graph.roles if other.name in whole or other.name == role]
+    return {name: "role" if name in whole else "replica" for name in names}
+
+
+def _whole_by_scope(graph: RoleGraph, role: str, scope: Scope) -> set[str]:
+    """Return the roles of which every replica restarts by the scope and the joint world alone."""
+    world, domain = graph.world_of(role), graph.domain_of(role)
+    whole = set(world.roles if world is not None else ())
+    if scope == "domain" and domain is not None:
+        return whole.union(domain.roles)
+    if scope == "job":
+        return {other.name for other in graph.roles}
+    return whole if scope == "replica" and not graph.role(role).gang else whole | {role}
 
 
 def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
-    """An edge from a role to each role that restarts in whole whenever any replica of the first does."""
+    """Return the edges that pass a restart on: from a role to each role that restarts in whole with a replica of it."""
     edges: nx.DiGraph[str] = nx.DiGraph()
     edges.add_nodes_from(spec.name for spec in graph.roles)
     for spec in graph.roles:
@@ -64,7 +67,7 @@ def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
 
 
 def start_waves(graph: RoleGraph) -> list[list[str]]:
-    """The roles in the order in which they can start: each wave waits for gates into earlier ones."""
+    """Return the roles in the order in which they can start: each wave waits for gates on earlier ones."""
     joint = {role: world.name for world in graph.worlds for role in world.roles}  # all of a world start together
     gates: nx.DiGraph[str] = nx.DiGraph()
     gates.add_nodes_from(joint.get(spec.name, spec.name) for spec in graph.roles)

@@ -1,4 +1,4 @@
-"""Whether there is room for what nodes take with them: seats, labels and neighbours, from the graph alone."""
+"""Room on other nodes for the replicas of lost nodes: capacity, labels and neighbours, from the graph alone."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from flowdist.graph import (
     subtract,
 )
 
-Seats = Mapping[str, str]  # by replica, the node that it is on
+Seats = Mapping[str, str]  # the node of each replica, by the name of the replica
 FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # what takes a node away until its /DURATION is over
 
 
 def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str:
-    """Whether the role goes on with those that are left, or needs a seat elsewhere, and whether there is one."""
+    """Return in words whether a role continues without the lost nodes, and whether the others have room for it."""
     left = _left(spec, lost, seats)
     least = spec.min_replicas
     room = min(_room(graph, spec, lost, seats), spec.max_replicas - left)
     left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
     room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
     if left >= least:
-        size = left - left % spec.step  # of others its mesh cannot be made
+        size = left - left % spec.step  # its mesh needs a multiple
         with_size = f" with {size}, as its mesh needs multiples of {spec.step}" if size < left else ""
-        return f"{left_text}: it goes on at once{with_size}; {room_text}"
+        return f"{left_text}: it continues at once{with_size}; {room_text}"
     if left + room >= least:
-        return f"{left_text}; {room_text}: it goes on there"
+        return f"{left_text}; {room_text}: it continues there"
     wait = format_duration(spec.pending_timeout_ns)
     return f"{left_text}; {room_text}: it waits up to {wait} for a node, then the job fails"
 
 
 def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
-    """The first role whose minimum has no room without these nodes; empty when all have, each beside the others."""
+    """Return the first role whose minimum has no room without the lost nodes; empty if every minimum has."""
     trial = {replica: seat for replica, seat in seats.items() if seat not in lost}
     for spec in graph.roles:
         for number in range(spec.min_replicas - _left(spec, lost, seats)):
@@ -52,10 +52,10 @@ def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
 
 
 def stranding(plan: Plan, graph: RoleGraph) -> str:
-    """Says of the fault that leaves a role without room for its minimum what follows; empty when there is none.
+    """Return a warning about the first fault that leaves a role without room for its minimum; empty if none does.
 
-    Only what a fault takes for good is counted. Where nodes are to join, or one role is in another's way, nothing is
-    said: that the run will show.
+    Only nodes that a fault takes for good count. A plan with nodes that join gives no warning, and neither do roles
+    that take room from each other: only the run can show that.
     """
     lost: set[str] = set()
     for fault in plan.faults if not plan.new_nodes else ():
@@ -82,20 +82,20 @@ def _role(replica: str) -> str:
 
 
 def _room(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
-    """How many replicas of the role fit beside what is seated on the other nodes."""
+    """Return how many more replicas of the role fit on the nodes that are left."""
     counts = _slots(graph, spec, lost, seats)
     return sum(min(count, 1) if spec.name in spec.placement.apart else count for count in counts.values())
 
 
 def _best(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str | None:
-    """The node that would be taken next: the first of those with most room, or with least."""
+    """Return the node for the next replica: the first with most room, or with least for strategy `pack`."""
     counts = {name: count for name, count in _slots(graph, spec, lost, seats).items() if count}
     sign = 1 if spec.placement.strategy == "pack" else -1
     return min(counts, key=lambda name: sign * counts[name], default=None)
 
 
 def _slots(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> dict[str, int]:
-    """How many fit on each node but the lost ones."""
+    """Return how many replicas fit on each node that is left and has room for one."""
     nodes = graph.cluster.nodes if graph.cluster.given else ()
     need, found = needed(spec.resources), {}
     for node in nodes:
@@ -114,7 +114,7 @@ def _free(graph: RoleGraph, node: NodeSpec, there: list[str]) -> Capacity:
 
 
 def _admits(spec: RoleSpec, node: NodeSpec, there: list[str]) -> bool:
-    """Whether its placement allows the node, with those roles on it."""
+    """Return whether the placement of the role allows the node, given the roles that are there."""
     placement = spec.placement
     labels = set(placement.where) <= set(node.labels)
     return labels and set(placement.near) <= set(there) and not set(placement.apart) & set(there)

@@ -1,4 +1,4 @@
-"""An explanation in words, for the terminal."""
+"""Text of an explanation, for the terminal."""
 
 from __future__ import annotations
 
@@ -8,40 +8,46 @@ from flowdist.graph import format_duration
 from flowdist.report.table import table
 
 _OUTCOMES = {
-    "fail": "the job fails: everything is stopped, and nothing is started again",
-    "restart": "the job goes on",
-    "ignore": "that is ignored, and the job goes on",
-    "refused": "that is refused, and nothing changes",
-    "takeover": "another takes over, and the job goes on",
-    "nothing": "nothing runs there, the job goes on",
+    "fail": "the job fails: everything is stopped, and nothing starts again",
+    "restart": "the job continues",
+    "ignore": "the failure is ignored, and the job continues",
+    "refused": "the drain is refused, and nothing changes",
+    "takeover": "another controller takes over, and the job continues",
+    "nothing": "nothing runs there, and the job continues",
 }
 
 
 def explanation_text(told: dict[str, Any]) -> str:
-    """What `explanation_of` found."""
-    lines = [f"{told['how']}: {_OUTCOMES[told['outcome']]}"]
-    lines += _section("Why", [(entry["role"], entry["because"]) for entry in told["verdicts"]])
-    lines += _section("What is ended", [(entry["who"], entry["because"]) for entry in told["ended"]])
-    rows: list[tuple[str, ...]] = [
-        (e["who"], e["because"] + (f", {e['if']}" if e["if"] else "")) for e in told["restarts"]
-    ]
-    lines += _section("What restarts", rows)
-    lines += _section("What is ended with it", [(entry["who"], entry["because"]) for entry in told["stuck"]])
-    if told["stops"] or told["starts"]:
-        lines += ["", "In which order", *_order(told)]
-    if told["restarts"]:
-        words = told["charged"]["words"] if told["charged"] is not None else ["nobody's: it is not counted"]
-        lines += ["", "At whose cost", *(f"  {text}" for text in words)]
-    lines += _section("Who reconnects", [(e["who"], e["because"]) for e in told["goes_on"] if e["told"]])
+    """Return the text of what `explanation_of` returned, section by section; empty sections are left out."""
+    restarts = [e | {"because": e["because"] + (f", {e['if']}" if e["if"] else "")} for e in told["restarts"]]
+    verdicts = [entry | {"who": entry["role"]} for entry in told["verdicts"]]
     untouched = [*told["spared"], *(entry for entry in told["goes_on"] if not entry["told"])]
-    lines += _section("Who is not touched", [(entry["who"], entry["because"]) for entry in untouched])
-    if told["notes"]:
-        lines += ["", "Besides", *(f"  {note}" for note in told["notes"])]
+    sections = [
+        ("Why", _rows(verdicts)),
+        ("What is ended", _rows(told["ended"])),
+        ("What restarts", _rows(restarts)),
+        ("What is ended with it", _rows(told["stuck"])),
+        ("In which order", _order(told)),
+        ("What is charged", _charge(told)),
+        ("What reconnects", _rows([entry for entry in told["goes_on"] if entry["told"]])),
+        ("What is not affected", _rows(untouched)),
+        ("Notes", [f"  {note}" for note in told["notes"]]),
+    ]
+    lines = [f"{told['how']}: {_OUTCOMES[told['outcome']]}"]
+    for title, body in sections:
+        lines += ["", title, *body] if body else []
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, rows: list[tuple[str, ...]]) -> list[str]:
-    return ["", title, *table(rows)] if rows else []
+def _rows(entries: list[dict[str, Any]]) -> list[str]:
+    return table([(entry["who"], entry["because"]) for entry in entries]) if entries else []
+
+
+def _charge(told: dict[str, Any]) -> list[str]:
+    if not told["restarts"]:
+        return []
+    words = told["charged"]["words"] if told["charged"] is not None else ["nothing: the restart is not counted"]
+    return [f"  {text}" for text in words]
 
 
 def _order(told: dict[str, Any]) -> list[str]:

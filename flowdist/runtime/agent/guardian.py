@@ -1,7 +1,7 @@
-"""The guardian of a node: small, and the last to go.
+"""The guardian of a node: a small process that ends last.
 
-It starts the node's agent and spawner and waits. When the supervisor is gone, or agent or spawner is, it kills every
-descendant, adopted ones included, and ends: its end is the proof that nothing of the node runs any more (R19).
+It starts the node's spawner and agent and waits. When the supervisor, the spawner or the agent ends, it kills every
+descendant, including adopted ones, and ends. Its end proves that nothing of the node runs any more (R19).
 """
 
 from __future__ import annotations
@@ -17,40 +17,20 @@ from pathlib import Path
 
 import msgspec
 
-from flowdist.graph import NodeSpec
+from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.run_folder.cleanup import remove_folder
-from flowdist.runtime.wire.endpoint import INCARNATIONS, Meeting, say_gone
+from flowdist.runtime.wire.endpoint import INCARNATIONS, send_death_proof
 from flowdist.runtime.wire.handshake import TOKEN
 
-
-class NodeConfig(msgspec.Struct, frozen=True):
-    """What a node's processes have to know. `lifeline` closes when the supervisor ends."""
-
-    node: NodeSpec
-    number: int  # of the node, from 0: its share of the ports
-    incarnation: int
-    run_dir: str
-    run_id: str
-    control_socket: str
-    socket_dir: str
-    lifeline: int
-    lock: int  # held until nothing of the node runs any more: see folder.lock_run
-    devices: tuple[str, ...] = ()  # real GPUs of the node, by its own numbers
-    address: str = "127.0.0.1"  # by which the other nodes of the job reach this one
-    interface: str = "lo"  # that has the address; empty: unknown
-    meeting: Meeting | None = None  # where the controller is, if it is on another host
-
-
 ORPHANED = "its flowdist was killed"
-LAST_S = 1.0  # an agent closes its sockets a moment before its parent can know how it has ended
-KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that runs on it
+EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can read its exit status
 
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
-    token = os.environ.pop(TOKEN, "")  # workers have no use for it
+    token = os.environ.pop(TOKEN, "")  # workers must not inherit it
     become_subreaper()
     os.set_inheritable(config.lock, False)
     agent_end, spawner_end = socket.socketpair()
@@ -64,27 +44,34 @@ def main() -> None:
     agent = _fork(lambda: _run_agent(config, agent_end, token), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
-    # a polite end goes to the agent: it stops its workers and leaves
+    # SIGTERM asks the agent to stop its workers and leave the job
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
     cause = _watch(config.lifeline, wake_read, agent, spawner)
     left = kill_descendants()
-    if config.meeting is not None and cause and not left:
+    if config.controller is not None and cause and not left:
         last = config.incarnation + INCARNATIONS - 1
-        say_gone(config.meeting, token, config.node.name, last, cause)
+        send_death_proof(config.controller, token, config.node.name, last, cause)
     if cause == ORPHANED and config.socket_dir != config.run_dir:
-        remove_folder(Path(config.socket_dir))  # in /tmp; who made it cannot any more
+        remove_folder(Path(config.socket_dir))  # in /tmp; the supervisor, which made it, has died
     sys.stderr.flush()
-    os._exit(1 if left else 0)  # there is nothing to tidy up, and whoever counts on this node waits
+    os._exit(1 if left else 0)  # at once, without the interpreter's cleanup: the supervisor waits for this exit
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:
-    from flowdist.runtime.agent.agent_main import run_agent  # asyncio: the guardian itself does without
+    from flowdist.runtime.agent.agent_main import run_agent  # imports asyncio, which the guardian does not need
 
     run_agent(config, channel, token)
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:
-    """A child that does one thing and dies with this process. This process has one thread: forking is safe."""
+    """Fork a child that runs `job` and dies with this process; return its process id.
+
+    Forking is safe, because this process has one thread.
+
+    Args:
+        job: What the child does; it exits with code 0 when `job` returns, else with 1.
+        close: File descriptors that the child must not keep open.
+    """
     me = os.getpid()
     pid = os.fork()
     if pid:
@@ -107,7 +94,7 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
 
 
 def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
-    """Returns when the node has to end: why; empty when its agent has ended in order."""
+    """Wait until the node has to end and return the cause; empty when the agent has exited with code 0."""
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP)
     poll.register(wake, select.POLLIN)
@@ -121,13 +108,13 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
         ended = _reap_any()
         if agent in ended:
             return "" if ended[agent] == 0 else "its agent died"
-        if spawner in ended:  # it ends when the agent does, and may be the first of the two to be seen
-            give_up_s = time.monotonic() + LAST_S
+        if spawner in ended:  # it ends when the agent does, and its end may be reported first
+            give_up_s = time.monotonic() + EXIT_WAIT_S
     return "its agent died"
 
 
 def _reap_any() -> dict[int, int]:
-    """The wait status of every child that has ended, adopted ones included."""
+    """Reap every child that has ended, including adopted ones; return their wait statuses by process id."""
     ended: dict[int, int] = {}
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Readiness checks: ask until the answer is yes. Whoever starts one ends it with the attempt."""
+"""Readiness checks of replicas, repeated until they pass. The caller cancels a check when its attempt ends."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ PAUSE_S = 0.05
 
 
 class Listener(NamedTuple):
-    """Where a replica listens: the address of its node, and its ports by name."""
+    """The address of a replica's node, and the replica's ports by name."""
 
     address: str
     ports: Mapping[str, int]
 
 
 async def until_ready(check: Readiness, at: Listener, workdir: str, folder: Path, since_ns: int) -> None:
-    """Returns when the check has passed; runs until then.
+    """Repeat a readiness check until it passes.
 
     Args:
-        at: Where it listens, if it does.
-        workdir: What a file is relative to.
-        folder: The logs of the attempt.
-        since_ns: Wall clock of the start: a file of an earlier attempt is not taken for one of this.
+        check: The check.
+        at: The address and ports at which the replica listens.
+        workdir: The folder that the name of a file is relative to.
+        folder: The log folder of the attempt.
+        since_ns: Wall clock of the attempt's start: a file that is older belongs to an earlier attempt.
     """
     while not await _passes(check, at, workdir, folder, since_ns):
         await asyncio.sleep(PAUSE_S)
@@ -47,7 +48,7 @@ async def _passes(check: Readiness, at: Listener, workdir: str, folder: Path, si
             pattern = re.compile(check.target)
             return any(_matches(pattern, file) for file in sorted(folder.glob("*/std*.log")))
         case _:
-            return False  # "call": the worker says it itself
+            return False  # "call": the worker itself reports that it is ready
 
 
 def _matches(pattern: re.Pattern[str], file: Path) -> bool:
@@ -56,7 +57,7 @@ def _matches(pattern: re.Pattern[str], file: Path) -> bool:
 
 
 async def _answers(address: str, port: int, path: str | None) -> bool:
-    """Whether somebody listens on the port, and answers a GET with a status below 400 if there is a path."""
+    """Return whether a connection to the port succeeds and, if there is a path, a GET for it has a status below 400."""
     try:
         reader, writer = await asyncio.open_connection(address, port)
     except OSError:

@@ -1,4 +1,7 @@
-"""The socket by which workers speak to their agent: lines of JSON, which the standard library can write."""
+"""The Unix socket between the workers of a node and their agent.
+
+Both sides write lines of JSON, because a worker has only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ LINE_MAX = 1 << 20
 
 
 class WorkerSocket:
-    """Turns lines into inputs of the agent, and its answers into lines."""
+    """Turns lines of workers into inputs of the pure agent, and the agent's answers into lines."""
 
-    def __init__(self, tell: Callable[[io.AgentInput], None]) -> None:
-        self._tell = tell
-        self._asking: dict[tuple[ReplicaId, int, str], list[asyncio.StreamWriter]] = {}
-        self._elastic: dict[tuple[ReplicaId, int, int], asyncio.StreamWriter] = {}  # by attempt and local rank
+    def __init__(self, handle: Callable[[io.AgentInput], None]) -> None:
+        self._handle = handle
+        self._offers: dict[tuple[ReplicaId, int, str], list[asyncio.StreamWriter]] = {}
+        self._in_elastic: dict[tuple[ReplicaId, int, int], asyncio.StreamWriter] = {}  # by attempt and local rank
 
     async def serve(self, path: str) -> asyncio.Server:
         """Listen on a Unix socket that only this user may open."""
@@ -29,70 +32,80 @@ class WorkerSocket:
         return server
 
     def answer(self, answer: io.AnswerWorker) -> None:
-        """To the worker that asked; if it is gone there is nobody to tell."""
+        """Answer the workers that offered the checkpoint and are still connected."""
         line = {"commit": {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason}}
-        for writer in self._asking.pop((answer.replica, answer.attempt, answer.path), []):
+        for writer in self._offers.pop((answer.replica, answer.attempt, answer.path), []):
             writer.write(json.dumps(line).encode() + b"\n")
 
     def leave(self, replica: ReplicaId, attempt: int) -> None:
-        """To the workers of an attempt that are in elastic code: their generation is over."""
-        for key, writer in self._elastic.items():
+        """Tell the attempt's workers that are in elastic code to leave their generation."""
+        for key, writer in self._in_elastic.items():
             if key[:2] == (replica, attempt):
                 writer.write(b'{"leave": true}\n')
 
     def resume(self, replica: ReplicaId, before: int, attempt: int, local_rank: int, env: dict[str, str]) -> None:
-        """To a worker that has left its generation: it is a worker of `attempt` now, with these variables changed."""
-        writer = self._elastic.pop((replica, before, local_rank), None)
+        """Tell a worker that has left its generation to continue as a worker of another attempt.
+
+        Args:
+            replica: The worker's replica.
+            before: The attempt that it belonged to.
+            attempt: The attempt that it belongs to now.
+            local_rank: Its rank within the replica.
+            env: The environment variables that change.
+        """
+        writer = self._in_elastic.pop((replica, before, local_rank), None)
         if writer is not None:
-            self._elastic[replica, attempt, local_rank] = writer
+            self._in_elastic[replica, attempt, local_rank] = writer
             writer.write(json.dumps({"resume": env}).encode() + b"\n")
 
     async def _serve_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello: _Hello | None = None
         try:
             while line := await reader.readline():
-                said = json.loads(line)
-                if "hello" in said:  # once more where the worker has become that of another attempt
-                    hello = _hello(said["hello"])
+                content = json.loads(line)
+                if "hello" in content:  # sent again by a worker that now belongs to another attempt
+                    hello = _hello(content["hello"])
                 elif hello is not None:
-                    self._hear(hello, said, writer)
+                    self._handle_line(hello, content, writer)
         except (ValueError, KeyError, TypeError, ConnectionError):
-            pass  # no worker of ours, or one that ended in the middle of a line
+            pass  # not a worker of this node, or one that ended in the middle of a line
         finally:
-            self._asking = {
+            self._offers = {
                 key: others
-                for key, asking in self._asking.items()
-                if (others := [w for w in asking if w is not writer])
+                for key, writers in self._offers.items()
+                if (others := [w for w in writers if w is not writer])
             }
-            if hello is not None and self._elastic.get(hello) is writer:
-                del self._elastic[hello]
+            if hello is not None and self._in_elastic.get(hello) is writer:
+                del self._in_elastic[hello]
             writer.close()
 
-    def _hear(self, hello: _Hello, line: dict[str, object], writer: asyncio.StreamWriter) -> None:
+    def _handle_line(self, hello: _Hello, line: dict[str, object], writer: asyncio.StreamWriter) -> None:
         replica, attempt, local_rank = hello
         match line:
             case {"ready": True}:
-                self._tell(io.WorkerReady(replica, attempt, local_rank))
+                self._handle(io.WorkerReady(replica, attempt, local_rank))
             case {"progress": int(step)}:
-                self._tell(io.WorkerProgressed(replica, attempt, local_rank, step))
+                self._handle(io.WorkerProgressed(replica, attempt, local_rank, step))
             case {"left": True}:
-                self._tell(io.WorkerLeftStep(replica, attempt, local_rank))
+                self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:
-                self._elastic[hello] = writer
-                self._tell(io.WorkerElastic(replica, attempt, local_rank, inside))
+                self._in_elastic[hello] = writer
+                self._handle(io.WorkerElastic(replica, attempt, local_rank, inside))
             case {"suspended": True}:
-                self._tell(io.WorkerSuspended(replica, attempt, local_rank))
+                self._handle(io.WorkerSuspended(replica, attempt, local_rank))
             case {"commit": {"path": str(path), "step": int(step), "generation": int(generation)}}:
-                self._asking.setdefault((replica, attempt, path), []).append(writer)
-                self._tell(io.WorkerOffered(replica, attempt, generation, path, step))
+                self._offers.setdefault((replica, attempt, path), []).append(writer)
+                self._handle(io.WorkerOffered(replica, attempt, generation, path, step))
 
 
 class _Hello(NamedTuple):
+    """The identity of a worker."""
+
     replica: ReplicaId
     attempt: int
     local_rank: int
 
 
-def _hello(said: dict[str, Any]) -> _Hello:
-    role, _, index = said["replica"].rpartition("/")
-    return _Hello(ReplicaId(role, int(index)), int(said["attempt"]), int(said["local_rank"]))
+def _hello(content: dict[str, Any]) -> _Hello:
+    role, _, index = content["replica"].rpartition("/")
+    return _Hello(ReplicaId(role, int(index)), int(content["attempt"]), int(content["local_rank"]))

@@ -1,8 +1,8 @@
-"""An alarm that rings late rather than too early: whatever lay in the sockets when it rang is heard first.
+"""A timer for deadlines of peers. It is late rather than early: data that had arrived when it expired is handled first.
 
-A loop that was held up, by an fsync of seconds for one, finds in one pass what has come in the meantime and the timers
-that are due. It feeds the readers of the sockets, and runs the timers before the tasks that read. Whoever is judged by
-such a timer would be overdue though he has spoken in time.
+An event loop that was held up, for example by an fsync that took seconds, finds in one pass both the data that arrived
+in the meantime and the timers that are due. It feeds the sockets' readers, but runs timers before the tasks that read.
+A plain timer would therefore judge a peer overdue although its heartbeat had arrived in time.
 """
 
 from __future__ import annotations
@@ -10,38 +10,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-# Passes of the loop from its ring to the judgement. What came during the pass in which it rang is fed to the readers in
-# the next, after what was asked for before; their tasks run in the one after that.
+# Passes of the event loop between expiry and the call of `judge`. Data that arrived during the pass in which the timer
+# expired is fed to the readers in the next pass, after callbacks that were scheduled before; their tasks run in the
+# pass after that.
 PASSES = 3
 
 
 class Alarm:
-    """Calls `judge` with the time at which it rang, by `clock`. News from after that say nothing of who was late then.
+    """Calls `judge` with the time of `clock` at expiry: data that arrives later does not show which peers were late.
 
-    `judge` sets it again: until it has been called, the alarm stays as it is.
+    `judge` has to set the alarm again: between expiry and that call, `set` has no effect.
     """
 
     def __init__(self, clock: Callable[[], int], judge: Callable[[int], None]) -> None:
         self._clock, self._judge = clock, judge
         self._timer: asyncio.TimerHandle | None = None
-        self._rings = False
+        self._has_expired = False
 
     def set(self, wait_s: float | None) -> None:
-        """Ring so many seconds from now; None: not at all. One that is due is not put off: news may never end."""
+        """Set the alarm to so many seconds from now; None clears it.
+
+        An alarm that is already due stays as it is: frequent messages could otherwise postpone it forever.
+        """
         loop = asyncio.get_running_loop()
-        if self._rings or (self._timer is not None and self._timer.when() <= loop.time()):
+        if self._has_expired or (self._timer is not None and self._timer.when() <= loop.time()):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_later(wait_s, self._ring) if wait_s is not None else None
+        self._timer = loop.call_later(wait_s, self._expire) if wait_s is not None else None
 
-    def _ring(self) -> None:
-        self._timer, self._rings = None, True
+    def _expire(self) -> None:
+        self._timer, self._has_expired = None, True
         self._pass(PASSES, self._clock())
 
-    def _pass(self, left: int, rang_at: int) -> None:
+    def _pass(self, left: int, expired_at: int) -> None:
         if left:
-            asyncio.get_running_loop().call_soon(self._pass, left - 1, rang_at)
+            asyncio.get_running_loop().call_soon(self._pass, left - 1, expired_at)
             return
-        self._rings = False
-        self._judge(rang_at)
+        self._has_expired = False
+        self._judge(expired_at)

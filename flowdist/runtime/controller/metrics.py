@@ -1,8 +1,8 @@
-"""The metrics of a job, for Prometheus and whatever reads its format, at http://127.0.0.1:PORT/metrics.
+"""The metrics of a job at http://127.0.0.1:PORT/metrics, in the text formats of Prometheus and OpenMetrics.
 
-Each scrape is a picture of the state, so that there are no counters to be kept: they cannot drift, and a controller
-that took over goes on counting where the last one was. A client library is made for the opposite, counters that a
-process keeps; what is left, a page of text, is less than what adapting to one would take.
+Each scrape is computed from the state of the job. No counters are kept that could drift, and a controller that takes
+over continues the counts of the last one. A client library is made for counters that a process keeps; adapting one
+would take more code than writing the page of text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowdist.control.job.state import PHASES
 from flowdist.errors import FlowdistError
 from flowdist.record.status import Status
 
-PATIENCE_S = 5.0  # with a client that does not finish its question
+REQUEST_S = 5.0  # for a client to send its request
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JOB_STATES = ("starting", "running", "ending", "succeeded", "failed", "cancelled")
@@ -26,7 +26,7 @@ NODE_STATES = ("up", "cordoned", "leaving", "unheard", "lost", "expected")
 
 
 class Family(NamedTuple):
-    """A metric with its samples: labels and a value each. `name` is without `_total`."""
+    """A metric and its samples, each with labels and a value. `name` is without the suffix `_total`."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -35,30 +35,33 @@ class Family(NamedTuple):
 
 
 def families(status: Status) -> Iterator[Family]:
-    """All metrics of a job. What may grow is there from the start, with 0."""
+    """Yield all metrics of a job. Counters are present from the start, with the value 0."""
     nodes = Counter(node.phase for node in status.nodes)
     yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
     yield Family(
-        "job_state", "gauge", "1 for the state that the job is in.", _one_of("state", JOB_STATES, status.state)
+        "job_state",
+        "gauge",
+        "1 for the current state of the job, 0 for every other.",
+        _one_of("state", JOB_STATES, status.state),
     )
     yield Family("job_seconds", "gauge", "Time since the job was started.", [({}, status.now_ns / 1e9)])
-    yield Family("controller_epoch", "gauge", "The number of the controller that decides.", [({}, status.epoch)])
+    yield Family("controller_epoch", "gauge", "Number of the current controller.", [({}, status.epoch)])
     yield from _of_roles(status)
     yield Family(
         "world_size",
         "gauge",
-        "Workers of a world, 0 while it does not run.",
+        "Workers of a world; 0 while it does not run.",
         [(_w(w.name), w.size) for w in status.worlds],
     )
     generations = [(_w(world.name), float(world.generation)) for world in status.worlds]
-    yield Family("world_generation", "gauge", "How often the world has formed.", generations)
+    yield Family("world_generation", "gauge", "Number of times that the world has formed.", generations)
     saved = [(_w(world.name), float(world.checkpoints)) for world in status.worlds]
-    yield Family("checkpoints", "counter", "Checkpoints that were accepted.", saved)
+    yield Family("checkpoints", "counter", "Accepted checkpoints.", saved)
     restarts = [({"role": each.role, "cause": each.cause}, float(each.replicas)) for each in status.restarts]
-    yield Family("restarts", "counter", "Starts of replicas after their first, by the cause.", restarts)
+    yield Family("restarts", "counter", "Starts of replicas after their first, by cause.", restarts)
     incidents = [({"cause": cause}, float(count)) for cause, count in status.incidents.items()]
-    yield Family("incidents", "counter", "Incidents, by their cause.", incidents)
-    yield Family("incidents_open", "gauge", "Incidents that are not over.", [({}, len(status.open_incidents))])
+    yield Family("incidents", "counter", "Incidents, by cause.", incidents)
+    yield Family("incidents_open", "gauge", "Incidents that are open.", [({}, len(status.open_incidents))])
     yield Family("nodes", "gauge", "Nodes, by state.", [({"state": name}, nodes[name]) for name in NODE_STATES])
     if status.goodput is not None:
         times = [
@@ -66,10 +69,10 @@ def families(status: Status) -> Iterator[Family]:
             for role, buckets in status.time_ns.items()
             for bucket, ns in buckets.items()
         ]
-        yield Family("replica_seconds", "gauge", "Where the time of all replicas went.", times)
-        yield Family("goodput", "gauge", "The productive share of the time of tasks.", [({}, status.goodput)])
+        yield Family("replica_seconds", "gauge", "Time of all replicas, by role and use.", times)
+        yield Family("goodput", "gauge", "Productive share of the time of tasks.", [({}, status.goodput)])
     ages = [({"node": node.name}, node.heard_s_ago) for node in status.nodes if node.heard_s_ago is not None]
-    yield Family("agent_heard_seconds", "gauge", "Time since the agent of a node was heard last.", ages)
+    yield Family("agent_heard_seconds", "gauge", "Time since the last message of a node's agent.", ages)
 
 
 def _of_roles(status: Status) -> Iterator[Family]:
@@ -79,20 +82,16 @@ def _of_roles(status: Status) -> Iterator[Family]:
         ({"role": role.name, "state": phase}, float(role.phases.get(phase, 0))) for role in roles for phase in PHASES
     ]
     yield Family("replicas", "gauge", "Replicas, by role and state.", counts)
-    yield Family(
-        "replicas_stalled", "gauge", "Replicas that stand still.", [(_r(r.name), stalled[r.name]) for r in roles]
-    )
-    yield Family(
-        "replicas_target", "gauge", "Replicas that are wanted at most.", [(_r(r.name), r.target) for r in roles]
-    )
-    yield Family("replicas_min", "gauge", "Replicas that are needed.", [(_r(r.name), r.min_replicas) for r in roles])
-    yield Family("workers", "gauge", "Processes that run.", [(_r(r.name), r.workers) for r in roles])
-    yield Family("step", "gauge", "The furthest step.", [(_r(r.name), r.step) for r in roles if r.step >= 0])
+    yield Family("replicas_stalled", "gauge", "Stalled replicas.", [(_r(r.name), stalled[r.name]) for r in roles])
+    yield Family("replicas_target", "gauge", "Maximum number of replicas.", [(_r(r.name), r.target) for r in roles])
+    yield Family("replicas_min", "gauge", "Minimum number of replicas.", [(_r(r.name), r.min_replicas) for r in roles])
+    yield Family("workers", "gauge", "Running worker processes.", [(_r(r.name), r.workers) for r in roles])
+    yield Family("step", "gauge", "Highest completed step.", [(_r(r.name), r.step) for r in roles if r.step >= 0])
     rates = [(_r(r.name), r.steps_per_s) for r in roles if r.steps_per_s is not None]
     yield Family("steps_per_second", "gauge", "Steps per second, over the last half minute.", rates)
-    yield Family("budget_used", "gauge", "Restarts that were charged.", [(_r(r.name), r.charged) for r in roles])
+    yield Family("budget_used", "gauge", "Restarts charged to the budget.", [(_r(r.name), r.charged) for r in roles])
     budgets = [(_r(r.name), float(r.budget)) for r in roles if r.budget is not None]
-    yield Family("budget", "gauge", "Restarts that may be charged.", budgets)
+    yield Family("budget", "gauge", "Restarts that the budget allows.", budgets)
 
 
 def _r(name: str) -> dict[str, str]:
@@ -108,7 +107,7 @@ def _one_of(label: str, names: Iterable[str], which: str) -> list[tuple[dict[str
 
 
 def metrics_text(status: Status, *, openmetrics: bool = False) -> str:
-    """In the text format of Prometheus, or in that of OpenMetrics, which differ in how they name counters."""
+    """Return the page in the text format of Prometheus or OpenMetrics, which differ in how they name counters."""
     lines = []
     for family in families(status):
         name = f"flowdist_{family.name}"
@@ -126,24 +125,32 @@ def _escaped(text: str) -> str:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket of this machine alone, which outlives the controllers that answer at it. 0: any free port.
+    """Open a listening socket on loopback. It is kept while controllers, which answer at it, replace each other.
+
+    Args:
+        port: The TCP port; 0 selects a free one.
 
     Raises:
-        FlowdistError: when the port is taken.
+        FlowdistError: The port is in use.
     """
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        help = "name another port; 0 takes one that is free"
+        help = "name another port; 0 selects a free one"
         raise FlowdistError(f"--metrics-port {port}: {error.strerror}", help=help) from None
 
 
 async def serve_metrics(listening: int, status: Callable[[], Status]) -> asyncio.Server:
-    """Answer there, until the server is closed."""
+    """Answer scrapes at a listening socket until the server is closed.
+
+    Args:
+        listening: The file descriptor of the socket.
+        status: Returns the current status of the job.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_answer(head.decode("latin-1"), status))
                 await writer.drain()

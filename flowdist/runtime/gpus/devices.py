@@ -1,4 +1,4 @@
-"""What this machine offers, and how logical nodes share it. Nothing here touches CUDA."""
+"""The cores, memory and GPUs of this machine, and their shares for its logical nodes. No CUDA context is made."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from flowdist.runtime.gpus.driver import Gpu, GpuError, open_devices, visible_gp
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
 DEV = Path("/dev")
-# Devices that torch may know although the driver shows them nowhere: on WSL, on a Jetson, in a container, or AMD's.
+# Device files of GPUs that the driver lists nowhere, but torch may know: on WSL, a Jetson, in a container, or AMD's.
 UNLISTED = ("nvidia0", "dxg", "nvhost-gpu", "nvgpu", "kfd")
-ASKING_TORCH_S = 60
+TORCH_TIMEOUT_S = 60
 
 
 def machine_cpus() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def machine_memory() -> int:
-    """Bytes of memory of this machine."""
+    """Return the memory of this machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def machine_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[str, ...]:
-    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them.
-
-    Raises:
-        FlowdistError: when CUDA_VISIBLE_DEVICES names one twice.
-    """
+    """Return the names of the GPUs that may be used, as CUDA_VISIBLE_DEVICES names them: see `find_gpus`."""
     return tuple(gpu.name for gpu in find_gpus(env, proc, dev))
 
 
 def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[Gpu, ...]:
-    """The GPUs that may be used: from NVML, else by number from the driver's folder, else by number from torch.
+    """Return the GPUs that may be used: from NVML, else by number from the driver's folder, else by number from torch.
+
+    Args:
+        env: The variables in which CUDA_VISIBLE_DEVICES is looked up.
+        proc: The driver's folder, which has an entry for each GPU.
+        dev: The folder of device files.
 
     Raises:
-        FlowdistError: when CUDA_VISIBLE_DEVICES names one twice.
+        FlowdistError: if CUDA_VISIBLE_DEVICES names a GPU twice.
     """
     devices = open_devices(env)
     found: tuple[Gpu, ...] = ()
@@ -61,30 +62,33 @@ def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> t
     if proc.is_dir():
         return tuple(Gpu(str(i)) for i, _ in enumerate(sorted(proc.iterdir())))
     if any((dev / name).exists() for name in UNLISTED):
-        return tuple(Gpu(str(i)) for i in range(_told_by_torch(env)))
+        return tuple(Gpu(str(i)) for i in range(_counted_by_torch(env)))
     return ()
 
 
-def _told_by_torch(env: Mapping[str, str]) -> int:
-    """How many devices torch counts. Asked in a process of its own, as counting may initialise CUDA."""
+def _counted_by_torch(env: Mapping[str, str]) -> int:
+    """Return how many devices torch counts, in a process of its own: counting may initialise CUDA."""
     if importlib.util.find_spec("torch") is None:
         return 0
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
     try:
-        told = subprocess.run(command, env=dict(env), capture_output=True, timeout=ASKING_TORCH_S, check=True)
-        return int(told.stdout.split()[-1])
+        counted = subprocess.run(command, env=dict(env), capture_output=True, timeout=TORCH_TIMEOUT_S, check=True)
+        return int(counted.stdout.split()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return 0
 
 
 def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tuple[RoleGraph, list[str]]:
-    """The graph with the nodes that `run` uses, and warnings about what this machine does not really have.
+    """Return the graph with the nodes that `run` uses, and warnings about what this machine has not enough of.
 
-    CPU and memory may be promised more than once on one machine; GPUs never are. `added` nodes like the first one are
-    to join later.
+    Nodes on one machine may together have more CPU and memory than the machine; they never have more GPUs.
+
+    Args:
+        gpus: The GPUs of this machine.
+        added: How many nodes like the first one are to join later.
 
     Raises:
-        FlowdistError: when the nodes ask for more GPUs than there are.
+        FlowdistError: if the nodes have more GPUs than this machine.
     """
     if not graph.cluster.given:
         wanted_cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
@@ -107,7 +111,7 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
 
 
 def share_devices(nodes: Sequence[NodeSpec], gpus: Sequence[str]) -> list[tuple[str, ...]]:
-    """The real GPUs of each node, none twice."""
+    """Return the real GPUs of each node; no GPU is in two nodes."""
     shares, taken = [], 0
     for node in nodes:
         shares.append(tuple(gpus[taken : taken + node.gpu]))

@@ -1,7 +1,7 @@
-"""The GPUs of this machine, as their driver tells of them: names, memory, places, who uses them, what went wrong.
+"""Queries to the driver of this machine's GPUs: names, memory, NUMA nodes, processes on them, and errors.
 
-All of it comes from NVML, which never makes a CUDA context: a process that has looked may be forked from. The library
-(`nvidia-ml-py`, the extra `gpu`) is imported where it is there.
+All of it comes from NVML, which never makes a CUDA context, so that a process may still be forked afterwards. The
+library (`nvidia-ml-py`, the extra `gpu`) is optional.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 
-FAKE_GPUS = "FLOWDIST_FAKE_GPUS"  # a hook for tests: a JSON file that says which GPUs there are, read at each question
+FAKE_GPUS = "FLOWDIST_FAKE_GPUS"  # for tests: a JSON file that lists the GPUs, read at each call
 SYSFS = Path("/sys")
-NO_INSTANCE = 0xFFFFFFFF  # how NVML says that an error is of no part of a device
+NO_INSTANCE = 0xFFFFFFFF  # NVML's number for an error that concerns no MIG instance
 
 
 class GpuError(Exception):
-    """The driver could not say it. `is_lost`: because the GPU is not there any more."""
+    """The driver did not answer. `is_lost` is true if the reason is that it cannot find the GPU any more."""
 
     def __init__(self, text: str, is_lost: bool = False) -> None:
         super().__init__(text)
@@ -29,63 +29,63 @@ class GpuError(Exception):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One device. `name` is how CUDA_VISIBLE_DEVICES names it; what is not known is empty, 0 or None."""
+    """One device. `name` is how CUDA_VISIBLE_DEVICES names it; unknown fields are empty, 0 or None."""
 
     name: str
     uuid: str = ""
     model: str = ""
     memory: int = 0  # bytes
     bus: str = ""  # on PCI: "00000000:17:00.0"
-    numa: int | None = None  # the NUMA node that it is at
+    numa: int | None = None  # its NUMA node
 
 
 class Use(NamedTuple):
-    """Bytes that are taken on a device, and the processes that compute there; in a container perhaps none of them."""
+    """Bytes in use on a device, and the processes that compute there, which a container may not see."""
 
     used: int
     pids: tuple[int, ...]
 
 
 class Xid(NamedTuple):
-    """The driver has reported an error of a GPU, by the number that NVIDIA gives to such errors."""
+    """An error of a GPU that the driver has reported, by NVIDIA's number for such errors."""
 
-    uuid: str  # of the device, also where it is divided
+    uuid: str  # of the device, also if the device is divided into MIG instances
     number: int
-    instance: int | None = None  # the part of it (MIG) that it is of, where the driver says so
+    instance: int | None = None  # the MIG instance that it concerns; None if the driver names none
 
 
-class Part(NamedTuple):
-    """Where a part of a device (MIG) is: the device's UUID, and its GPU instance there."""
+class MigInstance(NamedTuple):
+    """The place of a MIG instance: the UUID of its device, and its number there."""
 
     uuid: str
     instance: int
 
 
 class Devices(Protocol):
-    """What a driver can be asked. Each question may raise GpuError."""
+    """Queries to the driver. Each of them may raise GpuError."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """All that there are, in the order of the PCI bus; their names are 0, 1, 2, ..."""
+        """Return all GPUs in the order of the PCI bus; their names are 0, 1, 2, ..."""
 
     def use(self, uuid: str) -> Use:
-        """Who uses the device now, a part of one (MIG) included."""
+        """Return what is in use on a device, or on a MIG instance."""
 
-    def part(self, uuid: str) -> Part | None:
-        """None for what is a whole device."""
+    def mig_instance(self, uuid: str) -> MigInstance | None:
+        """Return the place of a MIG instance; None for a whole device."""
 
     def xids(self) -> list[Xid]:
-        """The errors since this was asked last."""
+        """Return the errors since the last call."""
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Release the library; no query follows."""
 
 
 def open_devices(env: Mapping[str, str]) -> Devices | None:
-    """NVML, or what stands for it in tests; None where neither is there."""
+    """Return NVML, or the fake that FLOWDIST_FAKE_GPUS names; None if there is neither."""
     if fake := env.get(FAKE_GPUS):
         return FakeDevices(Path(fake))
     try:
-        import pynvml  # an extra, and of no use without a driver
+        import pynvml  # optional, and useless without a driver
     except ImportError:
         return None
     try:
@@ -96,13 +96,17 @@ def open_devices(env: Mapping[str, str]) -> Devices | None:
 
 
 def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Those that CUDA would see, by names that mean to CUDA what they mean here.
+    """Return the GPUs that CUDA would see, by names that mean the same GPU to CUDA.
 
-    CUDA counts devices by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML by their place: where there are different
-    models a number is not a name, so that UUIDs are used; a number of the user's is passed on and not looked up.
+    CUDA numbers devices by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID; NVML numbers them by PCI bus. With different
+    models the two may disagree: GPUs are then named by UUID, and a number in CUDA_VISIBLE_DEVICES is passed on unread.
+
+    Args:
+        found: The GPUs of the machine.
+        env: The variables in which CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are looked up.
 
     Raises:
-        FlowdistError: when CUDA_VISIBLE_DEVICES names a device twice.
+        FlowdistError: if CUDA_VISIBLE_DEVICES names a GPU twice.
     """
     alike = len({gpu.model for gpu in found}) <= 1 or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     chosen = env.get("CUDA_VISIBLE_DEVICES")
@@ -113,9 +117,9 @@ def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, .
         word = part.strip()
         if not word:
             continue
-        gpu = _looked_up(word, found, alike)
+        gpu = _look_up(word, found, alike)
         if gpu is None:
-            break  # CUDA sees nothing of what comes after it
+            break  # CUDA ignores this entry and all after it
         if any(other.name == gpu.name or (gpu.uuid and other.uuid == gpu.uuid) for other in seen):
             text = f"CUDA_VISIBLE_DEVICES={chosen} names GPU {word} twice"
             raise FlowdistError(text, help="name each GPU once: none is given to two replicas")
@@ -123,14 +127,18 @@ def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, .
     return tuple(seen)
 
 
-def _looked_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
-    """What the user's word stands for; None when there is no such device."""
+def _look_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
+    """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names; None if there is none.
+
+    Args:
+        alike: Whether CUDA and NVML number the GPUs alike.
+    """
     if word == "-1":
         return None
     if word.startswith("MIG-"):
         return Gpu(word, uuid=word)
     if word.startswith("GPU-"):
-        same = [gpu for gpu in found if gpu.uuid.startswith(word)]  # the beginning of a UUID is enough for CUDA
+        same = [gpu for gpu in found if gpu.uuid.startswith(word)]  # CUDA accepts the beginning of a UUID
         if found:
             return msgspec.structs.replace(same[0], name=word) if len(same) == 1 else None
     elif word.isdecimal() and alike and found:
@@ -139,20 +147,20 @@ def _looked_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
 
 
 def numa_node(bus: str, sysfs: Path = SYSFS) -> int | None:
-    """The NUMA node of a PCI device; None when the machine does not say."""
+    """Return the NUMA node of a PCI device; None if the machine does not report it."""
     domain, _, rest = bus.lower().partition(":")
     try:
-        told = int((sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
+        node = int((sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
     except (OSError, ValueError):
         return None
-    if told >= 0:
-        return told
+    if node >= 0:
+        return node
     nodes = list((sysfs / "devices/system/node").glob("node[0-9]*"))
-    return 0 if len(nodes) == 1 else None  # firmware that has one node only need not say so
+    return 0 if len(nodes) == 1 else None  # with a single NUMA node the firmware may leave it out
 
 
 def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
-    """The cores of a NUMA node; empty when the machine does not say."""
+    """Return the cores of a NUMA node; empty if the machine does not report them."""
     cpus: set[int] = set()
     with contextlib.suppress(OSError, ValueError):
         text = (sysfs / f"devices/system/node/node{node}/cpulist").read_text().strip()
@@ -163,11 +171,11 @@ def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
 
 
 class NvmlDevices:
-    """`nvml` is the module pynvml, initialised."""
+    """Devices whose answers come from NVML. `nvml` is the module pynvml, initialised."""
 
     def __init__(self, nvml: Any, sysfs: Path = SYSFS) -> None:
         self._nvml, self._sysfs = nvml, sysfs
-        self._events: Any = None  # the set in which the driver puts errors; False: it offers none
+        self._events: Any = None  # the driver's event set for errors; False: it supports none
 
     def gpus(self) -> tuple[Gpu, ...]:
         return tuple(self._gpu(index) for index in range(self._ask(self._nvml.nvmlDeviceGetCount)))
@@ -179,9 +187,9 @@ class NvmlDevices:
             bus = _text(self._ask(nvml.nvmlDeviceGetPciInfo, handle).busId)
             uuid, model = self._ask(nvml.nvmlDeviceGetUUID, handle), self._ask(nvml.nvmlDeviceGetName, handle)
         except GpuError:
-            return Gpu(str(index))  # it is there by number, and CUDA will say what is wrong with it
+            return Gpu(str(index))  # usable by number; CUDA will report what is wrong with it
         memory = 0
-        with contextlib.suppress(GpuError):  # where it has none of its own
+        with contextlib.suppress(GpuError):  # a GPU that has no memory of its own
             memory = int(self._ask(nvml.nvmlDeviceGetMemoryInfo, handle).total)
         return Gpu(str(index), _text(uuid), _text(model), memory, bus, numa_node(bus, self._sysfs))
 
@@ -191,13 +199,13 @@ class NvmlDevices:
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         return Use(used, tuple(sorted(int(process.pid) for process in processes)))
 
-    def part(self, uuid: str) -> Part | None:
+    def mig_instance(self, uuid: str) -> MigInstance | None:
         if not uuid.startswith("MIG-"):
             return None
         nvml, handle = self._nvml, self._handle(uuid)
         device = self._ask(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
         instance = self._ask(nvml.nvmlDeviceGetGpuInstanceId, handle)
-        return Part(_text(self._ask(nvml.nvmlDeviceGetUUID, device)), int(instance))
+        return MigInstance(_text(self._ask(nvml.nvmlDeviceGetUUID, device)), int(instance))
 
     def xids(self) -> list[Xid]:
         if self._events is None:
@@ -221,12 +229,12 @@ class NvmlDevices:
             self._ask(self._nvml.nvmlShutdown)
 
     def _register(self) -> Any:
-        """The set of events, with every device that can report errors in it; False when there is none."""
+        """Return an event set with every device that can report errors; False if there is none."""
         nvml = self._nvml
         try:
             events, count = self._ask(nvml.nvmlEventSetCreate), 0
             for index in range(self._ask(nvml.nvmlDeviceGetCount)):
-                with contextlib.suppress(GpuError):  # not every device can
+                with contextlib.suppress(GpuError):  # a device that cannot report errors
                     handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
                     self._ask(nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, events)
                     count += 1
@@ -238,6 +246,7 @@ class NvmlDevices:
         return self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid.encode())
 
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of NVML; its errors become GpuError."""
         try:
             return function(*args)
         except self._nvml.NVMLError as error:
@@ -262,17 +271,17 @@ class FakeGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used: int = 0
     pids: tuple[int, ...] = ()
     xids: tuple[int, ...] = ()  # errors so far, the newest last
-    part_of: str = ""  # the UUID of the device of which this is a part (MIG)
-    instance: int = 0  # in which instance of it
+    part_of: str = ""  # for a MIG instance: the UUID of its device
+    instance: int = 0  # for a MIG instance: its number there
     is_lost: bool = False
 
 
 class FakeDevices:
-    """Says what the file says, for tests that have no GPU."""
+    """Devices whose answers come from a file, for tests without a GPU."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._told: dict[str, int] = {}  # how many errors of each
+        self._returned: dict[str, int] = {}  # how many errors of each GPU `xids` has returned
 
     def _read(self) -> list[FakeGpu]:
         try:
@@ -292,17 +301,16 @@ class FakeDevices:
             raise GpuError("NVML: GPU is lost", is_lost=True)
         return Use(fake.used, fake.pids)
 
-    def part(self, uuid: str) -> Part | None:
+    def mig_instance(self, uuid: str) -> MigInstance | None:
         fake = next((fake for fake in self._read() if fake.uuid == uuid), None)
-        return Part(fake.part_of, fake.instance) if fake is not None and fake.part_of else None
+        return MigInstance(fake.part_of, fake.instance) if fake is not None and fake.part_of else None
 
     def xids(self) -> list[Xid]:
         found: list[Xid] = []
         for fake in self._read():
-            news = fake.xids[self._told.get(fake.uuid, 0) :]
-            whose = (fake.part_of, fake.instance) if fake.part_of else (fake.uuid, None)
-            found += [Xid(whose[0], number, whose[1]) for number in news]
-            self._told[fake.uuid] = len(fake.xids)
+            uuid, instance = (fake.part_of, fake.instance) if fake.part_of else (fake.uuid, None)
+            found += [Xid(uuid, number, instance) for number in fake.xids[self._returned.get(fake.uuid, 0) :]]
+            self._returned[fake.uuid] = len(fake.xids)
         return found
 
     def close(self) -> None:
@@ -310,7 +318,7 @@ class FakeDevices:
 
 
 def is_alive(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a process runs, or could: what is dead and not reaped yet is not alive."""
+    """Return whether a process exists and is no zombie."""
     try:
         return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except (OSError, IndexError):

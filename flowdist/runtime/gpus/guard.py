@@ -1,4 +1,4 @@
-"""The agent's side of the process that watches its GPUs: workers start when nothing of the dead is left on theirs."""
+"""The agent's side of the process that watches its GPUs: workers start once their GPUs are free of dead processes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.runtime.gpus.devices import find_gpus
 from flowdist.runtime.gpus.driver import FAKE_GPUS, numa_cpus
-from flowdist.runtime.gpus.watch import CLEAR_S, Clear, Cleared, Dirty, Fault, Lines, decode_news, encode
+from flowdist.runtime.gpus.watch import CLEAR_S, Clear, Cleared, Fault, NotCleared, decode_report, encode
+from flowdist.runtime.wire.line_buffer import LineBuffer
 
-PATIENCE_S = CLEAR_S + 5  # a watcher that says nothing for so long has a driver that hangs: nobody waits for it
+PATIENCE_S = CLEAR_S + 5  # a watcher that is silent for longer has a driver that hangs: its answer is not waited for
 
-Go = Callable[[StartReplica, tuple[int, ...]], None]
+CarryOut = Callable[[StartReplica, tuple[int, ...]], None]
 
 
 @dataclass(slots=True)
 class _Waiting:
+    """An order whose GPUs are not free yet."""
+
     order: io.SpawnWorkers
-    go: Go
+    carry_out: CarryOut
     timer: asyncio.TimerHandle
-    reason: str = ""  # what is wrong with its GPU: it will not start here
+    reason: str = ""  # why its GPU cannot be used: the order will not be carried out
 
 
 class NumaUnknown(OSError):
-    """A worker cannot be bound to the cores beside its GPU."""
+    """A worker cannot be bound to the cores of its GPU's NUMA node."""
 
 
-def _beside(gpu: str, node: int | None) -> tuple[int, ...]:
+def _cores_of(gpu: str, node: int | None) -> tuple[int, ...]:
+    """Return the cores of the GPU's NUMA node that this process may use. Raises NumaUnknown if there are none."""
     if node is None:
         raise NumaUnknown(f'numa="node": the NUMA node of GPU {gpu} is not known')
     cores = tuple(sorted(numa_cpus(node) & os.sched_getaffinity(0)))
@@ -48,19 +52,24 @@ def _beside(gpu: str, node: int | None) -> tuple[int, ...]:
 
 
 class GpuGuard:
-    """`devices` are the node's GPUs as CUDA_VISIBLE_DEVICES names them; `tell` gives the pure agent its inputs."""
+    """The GPUs of the node, and the start orders that wait until theirs are free.
+
+    Args:
+        devices: The node's GPUs, as CUDA_VISIBLE_DEVICES names them.
+        tell: Gives an input to the pure agent.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, devices: Sequence[str], tell: Callable[[io.AgentInput], None]
     ) -> None:
         self._loop, self._tell, self._names = loop, tell, tuple(devices)
-        self._places: dict[str, int | None] | None = None  # the NUMA node of each GPU, once it is wanted
-        self._used: dict[int, None] = {}  # GPUs that workers of ours have had
-        self._waiting: dict[int, _Waiting] = {}  # by the number of the question
-        self._asked = 0
-        self._is_watched = False  # the watcher has looked once
+        self._numa_nodes: dict[str, int | None] | None = None  # the NUMA node of each GPU, once one was asked for
+        self._used: dict[int, None] = {}  # GPUs that workers of this node have had
+        self._waiting: dict[int, _Waiting] = {}  # by the number of the request
+        self._last_request = 0
+        self._is_watched = False  # the watcher has answered once
         self._channel: socket.socket | None = None
-        self._lines = Lines()
+        self._lines = LineBuffer()
         if devices and (os.environ.get(FAKE_GPUS) or importlib.util.find_spec("pynvml") is not None):
             self._start_watcher(devices)
 
@@ -72,37 +81,39 @@ class GpuGuard:
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._read)
 
-    def when_free(self, order: io.SpawnWorkers, go: Go) -> None:
-        """Carry the order out, now if its GPUs are fresh, or belong to workers that stay; else when they are free.
+    def when_free(self, order: io.SpawnWorkers, carry_out: CarryOut) -> None:
+        """Carry out the order when its GPUs are free: now if no worker has had them, or if its workers stay in place.
 
-        The first waits until it is known what was taken before: what its workers take must not count as that.
+        The first order waits until the watcher has measured the memory that was in use before: memory of the order's
+        own workers must not be part of it.
         """
         gpus = order.start.gpus
-        again = tuple(gpu for gpu in gpus if gpu in self._used)
+        reused = tuple(gpu for gpu in gpus if gpu in self._used)
         self._used.update(dict.fromkeys(gpus))
-        if self._channel is None or order.kept or not (again or (gpus and not self._is_watched)):
-            go(order.start, order.kept)
+        if self._channel is None or order.kept or not (reused or (gpus and not self._is_watched)):
+            carry_out(order.start, order.kept)
             return
-        self._asked += 1
-        timer = self._loop.call_later(PATIENCE_S, self._go_on, self._asked)
-        self._waiting[self._asked] = _Waiting(order, go, timer)
-        self._ask(Clear(self._asked, again))
+        self._last_request += 1
+        timer = self._loop.call_later(PATIENCE_S, self._start_waiting, self._last_request)
+        self._waiting[self._last_request] = _Waiting(order, carry_out, timer)
+        self._ask(Clear(self._last_request, reused))
 
     def cores(self, role: RoleSpec, start: StartReplica) -> list[tuple[int, ...]]:
-        """What each worker of the replica is bound to; empty where it is bound to nothing.
+        """Return the cores that each worker of the replica is bound to; empty for a worker that is not bound.
 
         Raises:
-            NumaUnknown: when the machine does not say where a GPU is, or has no core there for us.
+            NumaUnknown: if the NUMA node of a GPU is not known, or this process may use no core of it.
         """
         if not role.numa:
             return [()] * role.procs
-        if self._places is None:
-            self._places = {gpu.name: gpu.numa for gpu in find_gpus(os.environ)}
+        if self._numa_nodes is None:
+            self._numa_nodes = {gpu.name: gpu.numa for gpu in find_gpus(os.environ)}
         own = [self._names[gpu] for gpu in start.gpus]
-        return [_beside(name, self._places.get(name)) for name in itertools.islice(itertools.cycle(own), role.procs)]
+        names = itertools.islice(itertools.cycle(own), role.procs)
+        return [_cores_of(name, self._numa_nodes.get(name)) for name in names]
 
-    def hurry(self, replica: ReplicaId, attempt: int) -> None:
-        """The attempt is to end before it runs: it is waited for no longer."""
+    def cancel(self, replica: ReplicaId, attempt: int) -> None:
+        """Drop the order of an attempt that is to end before it has started, and report it as failed."""
         for number, waiting in list(self._waiting.items()):
             start = waiting.order.start
             if (start.replica, start.attempt) == (replica, attempt):
@@ -112,15 +123,15 @@ class GpuGuard:
 
     def _ask(self, request: Clear) -> None:
         if self._channel is not None:
-            with contextlib.suppress(OSError):  # that it is gone will be read
+            with contextlib.suppress(OSError):  # the watcher is gone: the next read finds out
                 self._channel.sendall(encode(request))
 
-    def _go_on(self, number: int) -> None:
+    def _start_waiting(self, number: int) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
             waiting.timer.cancel()
-            waiting.go(waiting.order.start, waiting.order.kept)
-            self._tell(io.AgentTimePassed())  # what the start has answered is heard now
+            waiting.carry_out(waiting.order.start, waiting.order.kept)
+            self._tell(io.AgentTimePassed())  # has the agent handle what the start has queued
 
     def _read(self) -> None:
         assert self._channel is not None
@@ -135,10 +146,10 @@ class GpuGuard:
             return
         for line in self._lines.feed(data):
             self._is_watched = True
-            match decode_news(line):
+            match decode_report(line):
                 case Cleared(id):
-                    self._go_on(id)
-                case Dirty(id, gpu, reason):
+                    self._start_waiting(id)
+                case NotCleared(id, gpu, reason):
                     if id in self._waiting:
                         self._waiting[id].timer.cancel()
                         self._waiting[id].reason = reason
@@ -147,7 +158,7 @@ class GpuGuard:
                     self._tell(io.GpuFaulted(gpu, reason, xid))
 
     def _give_up(self) -> None:
-        """There is nobody to ask: it could not find the driver, or has died. Starts wait for nothing from now on."""
+        """Carry on without the watcher, which found no driver or has died: from now on no start waits."""
         assert self._channel is not None
         self._loop.remove_reader(self._channel)
         self._channel.close()
@@ -155,4 +166,4 @@ class GpuGuard:
         self._process.wait()
         for number, waiting in list(self._waiting.items()):
             if not waiting.reason:
-                self._go_on(number)
+                self._start_waiting(number)

@@ -1,4 +1,7 @@
-"""What a fault does to workers of one node. Who has them does it: the supervisor, or the command of another host."""
+"""Faults that hit a node or its workers, carried out on the host of the node.
+
+The supervisor carries them out for its own nodes; for a node of a joined host it sends them to that host's command.
+"""
 
 from __future__ import annotations
 
@@ -7,66 +10,44 @@ import os
 import signal
 from pathlib import Path
 
-import msgspec
+from flowdist.runtime.processes.pausing import PausedWorker, SlowedWorker
+from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT, INJECTED_OOM, read_pid
+from flowdist.runtime.wire.fault_messages import RemoteFault
 
-from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.runtime.processes.holding import Group, Slow
-from flowdist.runtime.processes.spawning import INJECTED_EXIT, INJECTED_OOM, read_pid
-
-Held = Group | Slow
+Paused = PausedWorker | SlowedWorker
 
 
-class RemoteFault(msgspec.Struct, frozen=True, tag=True):
-    """A fault that is due, for the node itself or for workers of an attempt that runs there.
-
-    `kind` and `arg` are those of the fault. `duration_ns` is how long a node stays away, or somebody is held up; None:
-    for good. `local_rank` is that of the one worker that is meant; None: all of the replica.
-    """
-
-    node: NodeName
-    kind: str
-    arg: str = ""
-    duration_ns: int | None = None
-    replica: ReplicaId | None = None
-    attempt: int = 0
-    local_rank: int | None = None
-
-    @property
-    def target(self) -> str:
-        """The folder of whom it hits in that of the run; the node, if it is that."""
-        if self.replica is None:
-            return self.node
-        rank = f"/{self.local_rank}" if self.local_rank is not None else ""
-        return f"{self.replica}/attempt_{self.attempt}{rank}"
-
-
-def workers_hit(run_dir: Path, blow: RemoteFault) -> list[Path]:
-    """The folders of the workers that are meant."""
-    assert blow.replica is not None
-    base = run_dir / blow.replica.role / str(blow.replica.index) / f"attempt_{blow.attempt}"
-    ranks = "*" if blow.local_rank is None else str(blow.local_rank)
+def workers_hit(run_dir: Path, fault: RemoteFault) -> list[Path]:
+    """Return the folders of the workers that a fault hits: those that have a process id."""
+    assert fault.replica is not None
+    base = run_dir / fault.replica.role / str(fault.replica.index) / f"attempt_{fault.attempt}"
+    ranks = "*" if fault.local_rank is None else str(fault.local_rank)
     return sorted(file.parent for file in base.glob(f"{ranks}/pid") if read_pid(file.parent) is not None)
 
 
-def strike(folder: Path, blow: RemoteFault) -> Held | None:
-    """Hit the worker whose logs are in the folder, if it is still there. Returns what holds it up."""
+def apply(folder: Path, fault: RemoteFault) -> Paused | None:
+    """Carry out a fault on the worker with this folder, if the worker still runs.
+
+    Returns:
+        What has to be resumed when the fault is over; None if nothing has to.
+    """
     pid = read_pid(folder)
     if pid is None:
         return None
     with contextlib.suppress(ProcessLookupError):
-        match blow.kind:
+        match fault.kind:
             case "hang" | "pause":
-                return _stopped(Group(pid))
+                return _paused(PausedWorker(pid))
             case "slow":
-                return _stopped(Slow(Group(pid), float(blow.arg.rstrip("x"))))
+                return _paused(SlowedWorker(PausedWorker(pid), float(fault.arg.rstrip("x"))))
             case "exit":
-                (folder / INJECTED_EXIT).write_text(blow.arg)
+                (folder / INJECTED_EXIT).write_text(fault.arg)
             case "oom":
                 (folder / INJECTED_OOM).touch()
         os.kill(pid, signal.SIGKILL)
     return None
 
 
-def _stopped(held: Held) -> Held:
-    held.stop()
-    return held
+def _paused(worker: Paused) -> Paused:
+    worker.pause()
+    return worker

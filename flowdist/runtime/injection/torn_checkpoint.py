@@ -1,7 +1,7 @@
-"""A checkpoint that was committed and cannot be read: its file is cut in half, as by a disk that lied.
+"""Torn checkpoints: a committed file that is cut in half, as by a disk that has confirmed data without writing them.
 
-The record says that it was accepted; the agent writes the pointer to it only then, and its disk may take its time.
-Until the pointer names it there is nothing to tear but an older one, so that a fault waits for it.
+The record says when a checkpoint was accepted. The agent writes the pointer to it only afterwards, and its disk may
+take time. Until then the pointer names an older checkpoint, so that the fault waits for the pointer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from flowdist.faults.grammar import Fault
 from flowdist.graph import SECOND, RoleGraph, RoleSpec
 from flowdist.record.journal import Record
 
-PATIENCE_NS = 30 * SECOND  # of a fault, with a pointer
+PATIENCE_NS = 30 * SECOND  # how long a fault waits for a pointer
 
 
-class Torn(NamedTuple):
-    """What a fault has torn; no file: its pointer has never named what was committed."""
+class TearResult(NamedTuple):
+    """The result of one fault at one pointer."""
 
     fault: Fault
     pointer: Path
-    file: Path | None
+    file: Path | None  # that was cut; None: the pointer has never named a checkpoint that the fault wanted
 
 
 class _Committed(NamedTuple):
@@ -34,44 +34,45 @@ class _Committed(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Tear:
-    """`wanted` are those that were last when it was due, or later; None: whatever is there, for nothing is known."""
+class _PendingTear:
+    """A fault that waits for a pointer."""
 
     fault: Fault
     role: RoleSpec
     pointer: Path
-    wanted: list[_Committed] | None
+    wanted: list[_Committed] | None  # the last checkpoint when the fault was due, and later ones; None: any is torn
     until_ns: int
 
 
-class Tearing:
-    """Faults of one run, which hear what the controller accepts. Checkpoints are below `checkpoints`."""
+class TornCheckpoints:
+    """The torn-checkpoint faults of one run. `checkpoints` is the folder of its checkpoints."""
 
     def __init__(self, graph: RoleGraph, checkpoints: Path) -> None:
         self._graph, self._checkpoints = graph, checkpoints
         self._last: dict[Path, _Committed] = {}  # by the pointer that will name it
-        self._waiting: list[_Tear] = []
+        self._pending: list[_PendingTear] = []
 
-    def hear(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
+        """Take note of the checkpoints that the controller has accepted in a record."""
         for effect in record.effects:
             if isinstance(effect, AnswerCheckpoint) and effect.accepted:
                 role, folder = self._graph.role(effect.replica.role), self._checkpoints / effect.replica.role
                 pointer = (folder if role.gang else folder / str(effect.replica.index)) / "latest.json"
                 self._last[pointer] = committed = _Committed(effect.path, effect.step)
-                for tear in self._waiting:
+                for tear in self._pending:
                     if tear.pointer == pointer and tear.wanted is not None:
                         tear.wanted.append(committed)
 
     def begin(self, fault: Fault, now: int) -> None:
-        """It is due for what the roles, or the replica, that it is meant for have committed last."""
+        """Begin a fault that is due: it waits for the last checkpoints of the roles or the replica of its target."""
         for role in self._graph.roles:
             if fault.target.partition("/")[0] in ("all", role.name):
                 for pointer in self._pointers(role, fault):
                     wanted = [self._last[pointer]] if pointer in self._last else None
-                    self._waiting.append(_Tear(fault, role, pointer, wanted, now + PATIENCE_NS))
+                    self._pending.append(_PendingTear(fault, role, pointer, wanted, now + PATIENCE_NS))
 
     def _pointers(self, role: RoleSpec, fault: Fault) -> list[Path]:
-        """Those that are there, and those that will be."""
+        """Return the pointers of the role that exist, and those that accepted checkpoints will have."""
         number = "*" if fault.replica is None or role.gang else str(fault.replica[1])
         folder = self._checkpoints / role.name
         coming = [path for path in self._last if path.is_relative_to(folder) and number in ("*", path.parent.name)]
@@ -79,25 +80,32 @@ class Tearing:
             dict.fromkeys([*folder.glob("latest.json"), *sorted(folder.glob(f"{number}/latest.json")), *coming])
         )
 
-    def tear(self, now: int) -> list[Torn]:
-        """What can be torn by now. The pointers still name it: whoever resumes finds out."""
-        done = []
-        for tear in list(self._waiting):
+    def tear(self, now: int) -> list[TearResult]:
+        """Cut the checkpoints whose pointers name them by now, and give up those that were waited for too long.
+
+        The pointers still name the cut files: a worker that resumes from one finds out.
+        """
+        results = []
+        for tear in list(self._pending):
             file = _cut(tear)
             if file is not None or tear.wanted is None or tear.until_ns <= now:
-                self._waiting.remove(tear)
+                self._pending.remove(tear)
                 if file is not None or tear.wanted is not None:
-                    done.append(Torn(tear.fault, tear.pointer, file))
-        return done
+                    results.append(TearResult(tear.fault, tear.pointer, file))
+        return results
 
-    def give_up(self) -> list[Torn]:
-        """The job is over: what was to be torn, and was not there."""
-        given_up, self._waiting = self._waiting, []
-        return [Torn(tear.fault, tear.pointer, None) for tear in given_up]
+    def give_up(self) -> list[TearResult]:
+        """Give up all pending faults, since the job is over."""
+        given_up, self._pending = self._pending, []
+        return [TearResult(tear.fault, tear.pointer, None) for tear in given_up]
 
 
-def _cut(tear: _Tear) -> Path | None:
-    """Of a folder the largest file. None while the pointer names something else, or what it names is gone."""
+def _cut(tear: _PendingTear) -> Path | None:
+    """Cut the checkpoint in half; of a folder its largest file.
+
+    Returns:
+        The file; None if the pointer names another checkpoint, or the checkpoint is gone.
+    """
     try:
         named = json.loads(tear.pointer.read_text())
         if tear.wanted is not None and _Committed(named["path"], named["step"]) not in tear.wanted:

@@ -1,7 +1,7 @@
-"""The process that workers are forked from: it imports what they need, sees whether forking is safe, and forks.
+"""The fork server: a process that imports what workers need, checks that forking is safe, and forks the workers.
 
-It never touches a GPU and starts no thread. Whoever is forked leaves `serve` with the request, so that next to nothing
-of ours is below the user's code.
+It never touches a GPU and starts no thread. In each worker `serve` returns the request, so that almost no frame of
+flowdist is below the user's code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-import flowdist.worker  # noqa: F401  # what workers that speak to us import: it is theirs without a wait
+import flowdist.worker  # noqa: F401  # imported once here, so that workers which use it need not wait for it
+from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.reaper import die_with_parent
-from flowdist.runtime.processes.spawning import (
+from flowdist.runtime.processes.spawn_protocol import (
     Answer,
-    Children,
     Ready,
     Signal,
     Spawn,
@@ -31,68 +31,79 @@ from flowdist.runtime.processes.spawning import (
     requests,
     write_pid,
 )
-from flowdist.runtime.processes.standby import Standby, Standbys, wait_for_work
+from flowdist.runtime.processes.standby import Standby, StandbyPool, receive_work
 
-PF_EXITING = 0x4  # among the flags of a thread: it is on its way out, and runs no code of the process any more
+PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 
 
 class Imports(msgspec.Struct, frozen=True):
-    """The first line that a fork server reads."""
+    """The first line that a fork server reads: what to import, and from where."""
 
-    first_path: str  # becomes sys.path[0]; empty: there is none
+    first_path: str  # becomes sys.path[0]; empty: no entry is added
     preload: tuple[str, ...]
 
 
 def serve(channel: int, parent: int) -> Spawn:
-    """Returns in each worker. The fork server itself ends here, when the spawner closes its side."""
+    """Serve requests until the spawner closes its side, which ends this process. Returns only in forked workers.
+
+    Args:
+        channel: The descriptor of the socket to the spawner.
+        parent: The process id of the spawner; the fork server dies with it.
+
+    Returns:
+        The request of the worker that this process has become.
+    """
     die_with_parent(parent)
-    gc.disable()  # a collection would copy the pages that a fork shares; imports are faster without, too
-    return _Loop(socket.socket(fileno=channel)).run()
+    gc.disable()  # a collection would copy the pages that a fork shares; imports are faster without it, too
+    return _ForkServer(socket.socket(fileno=channel)).run()
 
 
-class _Loop:
+class _ForkServer:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
-        self._standbys = Standbys(self._selector, fork)
+        self._standbys = StandbyPool(self._selector, fork)
         self._frames = requests()
 
     def run(self) -> Spawn:
-        first, _, rest = self._first_line()
-        ours = _open_files()
+        first, _, rest = self._read_first_line()
+        own_files = _open_files()
         imports = msgspec.json.decode(first, type=Imports)
-        unsafe = hidden_by(imports.first_path) or _import(imports) or _unsafe(ours)
-        self._kept = _open_files() - ours
-        gc.freeze()  # what is there stays in pages that all workers share
+        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
+        self._kept_files = _open_files() - own_files
+        gc.freeze()  # objects that exist now stay in pages that all workers share
         self._answer(Ready(unsafe))
-        forked = self._obey(rest)
+        forked = self._handle(rest)
         while forked is None:
-            for key, _ in self._selector.select(self._standbys.patience_s()):
+            for key, _ in self._selector.select(self._standbys.seconds_until_due()):
                 if isinstance(key.data, Standby):
-                    self._standbys.died(key.data)
+                    self._standbys.handle_death(key.data)
                     continue
                 if key.fileobj is not self._channel:
                     self._answer(self._children.end(key.data))
-                    self._standbys.stir()
+                    self._standbys.note_activity()
                     continue
-                forked = self._obey(self._read())
+                forked = self._handle(self._read())
                 if forked is not None:
                     return forked
-            channel = self._standbys.keep_up(len(self._children))
+            channel = self._standbys.adjust(len(self._children))
             if channel is not None:
                 forked = self._stand_by(channel)
         return forked
 
-    def _first_line(self) -> tuple[bytes, bytes, bytes]:
+    def _read_first_line(self) -> tuple[bytes, bytes, bytes]:
         data = b""
         while b"\n" not in data:
             data += self._read()
         return data.partition(b"\n")
 
     def _read(self) -> bytes:
-        """What the spawner says; without it this process ends. One that was killed may have left an answer unread."""
+        """Read from the spawner; end this process if the spawner is gone.
+
+        A spawner that was killed may have left an answer unread: the connection is reset then, which is no error here.
+        """
         data = b""
         with contextlib.suppress(ConnectionError):
             data = self._channel.recv(1 << 16)
@@ -100,12 +111,12 @@ class _Loop:
             os._exit(0)
         return data
 
-    def _obey(self, data: bytes) -> Spawn | None:
-        """A request, in the process that was forked for it."""
+    def _handle(self, data: bytes) -> Spawn | None:
+        """Carry out the requests in the data. Returns a request only in the worker that was forked for it."""
         for request in self._frames.feed(data):
             match request:
                 case Spawn():
-                    if self._fork(request):
+                    if self._spawn(request):
                         return request
                 case Signal():
                     self._children.signal(request.id, request.number)
@@ -113,8 +124,8 @@ class _Loop:
                     raise TypeError(f"no request: {request}")
         return None
 
-    def _fork(self, request: Spawn) -> bool:
-        """Whether this is the child."""
+    def _spawn(self, request: Spawn) -> bool:
+        """Start a worker, from a standby process if there is one. Returns True in the worker, False in the server."""
         folder = Path(request.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -122,52 +133,57 @@ class _Loop:
             files = [os.open(os.devnull, os.O_RDONLY)]
             for name in ("stdout.log", "stderr.log"):
                 files.append(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
-            pid = self._standbys.hand_over(request, files) or fork_with_pid(folder)
+            pid = self._standbys.assign(request, files) or fork_with_pid(folder)
         except OSError as error:
             self._answer(SpawnRefused(request.id, f"{request.argv[0]}: {error.strerror}"))
             return False
         if pid == 0:
-            self._become_nobody(*files)
-            _take(files)
+            self._drop_inherited(*files)
+            _install_stdio(files)
             return True
-        self._standbys.stir()
+        self._standbys.note_activity()
         for file in files:
             os.close(file)
         self._answer(self._children.add(request.id, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         return False
 
     def _stand_by(self, channel: socket.socket) -> Spawn:
-        """In a child that was forked before it is wanted."""
-        self._become_nobody(channel.fileno())
-        request, files = wait_for_work(channel)
+        """Wait, in a standby process, until a worker is wanted. Returns its request."""
+        self._drop_inherited(channel.fileno())
+        request, files = receive_work(channel)
         os.chdir(request.cwd)
-        _take(files)
+        _install_stdio(files)
         return request
 
-    def _become_nobody(self, *but: int) -> None:
-        """In the child: nothing of the fork server but its memory, and what its imports hold open."""
+    def _drop_inherited(self, *keep: int) -> None:
+        """Close what a forked child has inherited from the fork server, except the files that imports hold open."""
         os.setsid()
         gc.enable()
-        self._channel.close()  # the objects too: their ends would close somebody else's files
+        # The objects are closed too: their finalizers would close descriptors that the worker has opened since.
+        self._channel.close()
         self._selector.close()
-        self._children.forget()
-        self._standbys.forget()
-        for fd in _open_files() - self._kept - {0, 1, 2, *but}:
+        self._children.close_in_child()
+        self._standbys.close_in_child()
+        for fd in _open_files() - self._kept_files - {0, 1, 2, *keep}:
             os.close(fd)
 
     def _answer(self, answer: Answer) -> None:
-        with contextlib.suppress(ConnectionError):  # the spawner is gone: the next read says so
+        with contextlib.suppress(ConnectionError):  # the spawner is gone: the next read finds out
             self._channel.sendall(encode(answer))
 
 
-def _take(files: list[int]) -> None:
+def _install_stdio(files: list[int]) -> None:
+    """Make the files stdin, stdout and stderr, in this order."""
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
 
 
 def fork() -> int:
-    """os.fork, with nothing unwritten, and without the warning about threads: we have looked."""
+    """Fork as os.fork does, after flushing the standard streams and without Python's warning about threads.
+
+    The warning adds nothing: `running_threads` has checked for threads.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with warnings.catch_warnings():
@@ -176,7 +192,7 @@ def fork() -> int:
 
 
 def fork_with_pid(folder: Path) -> int:
-    """As `fork`; in the child it returns when its pid is in the folder."""
+    """Fork, and return in the child only once its process id is in the folder. Returns as os.fork does."""
     gate, opener = os.pipe()
     pid = -1
     try:
@@ -186,13 +202,19 @@ def fork_with_pid(folder: Path) -> int:
     finally:
         os.close(opener)
         if pid == 0:
-            os.read(gate, 1)  # the parent has closed its end
+            os.read(gate, 1)  # returns when the parent has closed its end
         os.close(gate)
     return pid
 
 
-def hidden_by(first_path: str) -> str:
-    """A module beside the script that this process would not see, having imported another of that name."""
+def shadowed_module(first_path: str) -> str:
+    """Find a module beside the script whose name this process has imported from elsewhere already.
+
+    A worker forked from here would get the other module.
+
+    Returns:
+        A sentence that names the file; empty if there is none.
+    """
     if first_path:
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(first_path)):  # noqa: PTH208  # names alone are wanted
@@ -207,7 +229,7 @@ def hidden_by(first_path: str) -> str:
 
 
 def _import(imports: Imports) -> str:
-    """Why it failed; empty when everything is there."""
+    """Import the modules. Returns the first error in words; empty if all were imported."""
     if imports.first_path:
         sys.path.insert(0, imports.first_path)
     sys.argv[:] = [""]
@@ -219,36 +241,46 @@ def _import(imports: Imports) -> str:
     return ""
 
 
-def _unsafe(ours: set[int]) -> str:
-    """Why workers must not be forked from this process, now that everything is imported."""
+def _why_unsafe(own_files: set[int]) -> str:
+    """Say why workers must not be forked from this process, after the imports; empty if they may.
+
+    Args:
+        own_files: The descriptors that were open before the imports.
+    """
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return "it is traced or profiled"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
-    for fd in sorted(_open_files() - ours):
+    for fd in sorted(_open_files() - own_files):
         with contextlib.suppress(OSError):
             target = str(Path(f"/proc/self/fd/{fd}").readlink())
             if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")):
                 return f"an import has opened {target}"
-    # A fork ends what knows how to end with it, the threads of OpenBLAS for one. A child would lose what runs on.
+    # Libraries with a fork handler, such as OpenBLAS, stop their threads at this fork. Any thread that still runs
+    # would be missing in a forked worker.
     pid = fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    names = other_threads(Path("/proc/self/task"), os.getpid())
+    names = running_threads(Path("/proc/self/task"), os.getpid())
     count = f"{len(names)} thread{'s' if len(names) > 1 else ''}"
     return f"its imports have left {count} running ({', '.join(names)})" if names else ""
 
 
-def other_threads(tasks: Path, pid: int) -> list[str]:
-    """The names of those that run beside the main thread, from what /proc has of a process.
+def running_threads(tasks: Path, pid: int) -> list[str]:
+    """Return the names of the threads that run beside the main thread.
 
-    Whoever joins a thread may be told that it has ended a moment before the kernel has taken it off the list.
+    A thread that is ending does not count: joining a thread may return a moment before the kernel removes the thread
+    from the list.
+
+    Args:
+        tasks: `/proc/PID/task`.
+        pid: The process id, which is also the id of the main thread.
     """
     names = []
     for task in tasks.iterdir():
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the thread has ended
             name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
             fields = rest.split()
             if task.name != str(pid) and fields[0] not in "ZX" and not int(fields[6]) & PF_EXITING:
@@ -257,9 +289,10 @@ def other_threads(tasks: Path, pid: int) -> list[str]:
 
 
 def _open_files() -> set[int]:
+    """Return the open descriptors of this process."""
     found = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with contextlib.suppress(OSError):  # the one that listed them
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             os.fstat(int(name))
             found.add(int(name))
     return found

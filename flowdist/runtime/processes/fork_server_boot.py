@@ -1,4 +1,4 @@
-"""What a fork server runs, by its path: `-m` would leave a mark on sys.flags or sys.path that workers could see."""
+"""The program of a fork server process. It is run by its path: `-m` would change the workers' sys.flags or sys.path."""
 
 import sys
 
@@ -6,9 +6,8 @@ if not sys.flags.safe_path:
     del sys.path[0]  # the folder of this file
 sys.path.insert(0, __file__.rpartition("/flowdist/runtime/")[0])
 
-from flowdist.runtime.processes import fork_server
-from flowdist.runtime.processes import run_main as as_main
+from flowdist.runtime.processes import fork_server, run_main
 
 del sys.path[0]
 request = fork_server.serve(int(sys.argv[1]), int(sys.argv[2]))
-as_main.run(request)
+run_main.run(request)

@@ -1,7 +1,7 @@
-"""The spawner's side of the fork servers: one for each set of imports and what they may have read.
+"""The spawner's side of the fork servers: one server for each set of imports and of what they may have read.
 
-A fork server is started by the first worker that asks for it. Workers wait for its imports, which they would have to do
-themselves otherwise; when it turns out that it must not be forked from, they are started by exec instead.
+A fork server is started by the first worker that asks for it. Workers wait for its imports, which each would otherwise
+have to do itself. If the server turns out to be unsafe to fork from, its workers are started by exec instead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 import msgspec
 
 from flowdist.control.fork_policy import PATIENCE_S, ForkServerUpkeep
-from flowdist.runtime.processes.spawning import (
+from flowdist.runtime.processes.exit_status import signal_name
+from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     Ended,
-    ForkServer,
+    ForkServerSpec,
     Prepared,
     Ready,
     Signal,
@@ -37,10 +38,11 @@ from flowdist.runtime.processes.spawning import (
 BOOT = Path(__file__).with_name("fork_server_boot.py")
 
 
-class Server:
-    """One fork server: its process, what waits for its imports, and the workers that it has forked."""
+class ForkServerProcess:
+    """One fork server: its process, the requests that wait for its imports, and the workers that it has forked."""
 
-    def __init__(self, spec: ForkServer, selector: selectors.BaseSelector) -> None:
+    def __init__(self, spec: ForkServerSpec, selector: selectors.BaseSelector) -> None:
+        """Start the process. Raises OSError or ValueError if the interpreter of the spec cannot be started."""
         self.spec = spec
         self.channel, theirs = socket.socketpair()
         try:
@@ -60,14 +62,14 @@ class Server:
         self._selector.register(self.channel, selectors.EVENT_READ, self)
         self._frames = answers()
         self.is_ready = False
-        self.give_up_s = time.monotonic() + PATIENCE_S
+        self.deadline_s = time.monotonic() + PATIENCE_S
         self.waiting: dict[int, Spawn] = {}
-        self.running: dict[int, int] = {}  # pids by id; 0 until it is forked
+        self.running: dict[int, int] = {}  # pids by id; 0 until the worker is forked
         head = {"first_path": spec.first_path, "preload": spec.preload}
         self.channel.sendall(msgspec.json.encode(head) + b"\n")
 
     def read(self) -> list[Answer] | None:
-        """What it says; None when it has ended."""
+        """Return the answers that have arrived; None if the process has ended."""
         try:
             data = self.channel.recv(1 << 16)
         except OSError:
@@ -75,11 +77,11 @@ class Server:
         return self._frames.feed(data) if data else None  # type: ignore[return-value]
 
     def send(self, request: Spawn | Signal) -> None:
-        with contextlib.suppress(OSError):  # it has died: that is read from the same socket
+        with contextlib.suppress(OSError):  # the process has died: the next read finds out
             self.channel.sendall(encode(request))
 
     def end(self) -> int:
-        """Kill it, and how it had ended if it had."""
+        """Kill the process and return its exit code, that of its own end if it has ended already."""
         self._selector.unregister(self.channel)
         self.channel.close()
         self._process.kill()
@@ -87,53 +89,59 @@ class Server:
 
 
 class ForkServers:
-    """`answer` goes to the agent; `start` starts a worker by exec, and answers for it."""
+    """All fork servers of a node, and the workers that wait for them or were forked by them.
+
+    Args:
+        selector: Reports the channels of the servers, with the ForkServerProcess as data.
+        answer: Sends an answer to the agent.
+        start: Starts a worker by exec, and answers for it.
+    """
 
     def __init__(
         self, selector: selectors.BaseSelector, answer: Callable[[Answer], None], start: Callable[[Spawn], None]
     ) -> None:
         self._selector, self._answer, self._start = selector, answer, start
-        self._servers: dict[ForkServer, Server] = {}
-        self._of: dict[int, Server] = {}  # by id of a worker that waits for it or was forked by it
-        self._upkeep: dict[ForkServer, ForkServerUpkeep] = {}
-        self._told: dict[ForkServer, None] = {}  # that their workers are started by exec
-        self._awaited: ForkServer | None = None  # whoever asked for it is told when it is there
+        self._servers: dict[ForkServerSpec, ForkServerProcess] = {}
+        self._server_of: dict[int, ForkServerProcess] = {}  # by id of a worker that waits for it or was forked by it
+        self._upkeep: dict[ForkServerSpec, ForkServerUpkeep] = {}
+        self._reported_cold: dict[ForkServerSpec, None] = {}  # StartedCold was answered
+        self._preparing: ForkServerSpec | None = None  # a Prepare that is not answered yet
 
-    def prepare(self, spec: ForkServer) -> None:
-        """Start a fork server before it is needed, and tell when it is ready or known to be of no use."""
-        self._awaited = spec
-        self._begin(spec)
+    def prepare(self, spec: ForkServerSpec) -> None:
+        """Start a fork server before it is needed. Prepared is answered when it is ready, or known to be unusable."""
+        self._preparing = spec
+        self._ensure_started(spec)
         if spec not in self._servers:
-            self._tell_prepared(spec)
+            self._answer_prepared(spec)
 
-    def _tell_prepared(self, spec: ForkServer) -> None:
-        if self._awaited == spec:
-            self._awaited = None
+    def _answer_prepared(self, spec: ForkServerSpec) -> None:
+        if self._preparing == spec:
+            self._preparing = None
             self._answer(Prepared(spec in self._servers))
 
-    def _begin(self, spec: ForkServer) -> None:
-        """Start a fork server, if there is none that does."""
+    def _ensure_started(self, spec: ForkServerSpec) -> None:
+        """Start the fork server, unless it runs already or is known to be unusable."""
         if spec not in self._servers and not self._upkeep_of(spec).useless:
-            with contextlib.suppress(OSError, ValueError):  # exec will say what is wrong
-                self._servers[spec] = Server(spec, self._selector)
+            with contextlib.suppress(OSError, ValueError):  # exec will report what is wrong
+                self._servers[spec] = ForkServerProcess(spec, self._selector)
 
-    def _upkeep_of(self, spec: ForkServer) -> ForkServerUpkeep:
+    def _upkeep_of(self, spec: ForkServerSpec) -> ForkServerUpkeep:
         return self._upkeep.setdefault(spec, ForkServerUpkeep())
 
     def spawn(self, request: Spawn) -> bool:
-        """Whether the worker is, or will be, taken care of here."""
+        """Have the worker forked, now or when its server is ready. Returns False if it has to be started by exec."""
         spec = request.server
         if spec is None:
             return False
-        self._begin(spec)
+        self._ensure_started(spec)
         server = self._servers.get(spec)
         if server is None:
             reason = self._upkeep_of(spec).useless
-            if reason and spec not in self._told:
-                self._told[spec] = None
+            if reason and spec not in self._reported_cold:
+                self._reported_cold[spec] = None
                 self._answer(StartedCold(request.id, reason))
             return False
-        self._of[request.id] = server
+        self._server_of[request.id] = server
         if server.is_ready:
             server.running[request.id] = 0
             server.send(msgspec.structs.replace(request, server=None))
@@ -141,77 +149,79 @@ class ForkServers:
             server.waiting[request.id] = request
         return True
 
-    def pass_on(self, request: Signal) -> bool:
-        """Whether the worker is one of ours."""
-        server = self._of.get(request.id)
+    def signal(self, request: Signal) -> bool:
+        """Pass the signal on to the server of the worker. Returns False if no fork server has the worker."""
+        server = self._server_of.get(request.id)
         if server is not None:
             server.send(request)
         return server is not None
 
-    def hurry(self, id: int) -> None:
-        """A worker that waits for imports is to end: it never begins."""
-        server = self._of.get(id)
+    def cancel(self, id: int) -> None:
+        """Drop a worker that still waits for imports, and answer as if SIGTERM had ended it."""
+        server = self._server_of.get(id)
         if server is not None and id in server.waiting:
-            del server.waiting[id], self._of[id]
+            del server.waiting[id], self._server_of[id]
             self._answer(Spawned(id, 0))
             self._answer(Ended(id, -signal.SIGTERM))
 
-    def hear(self, server: Server) -> None:
-        said = server.read()
-        if said is None:
-            self._died(server)
+    def receive(self, server: ForkServerProcess) -> None:
+        """Handle what a server has answered, or its end. Call it when the selector reports the server's channel."""
+        received = server.read()
+        if received is None:
+            self._handle_death(server)
             return
-        for answer in said:
+        for answer in received:
             match answer:
                 case Ready():
-                    self._is_ready(server, answer.unsafe)
+                    self._handle_ready(server, answer.unsafe)
                 case Spawned():
                     server.running[answer.id] = answer.pid
                     self._answer(answer)
                 case Ended() | SpawnRefused():
-                    del server.running[answer.id], self._of[answer.id]
+                    del server.running[answer.id], self._server_of[answer.id]
                     self._answer(answer)
                 case StartedCold() | Prepared():
                     raise TypeError(f"not from a fork server: {answer}")
 
-    def patience_s(self) -> float | None:
-        """How long to wait before `give_up_the_slow`."""
-        times = [server.give_up_s for server in self._servers.values() if not server.is_ready]
+    def seconds_until_deadline(self) -> float | None:
+        """Return the time until `abandon_slow` has to be called; None if every server is ready."""
+        times = [server.deadline_s for server in self._servers.values() if not server.is_ready]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def give_up_the_slow(self) -> None:
+    def abandon_slow(self) -> None:
+        """Stop the servers whose imports have taken too long, and start their workers by exec."""
         for server in list(self._servers.values()):
-            if not server.is_ready and server.give_up_s <= time.monotonic():
+            if not server.is_ready and server.deadline_s <= time.monotonic():
                 self._upkeep_of(server.spec).is_slow(PATIENCE_S)
-                self._give_up(server)
+                self._abandon(server)
 
-    def _is_ready(self, server: Server, unsafe: str) -> None:
+    def _handle_ready(self, server: ForkServerProcess, unsafe: str) -> None:
         if unsafe:
             self._upkeep_of(server.spec).is_unsafe(unsafe)
-            self._give_up(server)
+            self._abandon(server)
             return
         server.is_ready = True
         waiting, server.waiting = server.waiting, {}
         for request in waiting.values():
             self.spawn(request)
-        self._tell_prepared(server.spec)
+        self._answer_prepared(server.spec)
 
-    def _give_up(self, server: Server) -> None:
-        """Nothing was forked from it: what waits for it is started by exec, now and from now on."""
+    def _abandon(self, server: ForkServerProcess) -> None:
+        """Stop a server that has forked nothing. The workers that wait for it are spawned anew, normally by exec."""
         if server.spec in self._servers:
-            self._forget(server)
+            self._remove(server)
         for request in server.waiting.values():
             if not self.spawn(request):
                 self._start(request)
-        self._tell_prepared(server.spec)
+        self._answer_prepared(server.spec)
 
-    def _died(self, server: Server) -> None:
-        """Its workers are nobody's children now, and end with it: nobody could tell how they end."""
-        code = self._forget(server)
-        how = f"signal {signal.Signals(-code).name.removeprefix('SIG')}" if code < 0 else f"exit {code}"
+    def _handle_death(self, server: ForkServerProcess) -> None:
+        """Kill the workers of a server that has died: without their parent nothing could report their exit codes."""
+        code = self._remove(server)
+        how = f"signal {signal_name(code)}" if code < 0 else f"exit {code}"
         self._upkeep_of(server.spec).died(how, is_ready=server.is_ready)
         if not server.is_ready:
-            self._give_up(server)
+            self._abandon(server)
             return
         for id, pid in server.running.items():
             if pid:
@@ -221,8 +231,9 @@ class ForkServers:
                 self._answer(Spawned(id, 0))
             self._answer(Ended(id, -signal.SIGKILL))
 
-    def _forget(self, server: Server) -> int:
+    def _remove(self, server: ForkServerProcess) -> int:
+        """Forget the server and its workers, and kill its process. Returns its exit code."""
         del self._servers[server.spec]
         for id in [*server.waiting, *server.running]:
-            del self._of[id]
+            del self._server_of[id]
         return server.end()

@@ -1,9 +1,10 @@
-"""The processes that a supervisor has started itself, and the killing of all others below it."""
+"""Flowdist's own processes: a module started as a process, and those that a supervisor has started."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,39 +13,49 @@ import msgspec
 from flowdist.runtime.processes.reaper import kill_descendants
 
 
-class Offspring:
-    """Our own processes, each in a session of its own: Ctrl-C is for the supervisor alone. Logs are in `run_dir`."""
+async def start_module(
+    module: str,
+    config: msgspec.Struct,
+    log: Path,
+    *,
+    pass_fds: Sequence[int] = (),
+    stdin: int = asyncio.subprocess.DEVNULL,
+) -> Process:
+    """Start `python -m MODULE CONFIG` in a session of its own: Ctrl-C at the terminal does not reach it.
+
+    Args:
+        module: The full name of a module of flowdist.
+        config: Becomes the argument, as JSON.
+        log: The file to which its output is appended.
+        pass_fds: Descriptors that the process inherits.
+        stdin: As for `asyncio.create_subprocess_exec`.
+    """
+    command = [sys.executable, "-P", "-m", module, msgspec.json.encode(config).decode()]
+    with log.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=stdin, stdout=output, stderr=output, pass_fds=pass_fds, start_new_session=True
+        )
+
+
+class OwnedProcesses:
+    """The processes that a supervisor has started, whose logs are in `run_dir`."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._known: list[asyncio.subprocess.Process] = []
-        self._changing = asyncio.Lock()  # a process runs before its number is known here
+        self._known: list[Process] = []
+        self._changing = asyncio.Lock()  # between the start of a process and the moment when it is in `_known`
 
-    async def start(
-        self, module: str, config: msgspec.Struct, log: str, hold: Sequence[int] = ()
-    ) -> asyncio.subprocess.Process:
-        """A module of flowdist. `hold` are the descriptors that it inherits."""
+    async def start(self, module: str, config: msgspec.Struct, log: str, hold: Sequence[int] = ()) -> Process:
+        """Start a module of flowdist: see `start_module`. `log` is a file name, `hold` the inherited descriptors."""
         async with self._changing:
-            with (self._run_dir / log).open("ab") as output:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    module,
-                    msgspec.json.encode(config).decode(),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=hold,
-                    start_new_session=True,
-                )
+            process = await start_module(module, config, self._run_dir / log, pass_fds=hold)
             self._known = [*self.running(), process]
             return process
 
-    def running(self) -> list[asyncio.subprocess.Process]:
+    def running(self) -> list[Process]:
         return [process for process in self._known if process.returncode is None]
 
     async def kill_others(self, spare: Iterable[int] = ()) -> None:
-        """Whatever is below this process and is not one of these, nor below one, nor in `spare`."""
+        """Kill every descendant of this process, but the started ones, those in `spare`, and all below them."""
         async with self._changing:
             kill_descendants(spare=frozenset([*(process.pid for process in self.running()), *spare]))

@@ -1,4 +1,4 @@
-"""Nothing is left behind: find every descendant of this process and kill it, until there is none.
+"""Killing of every descendant of a process, so that no process of a node or a run is left behind.
 
 A subreaper adopts the orphans of its descendants, double-forked and in sessions of their own included, so that walking
 the tree of parents finds them all (prctl(2), PR_SET_CHILD_SUBREAPER).
@@ -17,17 +17,17 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 LOGS = ("/stdout.log", "/stderr.log")
-PASS_S = 0.1  # from one look at what is left to the next
+PASS_S = 0.1  # the longest time that one round of killing waits before the processes are listed again
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """Orphans among the descendants become children of this process."""
+    """Make orphans among the descendants become children of this process."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when its parent ends. It ends now if the parent has ended already."""
+    """Have the kernel kill this process when its parent ends, or end it now if the parent has ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -38,15 +38,15 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 
-def parents() -> dict[int, int]:
-    """Every process with its parent. A process that ends while we look is left out."""
+def _parent_pids() -> dict[int, int]:
+    """Return the parent of every process on the machine, without processes that end meanwhile."""
     found = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208  # a lost node waits for this: no objects for each of many files
+    for name in os.listdir("/proc"):  # noqa: PTH208  # speed: a lost node waits for this, and a machine has many processes
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 file = os.open(f"/proc/{name}/stat", os.O_RDONLY)
                 try:
-                    # the name of the program stands in brackets and may hold anything, brackets included
+                    # the program's name stands in brackets and may contain brackets itself
                     fields = os.read(file, 4096).rpartition(b")")[2].split()
                 finally:
                     os.close(file)
@@ -55,9 +55,9 @@ def parents() -> dict[int, int]:
 
 
 def descendants(root: int, *, spare: frozenset[int] = frozenset()) -> list[int]:
-    """Children of `root` and theirs; those in `spare`, and what is below them, are left out."""
+    """Return all descendants of `root`, without the processes in `spare` and their descendants."""
     children: dict[int, list[int]] = {}
-    for pid, parent in parents().items():
+    for pid, parent in _parent_pids().items():
         children.setdefault(parent, []).append(pid)
     found: list[int] = []
     todo = [root]
@@ -70,9 +70,16 @@ def descendants(root: int, *, spare: frozenset[int] = frozenset()) -> list[int]:
 
 
 def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float = 30.0) -> list[int]:
-    """SIGKILL and reap until nothing is left. Returns what outlived SIGKILL for `patience_s` seconds, normally nothing.
+    """Kill and reap the descendants of this process until none is left.
 
-    What is killed may have forked in the meantime: the walk is repeated until it finds nobody.
+    A process may fork before its SIGKILL arrives, so that the list is made anew until it is empty.
+
+    Args:
+        spare: Processes that are left alone, with their descendants.
+        patience_s: How long to try, in seconds.
+
+    Returns:
+        The processes that have outlived SIGKILL for so long, normally none.
     """
     me = os.getpid()
     give_up = time.monotonic() + patience_s
@@ -84,12 +91,12 @@ def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float =
     return []
 
 
-def writers(folder: Path) -> list[int]:
-    """Processes of this user whose output is a log of workers in this folder, whoever their parent is by now."""
+def _log_writers(folder: Path) -> list[int]:
+    """Return this user's processes whose stdout or stderr is a worker's log in the folder, whatever their parent is."""
     root, found = os.path.realpath(folder) + "/", []
-    for name in os.listdir("/proc"):  # noqa: PTH208  # as in `parents`
+    for name in os.listdir("/proc"):  # noqa: PTH208  # as in `_parent_pids`
         for number in (1, 2) if name.isdigit() else ():
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
+            with contextlib.suppress(OSError):  # the process has ended, or is another user's
                 file = os.readlink(f"/proc/{name}/fd/{number}")  # noqa: PTH115
                 if file.startswith(root) and file.endswith(LOGS):
                     found.append(int(name))
@@ -97,10 +104,14 @@ def writers(folder: Path) -> list[int]:
     return found
 
 
-def kill_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[int]]:
-    """SIGKILL those, until there are none: how many there were, and what outlived it for `patience_s` seconds."""
+def kill_log_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[int]]:
+    """Kill the processes that write to a worker's log in the folder, until there are none.
+
+    Returns:
+        How many were killed, and those that have outlived SIGKILL for `patience_s` seconds.
+    """
     give_up, killed = time.monotonic() + patience_s, set[int]()
-    while left := writers(folder):
+    while left := _log_writers(folder):
         killed.update(left)
         _kill(left)
         if time.monotonic() > give_up:
@@ -109,10 +120,10 @@ def kill_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[i
 
 
 def _kill(pids: list[int]) -> None:
-    """Returns when all have ended, or after a moment: some may take their time."""
+    """Send SIGKILL and wait until all have ended, at most PASS_S seconds."""
     ends = []
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             ends.append(os.pidfd_open(pid))
             os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + PASS_S

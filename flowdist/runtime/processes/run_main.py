@@ -1,7 +1,7 @@
-"""In a forked worker: be what `python script.py` would be.
+"""Running of the user's script or module in a forked worker, as `python script.py` would run it.
 
-A fresh `__main__`, its own arguments, path and environment, random numbers of its own. What the code raises goes on to
-the interpreter, which ends as it always does; only our frames are taken out of the traceback.
+The worker gets a fresh `__main__`, its own arguments, path, environment and random numbers. An exception of the script
+reaches the interpreter, which ends as usual; only the frames of flowdist are removed from the traceback.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
-from flowdist.runtime.processes.spawning import Spawn
+from flowdist.runtime.processes.spawn_protocol import Spawn
 
-_OURS = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
+_OWN_FILES = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
 
 
 def run(request: Spawn) -> None:
@@ -31,9 +31,9 @@ def run(request: Spawn) -> None:
     os.environ.clear()
     os.environ.update(request.env)
     sys.orig_argv[:] = request.argv
-    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps that of the parent
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps the id of the parent's thread
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
-    importlib.invalidate_caches()  # files may have come since the imports
+    importlib.invalidate_caches()  # files may have been created since the imports
     _reseed()
     old, main = sys.modules["__main__"], ModuleType("__main__")
     main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
@@ -44,7 +44,7 @@ def run(request: Spawn) -> None:
         else:
             _run_script(command.target, main)
     except BaseException as error:
-        _trim_at_the_end(error)
+        _trim_traceback(error)
         raise
 
 
@@ -64,7 +64,7 @@ def _run_script(script: str, main: ModuleType) -> None:
 
 
 def _reseed() -> None:
-    """Two workers of one fork server draw different numbers; `random` has seen to itself already."""
+    """Give the worker random numbers of its own. `random` does so itself after a fork."""
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed()
     if (torch := sys.modules.get("torch.random")) is not None:
@@ -73,10 +73,10 @@ def _reseed() -> None:
         process.current_process().authkey = os.urandom(32)
 
 
-def _trim_at_the_end(error: BaseException) -> None:
-    """Have the interpreter's last word leave our frames out."""
+def _trim_traceback(error: BaseException) -> None:
+    """Have the interpreter print the traceback of the error without the frames of flowdist."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
     hook = sys.excepthook
 

@@ -1,4 +1,7 @@
-"""The parent of a node's workers: it starts them, by exec or over a fork server, and says when they end, at once."""
+"""The spawner, the parent of a node's workers: it starts them by exec or through a fork server, and reports their ends.
+
+A pidfd of each worker reports its end at once.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ import socket
 import subprocess
 from pathlib import Path
 
-from flowdist.runtime.processes.fork_servers import ForkServers, Server
-from flowdist.runtime.processes.spawning import (
+from flowdist.runtime.processes.children import Children, bound_to
+from flowdist.runtime.processes.fork_servers import ForkServerProcess, ForkServers
+from flowdist.runtime.processes.spawn_protocol import (
     Answer,
-    Children,
-    Hurry,
+    CancelSpawn,
     Prepare,
     Request,
     Signal,
     Spawn,
     Spawned,
     SpawnRefused,
-    bound_to,
     encode,
     requests,
     write_pid,
@@ -28,7 +30,7 @@ from flowdist.runtime.processes.spawning import (
 
 
 class Spawner:
-    """The loop of the process. It ends when the agent closes its side."""
+    """The loop of the spawner. `channel` is the socket to the agent."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -39,8 +41,9 @@ class Spawner:
         self._frames = requests()
 
     def run(self) -> None:
+        """Serve requests until the agent closes its side."""
         while True:
-            for key, _ in self._selector.select(self._servers.patience_s()):
+            for key, _ in self._selector.select(self._servers.seconds_until_deadline()):
                 if key.fileobj is self._channel:
                     data = b""
                     with contextlib.suppress(ConnectionError):
@@ -48,25 +51,25 @@ class Spawner:
                     if not data:
                         return
                     for request in self._frames.feed(data):
-                        self._obey(request)
-                elif isinstance(key.data, Server):
-                    self._servers.hear(key.data)
+                        self._handle(request)
+                elif isinstance(key.data, ForkServerProcess):
+                    self._servers.receive(key.data)
                 else:
                     self._answer(self._children.end(key.data))
-            self._servers.give_up_the_slow()
+            self._servers.abandon_slow()
 
-    def _obey(self, request: Request | Answer) -> None:
+    def _handle(self, request: Request | Answer) -> None:
         match request:
             case Spawn():
                 if request.server is None or not self._servers.spawn(request):
                     self._start(request)
             case Signal():
-                if not self._servers.pass_on(request):
+                if not self._servers.signal(request):
                     self._children.signal(request.id, request.number)
             case Prepare():
                 self._servers.prepare(request.server)
-            case Hurry():
-                self._servers.hurry(request.id)
+            case CancelSpawn():
+                self._servers.cancel(request.id)
             case _:
                 raise TypeError(f"no request: {request}")
 
@@ -87,15 +90,15 @@ class Spawner:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
-                    preexec_fn=lambda: write_pid(folder, os.getpid()),  # noqa: PLW1509  # we have one thread
+                    preexec_fn=lambda: write_pid(folder, os.getpid()),  # noqa: PLW1509  # this process has one thread
                 )
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError):
-                (folder / "pid").unlink()  # it was to be exec'ed
+                (folder / "pid").unlink()  # written by the child whose exec failed
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return SpawnRefused(request.id, f"{request.argv[0]}: {reason}")
         return self._children.add(request.id, process.pid, process.wait)
 
     def _answer(self, answer: Answer) -> None:
-        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so
+        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read finds out
             self._channel.sendall(encode(answer))

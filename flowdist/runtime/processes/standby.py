@@ -1,8 +1,9 @@
-"""Forks that stand by: each is a worker to be, forked before it is wanted, and waits for what it is to become.
+"""Standby processes: forks of a fork server that were made in advance and wait for the worker that they will become.
 
-A fork of a process with torch in it takes milliseconds, one after the other for several workers. That is paid while
-all is calm: as many stand by as workers of the same fork server run, `STANDBY_MAX` at most. One that waits shares its
-memory with the fork server, runs nothing of the user's, and ends when the fork server does.
+To fork a process that has torch imported takes milliseconds, and several workers are forked one after the other. With
+standbys that time is spent while nothing else happens: the pool keeps as many as workers of the fork server run, at
+most `STANDBY_MAX`. A standby shares its memory with the fork server, runs no code of the user's, and ends with the fork
+server.
 """
 
 from __future__ import annotations
@@ -14,28 +15,33 @@ import socket
 import time
 from collections.abc import Callable
 
-from flowdist.runtime.processes.spawning import Spawn, encode, requests, write_pid
+from flowdist.runtime.processes.spawn_protocol import Spawn, encode, requests, write_pid
 
 STANDBY_MAX = 8
-CALM_S = 0.5  # without a start or an end: nobody is kept from anything by a fork
+CALM_S = 0.5  # without a start or an end of a worker, before the pool forks: no start waits for such a fork
 FILES = 3  # stdin, stdout, stderr
 
 
 class Standby:
-    """One of them, seen from the fork server."""
+    """One standby process, seen from the fork server."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid, self.channel = pid, channel
         self.pidfd = os.pidfd_open(pid)
 
     def close(self) -> None:
-        """It ends, if it has not been given anything to do."""
+        """Close the channel. The process ends then, unless it was assigned a worker."""
         self.channel.close()
         os.close(self.pidfd)
 
 
-class Standbys:
-    """Those of one fork server. `fork` forks; their ends are in `selector`, with the Standby as data."""
+class StandbyPool:
+    """The standby processes of one fork server.
+
+    Args:
+        selector: Reports the ends of the processes, with the Standby as data.
+        fork: As os.fork.
+    """
 
     def __init__(self, selector: selectors.BaseSelector, fork: Callable[[], int]) -> None:
         self._selector, self._fork = selector, fork
@@ -44,23 +50,27 @@ class Standbys:
         self._calm_at_s: float | None = None
         self._is_off = False
 
-    def stir(self) -> None:
-        """A worker was started or has ended."""
+    def note_activity(self) -> None:
+        """Note that a worker was started or has ended: the pool changes no sooner than CALM_S from now."""
         if not self._is_off:
             self._calm_at_s = time.monotonic() + CALM_S
 
-    def patience_s(self) -> float | None:
-        """How long to wait before `keep_up`."""
+    def seconds_until_due(self) -> float | None:
+        """Return the time until `adjust` has to be called; None while the pool is as large as wanted."""
         return None if self._calm_at_s is None else max(0.0, self._calm_at_s - time.monotonic())
 
-    def keep_up(self, running: int) -> socket.socket | None:
-        """Fork one, or end one, if it is time to and there are not as many as there are to be.
+    def adjust(self, running: int) -> socket.socket | None:
+        """Fork or end one standby process, if it is due and the pool is not of the wanted size.
 
-        Returns in the child too, with what it is to wait at.
+        Args:
+            running: How many workers of the fork server run.
+
+        Returns:
+            None in the fork server; in a process that was forked here, the channel at which it has to wait.
         """
         if self._calm_at_s is None or self._calm_at_s > time.monotonic():
             return None
-        self._wanted = min(running, STANDBY_MAX) or self._wanted  # with none left, what ran is about to come back
+        self._wanted = min(running, STANDBY_MAX) or self._wanted  # if none runs, those that ran will be started again
         if len(self._waiting) > self._wanted:
             self._drop(self._waiting[-1])
         elif len(self._waiting) < self._wanted:
@@ -69,8 +79,15 @@ class Standbys:
             self._calm_at_s = None
         return None
 
-    def hand_over(self, request: Spawn, files: list[int]) -> int | None:
-        """Have one of them become that worker. Its process id; None if there is none."""
+    def assign(self, request: Spawn, files: list[int]) -> int | None:
+        """Have a standby process become the worker of the request.
+
+        Args:
+            files: The worker's stdin, stdout and stderr.
+
+        Returns:
+            The process id; None if the pool is empty.
+        """
         while self._waiting:
             standby = self._waiting.pop(0)
             self._selector.unregister(standby.pidfd)
@@ -78,9 +95,9 @@ class Standbys:
             try:
                 data = encode(request)
                 sent = socket.send_fds(standby.channel, [data], files)
-                if sent < len(data):  # it closes its side once it has all
+                if sent < len(data):  # the process closes its side only when it has everything
                     standby.channel.sendall(data[sent:])
-            except OSError:  # it has died, or there is no room for what it is to be told: then it ends of the close
+            except OSError:  # the process has died, or the request could not be sent: closing ends the process
                 standby.close()
                 os.waitpid(standby.pid, 0)
                 continue
@@ -88,17 +105,17 @@ class Standbys:
             return standby.pid
         return None
 
-    def died(self, standby: Standby) -> None:
-        """Somebody has killed it, for want of memory for example: no more of them, then.
+    def handle_death(self, standby: Standby) -> None:
+        """Turn the pool off: something has killed a standby process, perhaps the kernel for want of memory.
 
-        It may have been missed already, by a request that came with the news.
+        The process may have left the pool already, if a request was handled before its end was reported.
         """
         if standby in self._waiting:
             self._drop(standby)
         self._is_off, self._calm_at_s = True, None
 
-    def forget(self) -> None:
-        """In a fork of the fork server: they are the fork server's."""
+    def close_in_child(self) -> None:
+        """Forget all standby processes, in a fork of the fork server: they belong to the original alone."""
         for standby in self._waiting:
             standby.close()
         self._waiting.clear()
@@ -107,7 +124,7 @@ class Standbys:
         ours, theirs = socket.socketpair()
         try:
             pid = self._fork()
-        except OSError:  # no room for another process: those that run come first
+        except OSError:  # the system allows no more processes: leave the room to workers
             ours.close()
             theirs.close()
             self._calm_at_s = None
@@ -128,8 +145,12 @@ class Standbys:
         os.waitpid(standby.pid, 0)
 
 
-def wait_for_work(channel: socket.socket) -> tuple[Spawn, list[int]]:
-    """In the child: what it is to become, and its stdin, stdout and stderr. Ends with the fork server."""
+def receive_work(channel: socket.socket) -> tuple[Spawn, list[int]]:
+    """Wait, in a standby process, for the worker that it will become. Ends the process if the fork server closes.
+
+    Returns:
+        The request, and the descriptors of stdin, stdout and stderr.
+    """
     frames = requests()
     data, files, _, _ = socket.recv_fds(channel, 1 << 16, FILES)
     while True:

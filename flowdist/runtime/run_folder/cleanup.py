@@ -1,4 +1,4 @@
-"""A folder that several processes may tidy up: whoever is the last of them alive. Light, for the guardian's sake."""
+"""Removal of a folder that several processes may remove at once. The guardian imports it: standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def remove_folder(folder: Path) -> None:
-    """It and the files in it; another process may be doing the same, or have done it."""
+    """Remove a folder and the files in it. Another process may do the same meanwhile, or have done it."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""What a worker that failed on another host has left of itself, brought to the folder of the run on the controller's.
+"""The error report of a worker that failed on a joined host: its error file and the last lines of its stderr.
 
-Its logs stay where it ran; its error file and last lines are enough to say what was wrong.
+The agent sends it to the controller, which saves it in the folder of the run. The whole logs stay on the joined host.
 """
 
 from __future__ import annotations
@@ -9,38 +9,45 @@ from pathlib import Path
 
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.runtime.wire.frames import Evidence
+from flowdist.runtime.wire.frames import RemoteErrorReport
 from flowdist.runtime.worker_env.secret_values import Mask
 from flowdist.runtime.worker_env.worker_errors import last_lines
 
 ERROR_BYTES_MAX = 256 << 10
-LINES = 15
+LINES_MAX = 15
 
 
-def gather(start: StartReplica, local_rank: int, folder: Path, mask: Mask) -> Evidence:
-    """Of one worker, from the folder of its logs."""
+def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mask) -> RemoteErrorReport:
+    """Collect the report of one worker, with secrets masked.
+
+    Args:
+        folder: The folder of its logs.
+    """
     try:
         with (folder / "error.json").open("rb") as file:
             error = file.read(ERROR_BYTES_MAX + 1)
     except OSError:
         error = b""
     text = error.decode(errors="replace") if len(error) <= ERROR_BYTES_MAX else ""
-    lines = "".join(f"{line}\n" for line in last_lines(folder / "stderr.log", LINES))
-    return Evidence(start.node, start.replica, start.attempt, local_rank, mask(text), mask(lines))
+    lines = "".join(f"{line}\n" for line in last_lines(folder / "stderr.log", LINES_MAX))
+    return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, mask(text), mask(lines))
 
 
-def keep(evidence: Evidence, job: JobState, run_dir: Path) -> None:
-    """Where the logs of the worker would be. What is of no worker of the job, or there already, changes nothing."""
-    replica = job.replicas.get(evidence.replica)
-    if replica is None or evidence.attempt != replica.attempt or replica.node != evidence.node:
+def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None:
+    """Save a report where the worker's logs would be on this host.
+
+    A report of a worker that is not of this job, or whose folder exists already, is ignored.
+    """
+    replica = job.replicas.get(report.replica)
+    if replica is None or report.attempt != replica.attempt or replica.node != report.node:
         return
-    if not 0 <= evidence.local_rank < replica.procs:
+    if not 0 <= report.local_rank < replica.procs:
         return
-    attempt = run_dir / evidence.replica.role / str(evidence.replica.index) / f"attempt_{evidence.attempt}"
-    folder = attempt / str(evidence.local_rank)
+    attempt = run_dir / report.replica.role / str(report.replica.index) / f"attempt_{report.attempt}"
+    folder = attempt / str(report.local_rank)
     if not folder.exists():
         folder.mkdir(parents=True)
-        for name, content in (("error.json", evidence.error), ("stderr.log", evidence.last_lines)):
+        for name, content in (("error.json", report.error), ("stderr.log", report.last_lines)):
             if content:
                 (folder / name).write_text(content)
-        (folder / "node").write_text(f"{evidence.node}\n")
+        (folder / "node").write_text(f"{report.node}\n")

@@ -1,26 +1,31 @@
-"""Why the job failed, with the traceback of the worker that failed first, if it left one."""
+"""The root cause of a failed job: the traceback of the worker that failed first, if it has left one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from flowdist.control.job.state import JobState
+from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.worker_env.worker_errors import last_lines, raised_ns, read_error_file
 
-# What says nothing of its cause to whoever has not met it before.
+# Explanations for last lines that do not name their cause.
 HELP = {
     "terminate called without an active exception": (
-        "if it had done its work, torch ended it as it left: end the script with dist.destroy_process_group()"
+        "if its work was done, torch aborted it at its exit: end the script with dist.destroy_process_group()"
     ),
 }
 
 
 def root_cause_text(job: JobState, run_dir: Path) -> str:
-    """The last failure that was not a membership change: its first failing worker's traceback, or its last lines."""
-    for folder in _suspects(job, run_dir):
+    """Return the traceback, or the last lines, of the first failed worker among those that the job's end names.
+
+    Returns:
+        The text for the terminal; empty if no such worker has left anything.
+    """
+    for folder in _failed_workers(job, run_dir):
         error = read_error_file(folder)
         lines = error["traceback"].splitlines() if error is not None and error["traceback"] else []
-        lines = lines or last_lines(folder / "stderr.log", 15)
+        lines = lines or last_lines(folder / "stderr.log", LINES_MAX)
         if lines:
             help = [f"help: {text}" for sign, text in HELP.items() if sign in lines]
             return "\n".join([f"Root cause, from {_place(folder)}:", *(f"  {line}" for line in lines), *help]) + "\n"
@@ -28,15 +33,15 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
 
 
 def _place(folder: Path) -> str:
-    """The folder of a worker's logs; of a worker on another host the name of its node, where they are."""
+    """Return where a worker's logs are: the folder; for a worker on another host, the node and the folder there."""
     try:
         return f"{(folder / 'node').read_text().strip()}, {Path(*folder.parts[-4:])}"
     except OSError:
         return str(folder)
 
 
-def _suspects(job: JobState, run_dir: Path) -> list[Path]:
-    """Folders of the workers that the reason speaks of, latest attempt first, error files first."""
+def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
+    """Return the folders of the workers that the job's end names, in their last attempts, the first failure first."""
     named = [replica for replica in job.replicas.values() if str(replica.id) in job.ending_reason.split()]
     folders: list[Path] = []
     for replica in named:
@@ -49,6 +54,6 @@ def _suspects(job: JobState, run_dir: Path) -> list[Path]:
 
 
 def _failed_at(folder: Path) -> float:
-    """Who wrote no error file comes last."""
+    """Return the time of the error file in ns since the epoch; infinity if there is none: such workers come last."""
     at_ns = raised_ns(folder)
     return float("inf") if at_ns is None else at_ns

@@ -1,7 +1,7 @@
-"""Runs from outside, by their folders: how each one is, what is known of it, and a line to the controller of one.
+"""Runs seen from outside, by their folders: their state, what is known of them, and requests to their controllers.
 
-Whether a run goes on is told by its lock, and how it has ended by its journal. A verb that wants to know or to change
-something asks the controller at the control socket; while one has died and the next is not there yet, it waits (R21).
+The lock of a run shows whether the run is running, and its journal how it has ended. A verb that asks or changes
+something connects to the control socket. If the controller has died, the verb waits until the next has started (R21).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Line, Record, decode_lines
 from flowdist.record.status import RecentDecisions, Status, status_of
-from flowdist.runtime.run_folder.folder import CONTROL, JOINED, is_locked, resume_words
+from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, SUMMARY, is_locked
+from flowdist.runtime.run_folder.resume import resume_command
 from flowdist.runtime.wire.frames import Operate, Operation, encode
 from flowdist.runtime.wire.status_query import Decided, Describe, Described, read_answer
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
 STATUS = "status.json"
-TAIL = 256 << 10
-PATIENCE_S = 10.0  # with a controller that has died and is not back
+TAIL = 256 << 10  # bytes at the end of the journal that are read
+PATIENCE_S = 10.0  # for the successor of a controller that has died
 JOURNAL_S = 3.0  # for the first line of the journal, where the controller is on this host
-RETRY_S = 0.05
-ANSWER_S = 30.0
+RETRY_S = 0.05  # between two connections
+ANSWER_S = 30.0  # for an answer
 
 
 class End(NamedTuple):
-    """How a run is: `state`, and of one that has ended in order the reason, and how long it lasted in its own time."""
+    """The state of a run; if its job has ended, also the reason and the time that the job has lasted."""
 
     state: RunState
     reason: str = ""
@@ -49,7 +50,7 @@ class End(NamedTuple):
 
 
 def state_of(run_dir: Path) -> End:
-    """A run that nobody carries on, and that has not ended, has died."""
+    """Return the state of a run. A run that is not running, and whose job has not ended, has died."""
     if is_locked(run_dir):
         return End("running")
     last = 0
@@ -62,14 +63,14 @@ def state_of(run_dir: Path) -> End:
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Whether its journal says of anything that it happened."""
+    """Return whether the journal of the run has any event."""
     return bool(_last_records(run_dir))
 
 
 def _last_records(run_dir: Path) -> list[Record]:
-    """Those at the end of the journal; a line that is cut off, or damaged, is left out."""
+    """Return the records in the last bytes of the journal, without a line that is incomplete or damaged."""
     try:
-        with (run_dir / "journal.jsonl").open("rb") as file:
+        with (run_dir / JOURNAL).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
             data = file.read()
@@ -87,9 +88,9 @@ def _last_records(run_dir: Path) -> list[Record]:
 
 
 def _from_summary(run_dir: Path) -> End | None:
-    """For a journal in which much was written after the end."""
+    """Return the end according to the summary: in a long journal the end may be before the last records."""
     try:
-        summary = json.loads((run_dir / "summary.json").read_text())
+        summary = json.loads((run_dir / SUMMARY).read_text())
         return (
             End(summary["outcome"], summary["reason"], round(summary["lasted_s"] * 1e9)) if summary["outcome"] else None
         )
@@ -98,10 +99,10 @@ def _from_summary(run_dir: Path) -> End | None:
 
 
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
-    """How the job is now.
+    """Return the status of the job now.
 
     Raises:
-        FlowdistError: when the run is over, or nobody answers for so long.
+        FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
     """
     answer = _ask(run_dir, encode(Describe()), patience_s)
     assert isinstance(answer, Described)
@@ -109,11 +110,13 @@ def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
 
 
 def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> Decided:
-    """Give an order and hear what was decided. One that may have been lost is given again: orders are about what is
-    to be, so that a second one changes nothing.
+    """Send an operator's event to the controller and return what was decided.
+
+    An event that may have been lost is sent again. That is safe: it names the wanted state, so that a second one
+    changes nothing.
 
     Raises:
-        FlowdistError: when the run is over, or nobody answers for so long.
+        FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
     """
     answer = _ask(run_dir, encode(Operate(event, answer=True)), patience_s)
     assert isinstance(answer, Decided)
@@ -127,13 +130,13 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
             if (answer := _ask_once(run_dir, question)) is not None:
                 return answer
         except (OSError, msgspec.MsgspecError):
-            pass  # nobody is there, or it has died over it: the next one is asked
+            pass  # no controller listens, or it has died before it answered: its successor is asked
         end = state_of(run_dir)
         if end.state != "running":
             raise _over(run_dir, end)
         if not _has_journal(run_dir) and time.monotonic() > until - patience_s + JOURNAL_S:
             text = f"the controller of {run_dir.name} is on another host"
-            raise FlowdistError(text, help="ask there; what was printed here is in flowdist logs")
+            raise FlowdistError(text, help="use that host; flowdist logs shows the output on this one")
         if time.monotonic() > until:
             text = f"the controller of {run_dir.name} does not answer"
             raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
@@ -158,46 +161,38 @@ def _over(run_dir: Path, end: End) -> FlowdistError:
 
 
 def _has_journal(run_dir: Path) -> bool:
-    return (run_dir / "journal.jsonl").exists()
+    return (run_dir / JOURNAL).exists()
 
 
 def resume_help(run_dir: Path) -> str:
-    """The command that goes on with a run that died, or starts it; of one whose journal is on another host its logs are
-    left."""
+    """Return the help text for a run that has died: how to resume it, or, on a joined host, how to see its logs."""
     if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
-    return f"go on with it: {resume_words(run_dir)}{more}"
+    return f"resume it: {resume_command(run_dir)}{more}"
 
 
 def replayed(run_dir: Path, lines: list[Line]) -> Status:
-    """How the job was when its journal ended, for one that cannot be asked."""
-    from flowdist.control.controller import Controller  # all decisions: who only asks does without
-    from flowdist.record.timesheet import Timesheet
+    """Return the status of the job at the end of its journal, for a run whose controller cannot be asked."""
+    from flowdist.record.replay import Replay  # heavy: a verb that asks a running controller does not need it
 
     header = lines[0]
     assert isinstance(header, Header)
-    controller, lately = Controller(header.graph, header.known_nodes), RecentDecisions()
-    sheet = Timesheet(controller.state)
-    for line in lines[1:]:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-            lately.hear(line)
-        sheet.hear(line)
-    return status_of(controller.state, lately, header.run_id or run_dir.name, spent=sheet.spent())
+    replay = Replay(header, strict=True).follow(lines[1:])
+    return status_of(replay.job, replay.decisions, header.run_id or run_dir.name, spent=replay.sheet.spent())
 
 
 def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
-    """Keep how the job has ended: a long journal takes its time to be read."""
-    lately = RecentDecisions()
+    """Save the last status of the job: to replay a long journal takes time."""
+    recent = RecentDecisions()
     for line in _last_records(run_dir):
-        lately.hear(line)
-    status = status_of(job, lately, run_dir.name, spent=sheet.spent())
+        recent.hear(line)
+    status = status_of(job, recent, run_dir.name, spent=sheet.spent())
     (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status)))
 
 
 def written_status(run_dir: Path) -> Status | None:
-    """What was kept; None if nothing was, or it is of another version."""
+    """Return the status that was saved; None if there is none, or it is of another version of flowdist."""
     try:
         return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=Status)
     except (OSError, msgspec.MsgspecError):
@@ -205,18 +200,18 @@ def written_status(run_dir: Path) -> Status | None:
 
 
 def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
-    """Hides the values of those secrets that can be read here and now: the folder of a run has none of them."""
+    """Return a mask for the values of all secrets that can be read here. The folder of a run does not have them."""
     return Mask(value for _, value, _ in _secrets_here(graph, base) if value is not None)
 
 
 def not_hidden(graph: RoleGraph, base: Mapping[str, str]) -> str:
-    """Which secrets `known_mask` cannot hide, and why; empty when there is none."""
+    """Return a warning that names the secrets that `known_mask` cannot hide, and why; empty if there are none."""
     missing = [f"{name} ({why})" for name, value, why in _secrets_here(graph, base) if value is None]
     return f"not hidden, since their values cannot be read here: {', '.join(missing)}" if missing else ""
 
 
 def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
-    """Of each secret who it is, its value, and why it has none."""
+    """Yield for each secret its name with its role, its value or None, and why it has no value."""
     for role in graph.roles:
         for secret in role.secrets:
             name = f"{secret.name} of role {role.name!r}"
@@ -227,7 +222,7 @@ def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def environment_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Where, when and how the run was started, each time; nothing when that was not written down."""
+    """Return the entries of `environment.json`, one for each start of the run; none if the file cannot be read."""
     try:
         starts = json.loads((run_dir / "environment.json").read_text())["starts"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,6 +1,7 @@
-"""Store hosts that are forked from a node's fork server: they are there within moments, and share its memory.
+"""Store hosts that are forked from a node's fork server: they start within milliseconds and share its memory.
 
-For the spawner each is a worker like any other. It gets its listening socket over a socket of the agent's, once.
+For the spawner a store host is a worker like any other. It gets its listening socket through a Unix socket that the
+agent opens for this one handover.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flowdist.runtime.processes.spawning import ForkServer, Signal, Spawn
+from flowdist.runtime.processes.spawn_protocol import ForkServerSpec, Signal, Spawn
 
 SOCKET_PATH_MAX = 107  # bytes, on Linux
 
-Key = tuple[str, int]  # world and generation
+StoreKey = tuple[str, int]  # world and generation
 
 
 class StoreForks:
-    """`send` goes to the spawner, `ids` are those of its workers. `server` is None until a fork server has shown to be
-    of use."""
+    """The store hosts that were forked from the node's fork server.
+
+    Args:
+        send: Sends a request to the spawner.
+        ids: The ids of the spawner's workers, of which each store host takes one.
+        run_dir: The folder of the run, which gets the logs.
+        socket_dir: The folder for the sockets of the handovers.
+    """
 
     def __init__(
         self,
@@ -34,59 +41,60 @@ class StoreForks:
     ) -> None:
         self._loop, self._send, self._ids = loop, send, ids
         self._run_dir, self._socket_dir = run_dir, socket_dir
-        self.server: ForkServer | None = None
-        self._hosts: dict[Key, int] = {}
-        self._keys: dict[int, Key] = {}
-        self._lenders: dict[Key, socket.socket] = {}
+        self.server: ForkServerSpec | None = None  # None until a fork server is known to be usable
+        self._hosts: dict[StoreKey, int] = {}
+        self._keys: dict[int, StoreKey] = {}
+        self._handovers: dict[StoreKey, socket.socket] = {}
 
-    def start(self, key: Key, listening: socket.socket) -> bool:
-        """Whether it is taken care of: the socket, too, then."""
+    def start(self, key: StoreKey, listening: socket.socket) -> bool:
+        """Fork a store host, which takes the listening socket over. Returns False if that is not possible."""
         id = next(self._ids)
         path = f"{self._socket_dir}/s{os.getpid()}-{id}.sock"
         if self.server is None or len(path.encode()) > SOCKET_PATH_MAX:
             return False
-        lender = socket.socket(socket.AF_UNIX)
-        lender.bind(path)
+        handover = socket.socket(socket.AF_UNIX)
+        handover.bind(path)
         Path(path).chmod(0o600)
-        lender.listen(1)
-        self._lenders[key] = lender
-        self._loop.add_reader(lender, self._lend, key, listening)
+        handover.listen(1)
+        self._handovers[key] = handover
+        self._loop.add_reader(handover, self._hand_over, key, listening)
         self._hosts[key], self._keys[id] = id, key
         argv = (sys.executable, "-m", "flowdist.runtime.stores.store_host", path)
         folder = f"{self._run_dir}/stores/{key[0].replace('/', '-')}-{key[1]}"
         self._send(Spawn(id, argv, dict(os.environ), self._run_dir, folder, self.server))
         return True
 
-    def has(self, key: Key) -> bool:
+    def has(self, key: StoreKey) -> bool:
         return key in self._hosts
 
-    def kill(self, key: Key) -> bool:
-        """Whether it is one of these."""
+    def kill(self, key: StoreKey) -> bool:
+        """Kill the store host. Returns False if none of these serves the store."""
         if self.has(key):
             self._send(Signal(self._hosts[key], signal.SIGKILL))
         return self.has(key)
 
     def owns(self, id: int) -> bool:
+        """Return whether the spawner's worker with this id is a store host."""
         return id in self._keys
 
-    def ended(self, id: int) -> Key:
-        """Whose store it was."""
+    def ended(self, id: int) -> StoreKey:
+        """Forget a store host that has ended. Returns the key of its store."""
         key = self._keys.pop(id)
         del self._hosts[key]
-        self._close_lender(key)
+        self._close_handover(key)
         return key
 
-    def _lend(self, key: Key, listening: socket.socket) -> None:
-        link, _ = self._lenders[key].accept()
+    def _hand_over(self, key: StoreKey, listening: socket.socket) -> None:
+        link, _ = self._handovers[key].accept()
         with link:
             socket.send_fds(link, [b"."], [listening.fileno()])
         listening.close()
-        self._close_lender(key)
+        self._close_handover(key)
 
-    def _close_lender(self, key: Key) -> None:
-        lender = self._lenders.pop(key, None)
-        if lender is not None:
-            self._loop.remove_reader(lender)
-            path = lender.getsockname()
-            lender.close()
+    def _close_handover(self, key: StoreKey) -> None:
+        handover = self._handovers.pop(key, None)
+        if handover is not None:
+            self._loop.remove_reader(handover)
+            path = handover.getsockname()
+            handover.close()
             Path(path).unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""The store of a generation: a process of its own, forked from one that has torch imported already.
+"""The process that serves the store of one generation, forked from a process that has torch imported already.
 
-That is the node's fork server, where it has one with torch in it; else a template is started for it.
-
-The agent binds the listening socket and tells its port at once; clients queue in its backlog until the store answers.
-Each store is forked before any thread exists in this process, which itself never opens one. Needs torch.
+It is forked from the node's fork server if that has torch imported, else from a template process that the agent starts.
+The agent binds the listening socket and reports its port at once; clients queue in the socket's backlog until the store
+answers. A template starts no thread, so that each store is forked from a process without threads. Needs torch.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from typing import NoReturn
 from flowdist.runtime.processes.reaper import die_with_parent
 
 
-class Template:
-    """Imports torch once, then forks a store host for each request `{"key", "host", "port"}` that comes with a socket.
+class StoreTemplate:
+    """Process that imports torch once and forks a store host for each request.
 
-    Answers are lines: the key of a store host that has ended, with its wait status. A request without a socket kills.
+    Requests and answers are lines of JSON. `{"key", "host", "port"}`, sent with a listening socket, starts a store
+    host; `{"key"}` kills it. `{"key", "status"}` reports that a store host has ended, with its wait status.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -33,7 +33,8 @@ class Template:
         self._hosts: dict[str, tuple[int, int]] = {}  # by key: pid, pidfd
 
     def run(self) -> None:
-        import torch.distributed  # noqa: F401  # what this process is for
+        """Serve requests until the agent closes its side."""
+        import torch.distributed  # noqa: F401  # imported here, to be shared by all forks
 
         while True:
             for key, _ in self._selector.select():
@@ -41,9 +42,10 @@ class Template:
                     if not self._read():
                         return
                 else:
-                    self._ended(key.data)
+                    self._report_end(key.data)
 
     def _read(self) -> bool:
+        """Carry out the requests that have arrived. Returns False if the agent has closed its side."""
         data = b""
         fds: list[int] = []
         with contextlib.suppress(ConnectionError):
@@ -60,26 +62,26 @@ class Template:
         return True
 
     def _start(self, key: str, host: str, port: int, listening: int) -> None:
-        me = os.getpid()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _serve(me, host, port, listening)
+            _serve(parent, host, port, listening)
         os.close(listening)
         pidfd = os.pidfd_open(pid)
         self._hosts[key] = (pid, pidfd)
         self._selector.register(pidfd, selectors.EVENT_READ, key)
 
-    def _ended(self, key: str) -> None:
+    def _report_end(self, key: str) -> None:
         pid, pidfd = self._hosts.pop(key)
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so
+        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read finds out
             self._channel.sendall((json.dumps({"key": key, "status": status}) + "\n").encode())
 
 
 def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
-    """Be the store until somebody kills this process."""
+    """Serve the store until this process is killed."""
     from torch.distributed import TCPStore
 
     code = 1
@@ -95,8 +97,8 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
         os._exit(code)
 
 
-def take(path: str) -> NoReturn:
-    """Be the store on the listening socket that the agent hands out there."""
+def serve_from(path: str) -> NoReturn:
+    """Receive the listening socket from the agent, at the Unix socket `path`, and serve the store on it."""
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)
@@ -108,6 +110,6 @@ def take(path: str) -> NoReturn:
 
 if __name__ == "__main__":
     if sys.argv[1].isdigit():
-        Template(socket.socket(fileno=int(sys.argv[1]))).run()
+        StoreTemplate(socket.socket(fileno=int(sys.argv[1]))).run()
     else:
-        take(sys.argv[1])
+        serve_from(sys.argv[1])

@@ -1,7 +1,7 @@
-"""The agent's side of the stores: a socket is bound at once, and served by a store host when somebody wants it.
+"""The agent's side of the stores: it binds a socket for each generation and starts a store host when one is needed.
 
-A generation whose workers never ask for a store costs a socket and nothing else: the store host is started by the
-first connection, or at once for worlds of several workers, whose process group will want it.
+A generation whose workers never use a store costs a socket and nothing else. Its store host is started by the first
+connection; or at once for a world of several workers, whose process group will need the store.
 """
 
 from __future__ import annotations
@@ -15,32 +15,41 @@ import socket
 import sys
 from collections.abc import Callable
 
-from flowdist.runtime.stores.store_forks import Key, StoreForks
+from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
 from flowdist.runtime.wire.addresses import family_of
+from flowdist.runtime.wire.line_buffer import LineBuffer
 
 BACKLOG = 1024
 
 
 class Stores:
-    """`exited` is called when a store host ends, asked or not. They are `forks` of the fork server, if there is one.
+    """The stores of one node.
 
-    While `is_early` it is not known yet: nobody is to be served, since workers wait for the fork server, too. `address`
-    is the node's: stores listen there.
+    Args:
+        exited: Called with the key and the reason when a store host has ended, asked to or not.
+        forks: Starts store hosts from the node's fork server, where there is one.
+        address: The node's address, at which stores listen.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None], forks: StoreForks, address: str
+        self, loop: asyncio.AbstractEventLoop, exited: Callable[[StoreKey, str], None], forks: StoreForks, address: str
     ) -> None:
         self._loop, self._exited, self._forks, self._address = loop, exited, forks, address
-        self.is_early = False
-        self._early: dict[Key, None] = {}
-        self._listening: dict[Key, socket.socket] = {}  # bound, nobody serves it yet
-        self._hosted: dict[Key, None] = {}
-        self._template: Template | None = None
+        self.awaits_fork_server = False  # store hosts are started once it is known whether there is a fork server
+        self._deferred: dict[StoreKey, None] = {}
+        self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
+        self._hosted: dict[StoreKey, None] = {}
+        self._template: TemplateProcess | None = None
         self.has_torch = importlib.util.find_spec("torch") is not None
 
-    def bind(self, key: Key, eager: bool) -> int:
-        """Bind the store of a generation and return its port. Without torch nobody serves it: rank 0 may."""
+    def bind(self, key: StoreKey, eager: bool) -> int:
+        """Bind the store of a generation and return its port.
+
+        Without torch flowdist does not serve the store, and leaves the port to the worker of rank 0.
+
+        Args:
+            eager: Whether to start the store host now instead of at the first connection.
+        """
         listening = socket.create_server((self._address, 0), family=family_of(self._address), backlog=BACKLOG)
         port: int = listening.getsockname()[1]
         if not self.has_torch:
@@ -48,45 +57,45 @@ class Stores:
             return port
         self._listening[key] = listening
         if eager:
-            self._host(key)
+            self._start_host(key)
         else:
-            self._loop.add_reader(listening, self._host, key)
+            self._loop.add_reader(listening, self._start_host, key)
         return port
 
-    def kill(self, key: Key) -> None:
-        """Close the store; whoever is still connected loses it."""
+    def kill(self, key: StoreKey) -> None:
+        """Close the store; its clients lose their connections."""
         listening = self._listening.pop(key, None)
         if listening is not None:
             self._loop.remove_reader(listening)
             listening.close()
-        self._early.pop(key, None)
+        self._deferred.pop(key, None)
         if key in self._hosted and not self._forks.kill(key) and self._template is not None:
             self._template.kill(key)
 
-    def settled(self) -> None:
-        """It is known whether there is a fork server."""
-        self.is_early = False
-        early, self._early = self._early, {}
-        for key in early:
-            self._host(key)
+    def start_deferred(self) -> None:
+        """Start the store hosts that have waited until it was known whether there is a fork server."""
+        self.awaits_fork_server = False
+        deferred, self._deferred = self._deferred, {}
+        for key in deferred:
+            self._start_host(key)
 
-    def _host(self, key: Key) -> None:
+    def _start_host(self, key: StoreKey) -> None:
         self._loop.remove_reader(self._listening[key])
-        if self.is_early:
-            self._early[key] = None
+        if self.awaits_fork_server:
+            self._deferred[key] = None
             return
         listening = self._listening.pop(key)
         if self._forks.start(key, listening):
             self._hosted[key] = None
             return
         if self._template is None:
-            self._template = Template(self._loop, self.ended, self._template_died)
+            self._template = TemplateProcess(self._loop, self.ended, self._template_died)
         self._hosted[key] = None
         self._template.start(key, listening)
         listening.close()
 
-    def ended(self, key: Key, detail: str) -> None:
-        """A store host is no more."""
+    def ended(self, key: StoreKey, detail: str) -> None:
+        """Report that a store host has ended."""
         if key in self._hosted:
             del self._hosted[key]
             self._exited(key, detail)
@@ -97,13 +106,18 @@ class Stores:
             self.ended(key, "the process that hosts the stores died")
 
 
-class Template:
-    """The process that has torch imported, and the socket to it."""
+class TemplateProcess:
+    """The agent's side of a `store_host.StoreTemplate`: its process, and the socket to it.
+
+    Args:
+        ended: Called with the key and the wait status, in words, of a store host that has ended.
+        died: Called when the template process itself has ended.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        ended: Callable[[Key, str], None],
+        ended: Callable[[StoreKey, str], None],
         died: Callable[[], None],
     ) -> None:
         ours, theirs = socket.socketpair()
@@ -113,15 +127,15 @@ class Template:
         os.set_inheritable(theirs.fileno(), True)
         self.pid = os.posix_spawn(argv[0], argv, os.environ)
         theirs.close()
-        self._buffer = b""
+        self._lines = LineBuffer()
         loop.add_reader(ours, self._read)
 
-    def start(self, key: Key, listening: socket.socket) -> None:
+    def start(self, key: StoreKey, listening: socket.socket) -> None:
         host, port = listening.getsockname()[:2]
         line = json.dumps({"key": f"{key[0]} {key[1]}", "port": port, "host": host}) + "\n"
         socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
 
-    def kill(self, key: Key) -> None:
+    def kill(self, key: StoreKey) -> None:
         with contextlib.suppress(OSError):
             self._channel.send((json.dumps({"key": f"{key[0]} {key[1]}"}) + "\n").encode())
 
@@ -137,8 +151,7 @@ class Template:
                 os.waitpid(self.pid, os.WNOHANG)
             self._died()
             return
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
+        for line in self._lines.feed(data):
             answer = json.loads(line)
             world, _, generation = answer["key"].rpartition(" ")
             self._ended((world, int(generation)), f"wait status {answer['status']}")

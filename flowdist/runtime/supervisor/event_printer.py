@@ -1,4 +1,4 @@
-"""What the terminal shows of a job: each record of the journal in words, and what the workers print here."""
+"""The terminal's view of a job: each record of the journal in words, and the output of this host's workers."""
 
 from __future__ import annotations
 
@@ -17,41 +17,49 @@ Show = Callable[[Kind, str], None]
 KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "warning", "error": "error"}
 
 
-class Teller:
-    """`here` are the nodes whose workers write their files on this machine."""
+class EventPrinter:
+    """Shows records on the terminal, in order with the workers' output.
+
+    Args:
+        graph: The job.
+        follower: Reads the output files of workers.
+        here: The nodes whose workers write their output on this host.
+        show: Prints a line.
+    """
 
     def __init__(self, graph: RoleGraph, follower: Follower, here: Container[NodeName], show: Show) -> None:
         self._graph, self._follower, self._here, self._show = graph, follower, here, show
         self._latest: dict[ReplicaId, StartReplica] = {}
-        self._staying: dict[ReplicaId, NodeName] = {}  # whose workers wait there, in place, for the next generation
+        self._suspended: dict[ReplicaId, NodeName] = {}  # replicas whose workers wait in place for their next attempt
 
     def skip(self, record: Record) -> None:
-        """It was told already, when it happened."""
+        """Take note of a record that was shown earlier, for example before a run was resumed."""
         self._latest |= {e.replica: e for e in record.effects if isinstance(e, StartReplica)}
 
-    def tell(self, record: Record) -> None:
+    def print(self, record: Record) -> None:
+        """Show a record."""
         if isinstance(record.event, ReplicaExited | ReplicaStopped):
-            self._follower.read()  # its last words come before what is made of them
+            self._follower.read()  # the worker's last output comes before the message about its end
         if isinstance(record.event, ReplicaExited) and record.event.kind is None:
             self._show("event", f"{record.event.replica}: finished")
-        self._note_who_stays(record)
+        self._note_suspended(record)
         for start in [effect for effect in record.effects if isinstance(effect, StartReplica)]:
-            self._tell_start(start)
+            self._print_start(start)
         for effect in record.effects:
             if isinstance(effect, Notify):
                 self._show(KINDS[effect.level], effect.text)
 
-    def _note_who_stays(self, record: Record) -> None:
+    def _note_suspended(self, record: Record) -> None:
         event = record.event
         if isinstance(event, ReplicaStopped) and event.suspended and event.replica in self._latest:
-            self._staying[event.replica] = self._latest[event.replica].node
-        elif isinstance(event, NodeJoined):  # nothing runs on it
-            self._staying = {replica: node for replica, node in self._staying.items() if node != event.node}
+            self._suspended[event.replica] = self._latest[event.replica].node
+        elif isinstance(event, NodeJoined):  # a node that joins runs nothing
+            self._suspended = {replica: node for replica, node in self._suspended.items() if node != event.node}
         for effect in record.effects:
             if isinstance(effect, StopReplica) and not effect.in_place:
-                self._staying.pop(effect.replica, None)
+                self._suspended.pop(effect.replica, None)
 
-    def _tell_start(self, start: StartReplica) -> None:
+    def _print_start(self, start: StartReplica) -> None:
         before = self._latest.get(start.replica)
         if before is not None:
             self._follower.read()
@@ -59,7 +67,7 @@ class Teller:
         self._latest[start.replica] = start
         if start.node in self._here:
             self._follower.follow(start, self._graph.role(start.replica.role))
-        again = f" (attempt {start.attempt})" if start.attempt > 1 else ""
+        attempt = f" (attempt {start.attempt})" if start.attempt > 1 else ""
         ranks = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
-        does = "goes on in place" if self._staying.pop(start.replica, None) == start.node else "starts"
-        self._show("event", f"{start.replica}: {does} on {start.node}{again}{ranks}")
+        how = "continues in place" if self._suspended.pop(start.replica, None) == start.node else "starts"
+        self._show("event", f"{start.replica}: {how} on {start.node}{attempt}{ranks}")

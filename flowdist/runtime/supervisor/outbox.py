@@ -1,8 +1,8 @@
-"""What a supervisor tells the controllers, one after the other (R21).
+"""The supervisor's messages to the controller, across deaths of controllers (R21).
 
-A controller may die before it has read what was written to it. What becomes a line of the journal is kept until that
-line comes, and what the next controller finds missing is told again; nothing is told to it before it has shown all that
-the last one wrote, so that nothing is done or written twice.
+A controller may die before it has read a message. A message that becomes a line of the journal is therefore kept until
+that line appears, and sent again to the next controller. Nothing is sent to a controller before it has shown all lines
+that the last one wrote: else a message could be handled twice.
 """
 
 from __future__ import annotations
@@ -22,47 +22,51 @@ class Writer(Protocol):
 
 
 class Outbox:
-    """`attach` a controller, tell it of every line that is read from it, and `detach` it when it is gone."""
+    """A queue of messages: `attach` a controller, `observe` each line read from it, `detach` it when it dies."""
 
     def __init__(self) -> None:
         self._kept: list[msgspec.Struct] = []  # for the next controller
         self._writer: Writer | None = None
-        self._listens = False  # it has shown what the last one wrote
+        self._is_ready = False  # the controller has shown all that the last one wrote
 
     def attach(self, writer: Writer) -> None:
-        self._writer, self._listens = writer, False
+        """Use this connection once the controller is ready."""
+        self._writer, self._is_ready = writer, False
 
     def detach(self) -> None:
-        """It reads nothing more: what is said now is for the next one."""
-        self._writer, self._listens = None, False
+        """Drop the connection; messages from now on wait for the next controller."""
+        self._writer, self._is_ready = None, False
 
-    def say(self, message: msgspec.Struct) -> None:
-        """To the controller, as soon as there is one that listens."""
-        if not self._listens or isinstance(message, Operate | Injected):
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message to the controller, or to the next one if none is ready."""
+        if not self._is_ready or isinstance(message, Operate | Injected):
             self._kept.append(message)
-        if self._listens:
+        if self._is_ready:
             self._write(message)
 
-    def hear(self, line: Line) -> None:
-        """A line that is new in the journal. After the first that a controller writes itself it is told things."""
+    def observe(self, line: Line) -> None:
+        """Handle a new line of the journal: drop the message that it records.
+
+        The first line that a controller writes itself shows that the controller is ready.
+        """
         if isinstance(line, Header) or (isinstance(line, Record) and isinstance(line.event, ControllerStarted)):
             self._begin()
         for message in self._kept:
-            if _shows(line, message):
+            if _is_recorded_by(line, message):
                 self._kept.remove(message)
                 break
 
-    def take_back_gone(self, node: str) -> None:
-        """It is started again: that it was gone would be taken for news of its new time."""
-        self._kept = [said for said in self._kept if not _says_gone(said, node)]
+    def withdraw_gone(self, node: str) -> None:
+        """Drop messages that the node is gone: it starts again, and they would be taken for its new incarnation."""
+        self._kept = [message for message in self._kept if not _reports_gone(message, node)]
 
     def _begin(self) -> None:
         if self._writer is None:
             return
-        self._listens = True
-        said, self._kept = self._kept, []
-        for message in said:
-            self.say(message)
+        self._is_ready = True
+        waiting, self._kept = self._kept, []
+        for message in waiting:
+            self.send(message)
 
     def _write(self, message: msgspec.Struct) -> None:
         if self._writer is not None:
@@ -70,7 +74,7 @@ class Outbox:
                 self._writer.write(encode(message))
 
 
-def _shows(line: Line, message: msgspec.Struct) -> bool:
+def _is_recorded_by(line: Line, message: msgspec.Struct) -> bool:
     match message, line:
         case Operate(), Record():
             return message.event == line.event
@@ -80,5 +84,5 @@ def _shows(line: Line, message: msgspec.Struct) -> bool:
             return False
 
 
-def _says_gone(message: msgspec.Struct, node: str) -> bool:
+def _reports_gone(message: msgspec.Struct, node: str) -> bool:
     return isinstance(message, Operate) and isinstance(message.event, NodeGone) and message.event.node == node

@@ -1,7 +1,8 @@
-"""Ctrl-C after a run has its folder, and before its supervisor is there to end it in order.
+"""Ctrl-C between the creation of a run's folder and the start of its supervisor, which then ends the run in order.
 
-As an exception it would come anywhere: in the middle of an import it may be lost, and elsewhere nobody would tell the
-user, nor write down, that the run was cancelled. It is only counted, for whoever can do that.
+A KeyboardInterrupt in that time could be raised anywhere. In the middle of an import it may be lost; elsewhere the
+run would end without a record that it was cancelled. Interrupts are therefore only counted, until the supervisor or
+the command line handles them.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import signal
 from types import FrameType
 
 
-class EarlyInterrupts:
-    """Counts SIGINT within the block, until somebody else handles it; afterwards all is as it was before."""
+class StartupSignals:
+    """Context manager that counts SIGINT until another handler is installed, and restores the handler before it."""
 
     def __init__(self) -> None:
         self.count = 0
         self._before: signal._HANDLER = None
         self._is_on = False
 
-    def __enter__(self) -> EarlyInterrupts:
+    def __enter__(self) -> StartupSignals:
         self._before, self._is_on = signal.signal(signal.SIGINT, self._note), True
         return self
 
@@ -26,13 +27,13 @@ class EarlyInterrupts:
         self.end()
 
     def end(self) -> None:
-        """What comes from now on is dealt with as before the block."""
+        """Stop counting: SIGINT is handled as before the block."""
         if self._is_on:
             self._is_on = False
             signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
-        """KeyboardInterrupt if there was one."""
+        """Raise KeyboardInterrupt if a signal was counted."""
         if self.count:
             raise KeyboardInterrupt
 

@@ -1,93 +1,77 @@
-"""The foreground process of a run: it owns all others, shows what happens, and sees to it that nothing is left.
+"""The foreground process on the controller's host: it keeps the controller and the nodes of this host running.
 
-It keeps a mirror of the controller, fed with the lines of the journal: what it shows, what faults wait for and what the
-summary says come from that mirror, never from decisions of its own.
+It passes orders of the operator and faults of the plan on, and shows what happens; every decision about the job is the
+controller's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState
-from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested, NodeGone
-from flowdist.control.protocol.ids import unnamed_nodes
+from flowdist.control.protocol.ids import NodeName, unnamed_nodes
 from flowdist.errors import JobFailed
-from flowdist.faults.grammar import Fault, Plan, added_node
-from flowdist.graph import NodeSpec, RoleGraph
-from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, decode_lines
-from flowdist.record.timesheet import Timesheet
-from flowdist.runtime.agent.guardian import KILL_NODE, NodeConfig
+from flowdist.faults.grammar import Plan, added_node
+from flowdist.graph import RoleGraph
+from flowdist.record.journal import FaultLine, Line, Record
+from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import JOURNAL_LOST, ControllerConfig
-from flowdist.runtime.controller.reception import Listening
+from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.injection.link_faults import Disturb, Heal
-from flowdist.runtime.injection.remote_faults import RemoteFault
-from flowdist.runtime.processes.owned_processes import Offspring
-from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
-from flowdist.runtime.run_folder.folder import CONTROL, end_leftovers, lock_run, past_of, remove_sockets, socket_dir
-from flowdist.runtime.run_folder.logs import Follower, OpenSink
-from flowdist.runtime.supervisor.event_printer import Show, Teller
+from flowdist.runtime.run_folder.folder import CONTROL, lock_run
+from flowdist.runtime.run_folder.logs import OpenSink
+from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
+from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
+from flowdist.runtime.supervisor.event_printer import Show
+from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult
+from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
-from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
-from flowdist.runtime.wire.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
-
-LOOK_S = 0.1  # how often the workers' output is looked at
-WIND_DOWN_S = 5.0
+from flowdist.runtime.supervisor.startup_signals import StartupSignals
+from flowdist.runtime.wire.endpoint import INCARNATIONS
+from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
+from flowdist.runtime.wire.frames import Injected, Operate, Operation
 
 
 class Observer(Protocol):
-    """Whoever wants to know how the job goes: every record that is new to this process, and its state, often."""
+    """A spectator of the job: gets every record that is new to this process, and sees the state every LOOK_S."""
 
     def hear(self, record: Record) -> None: ...
     def look(self, job: JobState, now: int) -> None: ...
 
 
-class Site(NamedTuple):
-    """Where a host is: the address by which the others reach it, and the interface that has it, if that is known."""
-
-    address: str
-    interface: str
-
-
 class Hosting(NamedTuple):
-    """What a supervisor needs that lets other hosts in: where it listens, and where its own node is."""
+    """Settings that let other hosts join: where the controller listens, and the address of this host's own node."""
 
     listening: Listening
     site: Site
 
 
-@dataclass(slots=True)
-class RunResult:
-    """How a run ended. `job` is the state of the mirror, `faults` are the journal's lines about faults."""
-
-    outcome: str
-    reason: str
-    run_dir: str
-    job: JobState
-    faults: list[Line]
-    unfired: list[Fault]
-    sheet: Timesheet  # where its time went
-
-
 class Supervisor:
-    """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it.
+    """The supervisor of one run. It also carries out what the fault injector orders (`ProcessControl`).
 
-    With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
-    `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
-    `seed` is that of the plan's rates. `early` are interrupts from before it runs.
+    Args:
+        graph: The job. With `hosting`, its nodes are those of this host; other hosts bring more.
+        gpus: The GPUs of this machine.
+        plan: Faults to inject, and orders of the operator to give.
+        run_dir: The folder of the run. If it has a journal, the run is resumed.
+        show: Prints a line on the terminal; its first argument is the kind.
+        open_sink: Selects where the output of a worker goes, if not to the terminal.
+        hosting: Lets other hosts join.
+        onlooker: A spectator of the job.
+        metrics: The file descriptor of a listening socket at which the controllers answer scrapes.
+        seed: The seed of the plan's random faults.
+        early: Interrupts from before `run`.
+
+    Raises:
+        FlowdistError: The run cannot be resumed, or something of it still runs.
     """
 
     def __init__(
@@ -103,323 +87,237 @@ class Supervisor:
         onlooker: Observer | None = None,
         metrics: int | None = None,
         seed: int = 0,
-        early: EarlyInterrupts | None = None,
+        early: StartupSignals | None = None,
     ) -> None:
         self._onlooker, self._metrics, self._early = onlooker, metrics, early
-        self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
-        self._lock = lock_run(run_dir)
-        self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
-        if ended := end_leftovers(run_dir):
-            show("warning", f"worker processes that had outlived the run are killed: {ended}")
+        self._graph, self._show, self._hosting = graph, show, hosting
+        lock = lock_run(run_dir)
+        self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        if killed := kill_remaining_workers(run_dir):
+            show("warning", f"worker processes that had outlived the run are killed: {killed}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
-        self._nodes = {node.name: node for node in nodes}
-        self._sockets = socket_dir(self._run_dir, list(self._nodes))
-        self._control_socket = str(self._sockets / CONTROL)
-        if self._sockets != run_dir:  # the verbs find it from there
-            (run_dir / CONTROL).unlink(missing_ok=True)
-            (run_dir / CONTROL).symlink_to(self._control_socket)
-        self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
-        self._hosting = hosting
-        more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
+        self._specs = {node.name: node for node in nodes}
+        self._devices = dict(zip(self._specs, share_devices(nodes, gpus), strict=True))
+        more = unnamed_nodes(len(self._specs) + 1, hosting.listening.hosts) if hosting is not None else ()
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
-        self._mirror = Controller(graph, self._known_nodes)
-        self._sheet = Timesheet(self._mirror.state)
-        self._start_ns = 0  # by the clock of the runtime, when it has begun
-        self._seen = 0  # lines of the journal
-        self._follower = Follower(self._run_dir, show, open_sink)
-        self._teller = Teller(graph, self._follower, self._nodes, show)
-        self._injector = Injector(plan, graph, self._run_dir, self, seed=seed, since_ns=self._past.last_ns)
-        self._hooks = Hooks(graph, self._run_dir)
-        self._guardians: dict[str, asyncio.subprocess.Process] = {}
-        self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
-        self._agents = {name: AgentUpkeep(f"{name}.log") for name in self._nodes}
-        self._controllers = ControllerUpkeep(str(run_dir))
-        self._lost = ""  # why no controller is left
-        self._back_after_ns: dict[str, int | None] = {}  # nodes that a fault has killed
-        self._interrupts = 0
-        self._finished: FinishJob | None = None
-        self._fault_lines: list[Line] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._own = Offspring(run_dir)
+        self._host = HostProcess(run_dir, lock, list(self._specs), graph, self._known_nodes, show, open_sink)
+        self._link_control_socket()
+        self._start_ns = 0  # on the runtime's clock, once the job has begun
         self._outbox = Outbox()
-        lost = self._past.added if hosting is None else ()  # of another host nothing is proven: its lease will tell
-        for name in lost:
+        self._controller = ControllerKeeper(self._host, self._controller_config, self._outbox, self._handle_line)
+        self._injector = Injector(plan, graph, run_dir, self, seed=seed, since_ns=self._past.last_ns)
+        self._hooks = Hooks(graph, run_dir)
+        self._nodes: dict[NodeName, LocalNode] = {}
+        self._interrupts = 0
+        self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
+        # The death of nodes on other hosts is not proven: the controller waits for the end of their leases.
+        for name in self._past.added if hosting is None else ():
             self.operate(NodeGone(name, "the run was killed, and it with it"))
-        self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
 
     @property
     def run_dir(self) -> Path:
-        return self._run_dir
+        return self._host.run_dir
+
+    def _link_control_socket(self) -> None:
+        """Make the control socket reachable through the run's folder, where other commands look for it."""
+        run_dir, sockets = self._host.run_dir, self._host.sockets
+        self._control_socket = str(sockets / CONTROL)
+        if sockets != run_dir:
+            (run_dir / CONTROL).unlink(missing_ok=True)
+            (run_dir / CONTROL).symlink_to(self._control_socket)
 
     async def run(self) -> RunResult:
-        """Until the job is over and nothing of it runs. JobFailed when its own processes fail it, KeyboardInterrupt
-        when it was interrupted before it could end in order."""
-        become_subreaper()
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
+        """Run the job until it is over and nothing of it is left on this host.
+
+        Raises:
+            JobFailed: flowdist's own processes keep failing.
+            KeyboardInterrupt: An interrupt ended the run before the controller could end the job in order.
+        """
+        host = self._host
         self._start_ns = boot_ns() - self._past.last_ns
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._interrupted)
+        host.begin(self._interrupted)
         for _ in range(self._early.count if self._early is not None else 0):
             self._interrupted()
-        self._lifeline, held = os.pipe()
+        self._nodes = {name: LocalNode(host, self._node_config(name), f"{name}.log", self) for name in self._specs}
         try:
             await self._hooks.start()
-            await self._start_controller()
-            self._background(self._keep_controller())
+            await self._controller.start()
+            host.background(self._controller.keep())
             for node in self._graph.cluster.nodes:
-                await self._start_node(node)
+                await self._nodes[node.name].start()
             await self._until_over()
         finally:
-            await self._wind_down(held)
-        if self._finished is None and self._interrupts:
+            await self._wind_down()
+        if host.finished is None and self._interrupts:
             raise KeyboardInterrupt
-        if self._finished is None:
-            log = self._run_dir / "controller.log"
-            raise JobFailed(f"{self._lost}; everything was stopped (see {log})")
-        return RunResult(
-            outcome=self._finished.outcome,
-            reason=self._finished.reason,
-            run_dir=str(self._run_dir),
-            job=self._mirror.state,
-            faults=self._fault_lines,
-            unfired=self._injector.never_fired(),
-            sheet=self._sheet,
-        )
+        if host.finished is None:
+            raise JobFailed(f"{self._controller.lost}; everything was stopped (see {self.run_dir / 'controller.log'})")
+        return host.result(host.finished, self._injector.never_fired())
 
-    async def _start_controller(self) -> None:
-        config = ControllerConfig(
-            str(self._run_dir),
-            self._run_id,
+    def _controller_config(self) -> ControllerConfig:
+        return ControllerConfig(
+            str(self.run_dir),
+            self.run_dir.name,
             self._control_socket,
             self._known_nodes,
             self._start_ns,
-            self._lifeline,
-            tuple(self._disturbed.values()),
+            self._host.lifeline,
+            tuple(self._link_faults.values()),
             self._hosting.listening if self._hosting is not None else None,
             self._metrics,
         )
-        hold = [self._lifeline] if self._metrics is None else [self._lifeline, self._metrics]
-        self._controller = await self._own.start(
-            "flowdist.runtime.controller.controller_main", config, "controller.log", hold
-        )
 
-    async def _start_node(self, node: NodeSpec) -> None:
-        self._starts[node.name] += 1
-        self._outbox.take_back_gone(node.name)
-        for name, why in list(self._disturbed):
-            if name == node.name:
-                self.heal(name, why)  # it has a new connection
-        config = NodeConfig(
-            node=node,
-            number=list(self._nodes).index(node.name),
-            incarnation=1000 * (self._starts[node.name] - 1) + 1,  # the agent itself counts on from there
-            run_dir=str(self._run_dir),
-            run_id=self._run_id,
+    def _node_config(self, name: NodeName) -> NodeConfig:
+        return NodeConfig(
+            node=self._specs[name],
+            number=list(self._specs).index(name),
+            incarnation=self._past.starts.get(name, 0) * INCARNATIONS + 1,
+            run_dir=str(self.run_dir),
+            run_id=self.run_dir.name,
             control_socket=self._control_socket,
-            socket_dir=str(self._sockets),
-            lifeline=self._lifeline,
-            lock=self._lock,
-            devices=self._devices[node.name],
+            socket_dir=str(self._host.sockets),
+            lifeline=self._host.lifeline,
+            lock=self._host.lock,
+            devices=self._devices[name],
             **(self._hosting.site._asdict() if self._hosting is not None else {}),
         )
-        hold = [self._lifeline, self._lock]
-        guardian = await self._own.start("flowdist.runtime.agent.guardian", config, f"{node.name}.log", hold)
-        self._guardians[node.name] = guardian
-        self._background(self._watch_guardian(node, guardian))
 
-    def _background(self, job: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def node_starts(self, node: NodeName) -> None:
+        """Withdraw what concerned the node's last incarnation: messages about its end, faults of its connection."""
+        self._outbox.withdraw_gone(node)
+        for name, why in list(self._link_faults):
+            if name == node:
+                self.heal_link(name, why)
 
-    async def _keep_controller(self) -> None:
-        """Read the journal from the controller; start another when it dies, while all else goes on (R21)."""
-        while not self._over.is_set():
-            await self._watch_controller()
-            self._outbox.detach()
-            await self._controller.wait()
-            if self._over.is_set():
-                break
-            journal_lost = self._controller.returncode == JOURNAL_LOST
-            after_ns, because = self._controllers.died(journal_lost=journal_lost)
-            if after_ns is None:
-                self._lost = because
-                self._over.set()
-                break
-            self._show("error" if journal_lost else "warning", because)
-            await asyncio.sleep(after_ns / 1e9)
-            await self._start_controller()
+    async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
+        """Empty the node if its guardian could not."""
+        if was_killed:
+            await self._host.processes.kill_others(self._hooks.pids())
 
-    async def _watch_controller(self) -> None:
-        """Connect, read every line of the journal that is new, until the controller is gone."""
-        reader = None
-        while reader is None and self._controller.returncode is None:
-            try:
-                reader, writer = await asyncio.open_unix_connection(self._control_socket)
-            except OSError:
-                await asyncio.sleep(0.01)
-        if reader is None:
-            return
-        writer.write(encode(Watch(self._seen)))
-        self._outbox.attach(writer)
-        while (answer := await read_from_controller(reader)) is not None:
-            if isinstance(answer, JournalLine):
-                for line in decode_lines([answer.line]):
-                    self._seen += 1
-                    self._hear(line)
-
-    async def _watch_guardian(self, node: NodeSpec, guardian: asyncio.subprocess.Process) -> None:
-        """The end of a guardian proves that its node is empty; only a guardian that was killed leaves orphans to us."""
-        await guardian.wait()
-        del self._guardians[node.name]
-        if guardian.returncode not in (0, 1):
-            await self._own.kill_others(self._hooks.pids())
-        if self._over.is_set() or self._finished is not None:
-            return
-        agent, is_taken = self._agents[node.name], node.name in self._back_after_ns
-        after_ns, because = agent.taken_away(self._back_after_ns.pop(node.name)) if is_taken else agent.died()
-        self.operate(NodeGone(node.name, because))
-        if after_ns is None:
-            if not is_taken:
-                self._show("error", f"{node.name}: {because}")
-            return
-        await asyncio.sleep(after_ns / 1e9)
-        if not self._over.is_set() and self._finished is None:
-            self._show("event", f"{node.name}: its agent is started again")
-            await self._start_node(node)
+    def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
+        """Prove to the controller that nothing of the node runs any more."""
+        self.operate(NodeGone(node, cause))
+        if is_given_up:
+            self._show("error", f"{node}: {cause}")
 
     async def _until_over(self) -> None:
-        """Show output and fire faults until the job has ended."""
-        while not self._over.is_set():
-            wait_s = LOOK_S
+        """Show output and inject faults until the job has ended."""
+        while not self._host.over.is_set():
             next_ns = self._injector.next_ns()
-            if next_ns is not None:
-                wait_s = min(wait_s, max(0.0, (next_ns - self.now_ns()) / 1e9))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), wait_s)
-            self._injector.fire(self._mirror.state, self.now_ns())
-            self._follower.read()
+            until_next_s = (next_ns - self.now_ns()) / 1e9 if next_ns is not None else LOOK_S
+            await self._host.wait(min(LOOK_S, max(0.0, until_next_s)))
+            self._injector.fire(self._host.state, self.now_ns())
+            self._host.follower.read()
             if self._onlooker is not None:
-                self._onlooker.look(self._mirror.state, self.now_ns())
+                self._onlooker.look(self._host.state, self.now_ns())
 
     def now_ns(self) -> int:
-        """In the time of the job, which stands still until it begins."""
+        """Return the time of the job in ns. It stands still until the job begins."""
         return boot_ns() - self._start_ns if self._start_ns else self._past.last_ns
 
-    def _hear(self, line: Line) -> None:
-        self._controllers.wrote()
-        if self._seen > self._past.lines:
-            self._outbox.hear(line)
-        if isinstance(line, Header | UnsavedLine):
+    def _handle_line(self, line: Line) -> None:
+        is_new = self._controller.lines_read > self._past.lines  # else it was shown before the run was resumed
+        if is_new:
+            self._outbox.observe(line)
+        record = self._host.apply(line)
+        if is_new and isinstance(line, FaultLine):
+            self._show("warning", f"fault {line.spec} hits {line.target}")
+        if record is None:
             return
-        if isinstance(line, FaultLine):
-            self._sheet.hear(line)
-            self._fault_lines.append(line)
-            if self._seen > self._past.lines:
-                self._show("warning", f"fault {line.spec} hits {line.target}")
-            return
-        effects = self._mirror.handle(line.event, line.t_ns)
-        self._sheet.hear(line)
         if self._onlooker is not None:
-            self._onlooker.hear(line)
-        if tuple(effects) != line.effects:
-            self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
-        if self._seen <= self._past.lines:  # told already, when it happened
-            self._teller.skip(line)
-            self._hooks.skip(self._mirror.state)
+            self._onlooker.hear(record)
+        if not is_new:
+            self._host.printer.skip(record)
+            self._hooks.skip_past(self._host.state)
             return
-        self._hooks.hear(self._mirror.state)
-        self._teller.tell(line)
-        for effect in line.effects:
-            if isinstance(effect, FinishJob):
-                self._finished = effect
-                self._over.set()
-        self._injector.hear(self._mirror.state, line)
+        self._hooks.observe(self._host.state)
+        if self._host.print(record):
+            self._host.over.set()
+        self._injector.observe(self._host.state, record)
 
     def _interrupted(self) -> None:
-        """First in order, then at once, then without asking anybody."""
-        if self._over.is_set():
+        """Cancel the job: in order at the first interrupt, at once at the second, without the controller at the third.
+
+        At the second, the controller is left out already if it has not yet written a line of its journal.
+        """
+        if self._host.over.is_set():
             self._hooks.stop()
             return
         self._interrupts += 1
         if self._interrupts == 1:
-            self._show("warning", "stopping; once more stops at once")
-        if self._interrupts > 2 or (self._interrupts > 1 and not self._seen):
-            self._over.set()
+            self._show("warning", "stopping the job; a second interrupt stops it at once")
+        if self._interrupts > 2 or (self._interrupts > 1 and not self._controller.lines_read):
+            self._host.over.set()
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
-    def is_far(self, node: str) -> bool:
-        return node not in self._nodes
+    def is_remote(self, node: str) -> bool:
+        """Return whether the node is on another host."""
+        return node not in self._specs
 
-    def strike_far(self, blow: RemoteFault) -> None:
-        self._outbox.say(blow)  # the controller has a connection to the command of its host
+    def apply_remotely(self, fault: RemoteFault) -> None:
+        """Have the controller pass the fault to the foreground process of the node's host."""
+        self._outbox.send(fault)
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
+        """Kill everything of the node, and start it again after so many ns; None: never."""
         self._take_away(RemoteFault(name, "kill", duration_ns=back_after_ns))
 
-    def send_away(self, name: str, back_after_ns: int | None) -> None:
+    def make_node_leave(self, name: str, back_after_ns: int | None) -> None:
+        """Have the node leave the job in order, and start it again after so many ns; None: never."""
         self._take_away(RemoteFault(name, "leave", duration_ns=back_after_ns))
 
-    def _take_away(self, blow: RemoteFault) -> None:
-        guardian = self._guardians.get(blow.node)
-        if self.is_far(blow.node):
-            self.strike_far(blow)
-        elif guardian is not None and guardian.returncode is None:
-            self._back_after_ns[blow.node] = blow.duration_ns
-            guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)  # which is a leave
+    def _take_away(self, fault: RemoteFault) -> None:
+        if self.is_remote(fault.node):
+            self.apply_remotely(fault)
+        else:
+            self._nodes[fault.node].take_away(fault)
 
     def add_node(self, name: str) -> None:
-        self._show("event", f"{name}: its agent is started")
-        self._background(self._start_node(self._nodes[name]))
+        """Start a node that the plan adds."""
+        self._show("event", f"{name}: agent started")
+        self._host.background(self._nodes[name].start())
 
     def guardian_of(self, name: str) -> int | None:
-        guardian = self._guardians.get(name)
-        return guardian.pid if guardian is not None and guardian.returncode is None else None
+        """Return the process id of the node's guardian, if it runs on this host."""
+        guardian = self._nodes[name].process if name in self._nodes else None
+        return guardian.pid if guardian is not None else None
 
-    def disturb(self, wrong: Disturb) -> None:
-        self._disturbed[wrong.node, wrong.why] = wrong
-        self._outbox.say(wrong)
+    def add_link_fault(self, fault: LinkFault) -> None:
+        """Begin a fault of a node's connection, in this controller and in those after it."""
+        self._link_faults[fault.node, fault.why] = fault
+        self._outbox.send(fault)
 
-    def heal(self, node: str, why: str) -> None:
-        if self._disturbed.pop((node, why), None) is not None:
-            self._outbox.say(Heal(node, why))
+    def heal_link(self, node: str, why: str) -> None:
+        """End a fault of a node's connection."""
+        if self._link_faults.pop((node, why), None) is not None:
+            self._outbox.send(HealLink(node, why))
 
     def kill_controller(self) -> None:
-        if self._controller.returncode is None:
-            self._controller.kill()
-            self._outbox.detach()
+        self._controller.kill()
 
     def operate(self, event: Operation) -> None:
-        self._outbox.say(Operate(event))
+        """Send the controller an event that does not come from an agent."""
+        self._outbox.send(Operate(event))
 
     def note_fault(self, spec: str, target: str) -> None:
-        self._outbox.say(Injected(spec, target))
+        """Have the controller write a fault into the journal."""
+        self._outbox.send(Injected(spec, target))
 
     def warn(self, text: str) -> None:
         self._show("warning", text)
 
-    async def _wind_down(self, held: int) -> None:
-        """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
-        self._over.set()
-        self._injector.let_go()
-        if self._finished is not None:
-            waits = [asyncio.create_task(guardian.wait()) for guardian in self._guardians.values()]
+    async def _wind_down(self) -> None:
+        """End everything on this host. Agents that were dismissed end by themselves; the rest is killed."""
+        host = self._host
+        host.over.set()
+        self._injector.end_all()
+        if host.finished is not None:
+            guardians = [node.process for node in self._nodes.values() if node.process is not None]
+            waits = [asyncio.create_task(guardian.wait()) for guardian in guardians]
             if waits:
                 await asyncio.wait(waits, timeout=WIND_DOWN_S)
-        os.close(held)  # whoever still holds the other end of the lifeline, ends
-        waits = [asyncio.create_task(process.wait()) for process in self._own.running()]
-        if waits:
-            await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        await host.end_processes()
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
-        await self._hooks.finish(self._mirror.state, self._finished or interrupted)
-        for task in list(self._tasks):
-            task.cancel()
-        self._follower.read(final=True)
-        left = kill_descendants()
-        if left:
-            self._show("error", f"these processes outlive SIGKILL: {left}")
-        os.close(self._lifeline)
-        os.close(self._lock)
-        remove_sockets(self._sockets, self._run_dir)
+        await self._hooks.finish(host.state, host.finished or interrupted)
+        host.close()

@@ -1,4 +1,4 @@
-"""Addresses between hosts: where a host listens, by which address others reach it, and through which interface."""
+"""Addresses of hosts: where a host listens, at which address others reach it, and which interface has that address."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from flowdist.errors import FlowdistError
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
-ELSEWHERE = "192.0.2.1"  # of no host (RFC 5737): asked for the way to it only, nothing is sent there
+UNUSED_ADDRESS = "192.0.2.1"  # no host has it (RFC 5737): only used to look up the route, nothing is sent
 
 
 class Endpoint(NamedTuple):
-    """`host0:29400`, `10.0.0.1:29400` or `[::1]:29400`."""
+    """Host and port, such as `host0:29400`, `10.0.0.1:29400` or `[::1]:29400`."""
 
     host: str
     port: int
@@ -28,8 +28,12 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(text: str, default_port: int) -> Endpoint:
-    """FlowdistError when it is no HOST:PORT."""
-    with contextlib.suppress(ValueError):  # an address of IPv6 alone
+    """Parse HOST:PORT; a missing port is `default_port`.
+
+    Raises:
+        FlowdistError: The text has another form.
+    """
+    with contextlib.suppress(ValueError):  # an IPv6 address without a port
         return Endpoint(str(ipaddress.IPv6Address(text.strip())), default_port)
     match = re.fullmatch(r"(?:\[([^\]\s]+)\]|([^:\s\[\]]*))(?::(\d{1,5}))?", text.strip())
     if match is None or int(match[3] or 0) > 65535 or not _can_be_host(match[1] or match[2]):
@@ -49,7 +53,7 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def has_address(address: str) -> bool:
-    """Only the addresses of this machine can be bound."""
+    """Return whether this machine has the address: only then it can be bound."""
     with contextlib.suppress(OSError), socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         probe.bind((address, 0))
         return True
@@ -57,46 +61,53 @@ def has_address(address: str) -> bool:
 
 
 def address_of(host: str) -> str:
-    """An address of IP for a name or an address. FlowdistError when the name is unknown."""
+    """Return the IP address of a host name.
+
+    Raises:
+        FlowdistError: The name is unknown.
+    """
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
-        raise FlowdistError(f"the name {host!r} is unknown", help="write an address, such as 10.0.0.1") from None
+        raise FlowdistError(f"host name {host!r} is unknown", help="write an address, such as 10.0.0.1") from None
 
 
 class Reserved(NamedTuple):
-    """A port that no other flowdist of this machine takes while this is held."""
+    """A port that no other flowdist of this machine uses until `lock` is closed."""
 
-    held: socket.socket
+    lock: socket.socket
 
 
 def reserve(address: str, port: int) -> Reserved | None:
-    """None when another flowdist of this machine has it. Dies with the process; each network namespace has its own.
+    """Reserve a port among the flowdist processes of this network namespace, until this process ends.
+
+    Returns:
+        None if another flowdist has reserved the port.
 
     Raises:
-        FlowdistError: when another program has it, or it cannot be bound.
+        FlowdistError: Another program uses the port, or it cannot be bound.
     """
-    held = socket.socket(socket.AF_UNIX)
+    lock = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(f"\0flowdist-{address}-{port}")
+        lock.bind(f"\0flowdist-{address}-{port}")
     except OSError:
-        held.close()
+        lock.close()
         return None
     try:
         with socket.create_server((address, port), family=family_of(address)):
-            return Reserved(held)
+            return Reserved(lock)
     except OSError as error:
-        held.close()
+        lock.close()
         place = Endpoint(address or "0.0.0.0", port)
         message = f"{place} cannot be bound: {(error.strerror or str(error)).lower()}"
-        raise FlowdistError(message, help="take another port, on every host") from None
+        raise FlowdistError(message, help="use another port, on every host") from None
 
 
 def listening_address(host: str) -> str:
-    """What to bind for an endpoint of that host; empty: every address of this machine.
+    """Return the address to bind for an endpoint of this host; empty for every address of this machine.
 
-    The address that the host has or is named by. A name that means loopback here (as /etc/hosts of many machines has
-    their own) means another address to others: then it is every address.
+    It is the address that the name stands for. A name that stands for loopback on this machine, as many a /etc/hosts
+    maps the machine's own name, stands for another address elsewhere: then every address is bound.
     """
     if host in ("0.0.0.0", "::"):
         return ""
@@ -114,17 +125,17 @@ def listening_address(host: str) -> str:
 
 
 def reachable_address(bound: str) -> str:
-    """By which address others reach this host: the one that it listens on, else the one that it would go out by."""
+    """Return the address at which others reach this host: `bound`, else the source address of outgoing packets."""
     if bound:
         return bound
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((ELSEWHERE, 9))
+        probe.connect((UNUSED_ADDRESS, 9))
         return str(probe.getsockname()[0])
     return "127.0.0.1"
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has the address; empty if none is found."""
+    """Return the name of the network interface that has the address; empty if none is found."""
     parsed = ipaddress.ip_address(address)
     if parsed.is_loopback:
         return "lo"
@@ -137,7 +148,7 @@ def interface_of(address: str) -> str:
         return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name

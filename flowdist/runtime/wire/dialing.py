@@ -6,58 +6,65 @@ import asyncio
 
 import msgspec
 
-from flowdist.runtime.wire.endpoint import Meeting, keep_alive
-from flowdist.runtime.wire.frames import read_frame
+from flowdist.runtime.wire.endpoint import ControllerEndpoint, keep_alive
+from flowdist.runtime.wire.framing import encode, read_frame
 from flowdist.runtime.wire.handshake import (
-    CALLING,
     FRAME_MAX,
-    PATIENCE_S,
+    FROM_SERVER,
+    HANDSHAKE_S,
     Accepted,
     Answer,
     ClientHandshake,
+    ConnectionRejected,
     Refused,
-    TurnedAway,
-    encode,
 )
 
-CONNECT_S = 3.0  # a host that is up answers at once, with yes or no
+CONNECT_S = 3.0  # a host that is up accepts or refuses a connection at once
 
 
-async def dial(meeting: Meeting, token: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which frames may be sent.
+async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the controller and do the handshake; return a connection that is ready for frames.
 
     Raises:
-        OSError: nobody listens there, or nobody is there.
-        TurnedAway: it is not the controller of this job, or it does not want us.
+        OSError: The host cannot be reached, or nothing listens there.
+        ConnectionRejected: The peer is not the controller of this job, or it refuses this host.
     """
-    connecting = asyncio.open_connection(meeting.host, meeting.port)
+    connecting = asyncio.open_connection(controller.host, controller.port)
     reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
     try:
         keep_alive(writer.get_extra_info("socket"))
-        await asyncio.wait_for(_greet(meeting, token, reader, writer), PATIENCE_S)
+        await asyncio.wait_for(_shake_hands(controller, token, reader, writer), HANDSHAKE_S)
     except BaseException:
         writer.close()
         raise
     return reader, writer
 
 
-async def _greet(meeting: Meeting, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    caller = ClientHandshake(meeting.job, meeting.run, token)
-    writer.write(encode(caller.hello))
-    proof = caller.answer(_answer(await read_frame(reader, FRAME_MAX), meeting))
+async def _shake_hands(
+    controller: ControllerEndpoint, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    client = ClientHandshake(controller.job, controller.run, token)
+    writer.write(encode(client.hello))
+    proof = client.answer(await _read_answer(reader, controller))
     writer.write(encode(proof))
-    last = _answer(await read_frame(reader, FRAME_MAX), meeting)
-    if not isinstance(last, Accepted):
-        caller.answer(last)
+    result = await _read_answer(reader, controller)
+    if not isinstance(result, Accepted):
+        client.answer(result)  # raises ConnectionRejected
 
 
-def _answer(body: bytes | None, meeting: Meeting) -> Answer:
-    """TurnedAway when what listens there speaks another language; OSError when it has hung up."""
+async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpoint) -> Answer:
+    """Return the server's next answer.
+
+    Raises:
+        OSError: The connection ended.
+        ConnectionRejected: The peer does not speak flowdist's protocol.
+    """
+    body = await read_frame(reader, FRAME_MAX)
     if body is None:
-        raise ConnectionResetError(f"{meeting.endpoint} hung up in the middle of the greeting")
+        raise ConnectionResetError(f"{controller.address} closed the connection during the handshake")
     try:
-        answer: Answer = CALLING.decode(body)
+        answer: Answer = FROM_SERVER.decode(body)
     except msgspec.MsgspecError:
-        message = f"what listens at {meeting.endpoint} is no flowdist"
-        raise TurnedAway(Refused(message, "another program has the port: take another one")) from None
+        message = f"what listens at {controller.address} is no flowdist"
+        raise ConnectionRejected(Refused(message, "another program has the port: use another one")) from None
     return answer

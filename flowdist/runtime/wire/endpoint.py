@@ -1,6 +1,6 @@
-"""Where hosts meet: the place of the controller, and the last words of a guardian to it.
+"""The endpoint of a job's controller, and the proof of death that a guardian on another host sends there.
 
-Without asyncio: a guardian is small.
+The module does not import asyncio: a guardian is small, and sends its message with a blocking socket.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import msgspec
 
 from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.wire.addresses import Endpoint
-from flowdist.runtime.wire.handshake import CALLING, FRAME_MAX, Accepted, ClientHandshake, TurnedAway, encode
+from flowdist.runtime.wire.framing import encode, receive_frame
+from flowdist.runtime.wire.handshake import FRAME_MAX, FROM_SERVER, Accepted, ClientHandshake, ConnectionRejected
 
 INCARNATIONS = 1000  # of a node's agent, within one life of its guardian
-LAST_WORDS_S = 2.0
-UNACKED_MS = 10_000  # what was sent and nobody has acknowledged for so long ends the connection
+DEATH_PROOF_S = 2.0  # timeout of each socket operation of `send_death_proof`
+UNACKED_MS = 10_000  # unacknowledged data ends the connection after so long
 
 
 class DeathProof(msgspec.Struct, frozen=True, tag=True):
-    """The guardian of a node on another host: nothing of its incarnations up to this one runs any more."""
+    """Proof that nothing of a node on another host runs any more, in any incarnation up to this one (R19)."""
 
     node: NodeName
     incarnation: int
     cause: str
 
 
-class Meeting(msgspec.Struct, frozen=True):
-    """Where the controller listens, for which job, in which run; without a run: whichever there is."""
+class ControllerEndpoint(msgspec.Struct, frozen=True):
+    """The place where a controller listens for other hosts, and the job and run to ask for. An empty run means any."""
 
     host: str
     port: int
@@ -36,12 +37,12 @@ class Meeting(msgspec.Struct, frozen=True):
     run: str = ""
 
     @property
-    def endpoint(self) -> Endpoint:
+    def address(self) -> Endpoint:
         return Endpoint(self.host, self.port)
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """A connection whose other end has gone without a word ends by itself, and small frames go at once."""
+    """Have the kernel end the connection about 11 s after its peer has vanished, and send small frames at once."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
@@ -50,37 +51,23 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKED_MS)
 
 
-def say_gone(meeting: Meeting, token: str, node: str, incarnation: int, cause: str) -> None:
-    """The last words of a guardian: nothing of its node runs any more (R19). If nobody hears, the lease will tell."""
-    with contextlib.suppress(OSError, TurnedAway, ValueError):
-        _say(meeting, token, DeathProof(node, incarnation, cause))
+def send_death_proof(controller: ControllerEndpoint, token: str, node: str, incarnation: int, cause: str) -> None:
+    """Tell the controller that nothing of the node runs any more (R19).
+
+    A failure is ignored: without the proof, the controller waits for the end of the node's lease.
+    """
+    with contextlib.suppress(OSError, ConnectionRejected, ValueError):
+        _send(controller, token, DeathProof(node, incarnation, cause))
 
 
-def _say(meeting: Meeting, token: str, gone: DeathProof) -> None:
-    with socket.create_connection((meeting.host, meeting.port), LAST_WORDS_S) as connection:
-        caller = ClientHandshake(meeting.job, meeting.run, token)
-        connection.sendall(encode(caller.hello))
-        connection.sendall(encode(caller.answer(CALLING.decode(_frame(connection)))))
-        if not isinstance(CALLING.decode(_frame(connection)), Accepted):
+def _send(controller: ControllerEndpoint, token: str, proof: DeathProof) -> None:
+    with socket.create_connection((controller.host, controller.port), DEATH_PROOF_S) as connection:
+        client = ClientHandshake(controller.job, controller.run, token)
+        connection.sendall(encode(client.hello))
+        connection.sendall(encode(client.answer(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""))))
+        if not isinstance(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""), Accepted):
             return
-        connection.sendall(encode(gone))
+        connection.sendall(encode(proof))
         connection.shutdown(socket.SHUT_WR)
-        while connection.recv(1 << 12):  # it hangs up when it has heard
+        while connection.recv(1 << 12):  # the controller closes the connection once it has read the proof
             pass
-
-
-def _frame(connection: socket.socket) -> bytes:
-    length = int.from_bytes(_exactly(connection, 4), "big")
-    if length > FRAME_MAX:
-        raise ValueError("that is no greeting")
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            raise ConnectionResetError("it hung up")
-        data += more
-    return data

@@ -1,4 +1,7 @@
-"""The control channel: 4 bytes of length, then msgpack. One decoder per direction, typed, so that junk is refused."""
+"""The control channel: every message between controller, agents, supervisor, other hosts and the command line.
+
+There is one typed decoder for each direction, so that a message of the wrong direction or type is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,18 @@ from flowdist.control.protocol.events import (
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
-from flowdist.runtime.injection.link_faults import Disturb, Heal
-from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.wire.endpoint import DeathProof
+from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
+from flowdist.runtime.wire.framing import encode as encode
+from flowdist.runtime.wire.framing import read_frame
 from flowdist.runtime.wire.handshake import Refused
-from flowdist.runtime.wire.handshake import encode as encode
 from flowdist.runtime.wire.status_query import Describe
-
-LENGTH_MAX = 64 << 20
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """The supervisor's first frame: send me every line of the journal but the first `skip`.
+    """Subscription to the journal: send every line but the first `skip`, and every new one.
 
-    `digest` is the SHA-256 of these lines, where they may be others by now: a crash of the machine may have taken some.
+    `digest` is the SHA-256 of the skipped lines where they may have changed: a crash of the machine may have lost some.
     """
 
     skip: int = 0
@@ -44,9 +45,9 @@ Operation = (
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
-    """An event that comes from outside the nodes: the operator, or a living parent that proves a death.
+    """An event that does not come from an agent: an order of the operator, or a proof of death by a living parent.
 
-    With `answer`, what was decided is answered: Decided.
+    With `answer`, the controller answers with its decisions (`Decided`).
     """
 
     event: Operation
@@ -54,16 +55,17 @@ class Operate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Injected(msgspec.Struct, frozen=True, tag=True):
-    """A fault was carried out: a line for the journal, not for control."""
+    """Notice that a fault was injected: the journal gets a line about it, the pure controller does not see it."""
 
     spec: str
     target: str
 
 
 class JoinRequest(msgspec.Struct, frozen=True, tag=True):
-    """Another host brings a node: `host` is its name, `uid` tells it apart from others of that name.
+    """Request of another host to bring a node into the job.
 
-    `node` is set when it comes again and has its name already.
+    `host` is the name of the host; `uid` distinguishes it from others of that name. `node` is empty at first; a host
+    that connects again sends the name that it was given.
     """
 
     host: str
@@ -72,7 +74,7 @@ class JoinRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The answer: how the node is called, the number of its first incarnation, and what the job is."""
+    """Answer to `JoinRequest`: the name of the node, the number of its first incarnation, and the job."""
 
     node: NodeName
     number: int  # among the nodes of the job
@@ -82,8 +84,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     known_nodes: tuple[NodeName, ...]
 
 
-class Evidence(msgspec.Struct, frozen=True, tag=True):
-    """What a worker on another host has left of itself before it failed: its error file and its last lines."""
+class RemoteErrorReport(msgspec.Struct, frozen=True, tag=True):
+    """Report about a failed worker on another host: its error file and the last lines of its output."""
 
     node: NodeName
     replica: ReplicaId
@@ -94,7 +96,7 @@ class Evidence(msgspec.Struct, frozen=True, tag=True):
 
 
 class Farewell(msgspec.Struct, frozen=True, tag=True):
-    """The controller ends before the job does."""
+    """Notice that the controller ends before the job does."""
 
     reason: str
 
@@ -105,19 +107,9 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-ToControllerFrame = (
-    ToController
-    | Watch
-    | Operate
-    | Injected
-    | Disturb
-    | Heal
-    | Describe
-    | JoinRequest
-    | DeathProof
-    | Evidence
-    | RemoteFault
-)
+FaultFrame = Injected | LinkFault | HealLink | RemoteFault
+HostFrame = JoinRequest | DeathProof | RemoteErrorReport
+ToControllerFrame = ToController | Watch | Operate | Describe | FaultFrame | HostFrame
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
 _TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
@@ -125,21 +117,12 @@ _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
-    """The next frame for the controller; None at the end of the connection."""
+    """Return the next frame for the controller; None when the connection ends."""
     body = await read_frame(reader)
     return None if body is None else _TO_CONTROLLER.decode(body)
 
 
 async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFrame | None:
-    """The next frame from the controller; None at the end of the connection."""
+    """Return the next frame from the controller; None when the connection ends."""
     body = await read_frame(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
-
-
-async def read_frame(reader: asyncio.StreamReader, length_max: int = LENGTH_MAX) -> bytes | None:
-    """What is in the next frame; None at the end of the connection, and for one that is longer than that."""
-    try:
-        length = int.from_bytes(await reader.readexactly(4), "big")
-        return await reader.readexactly(length) if length <= length_max else None
-    except (asyncio.IncompleteReadError, OSError):
-        return None

@@ -1,7 +1,9 @@
-"""The first words on a connection between hosts: the same job, the same version, the same token.
+"""The handshake between hosts: both sides have the same job, protocol version and token before any other message.
 
-Each side proves that it knows the token without saying it: an HMAC over the names of the job and the run and a fresh
-number of either side. Without a token on both sides the proofs still have to fit, but prove nothing.
+The client sends `Hello`, the server answers `Challenge`, the client sends `Proof`, the server answers `Accepted`; the
+server may answer `Refused` instead. Each side proves that it knows the token without sending it: a proof is an HMAC
+over the names of the job and the run and a fresh nonce of either side. Where neither side has a token, proofs have to
+match as well, but prove nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 
-TOKEN = "FLOWDIST_TOKEN"  # the variable
-WIRE = 2  # grows with every change of a message
-FRAME_MAX = 64 << 10  # of somebody who has not proven anything yet
-PATIENCE_S = 10.0
+TOKEN = "FLOWDIST_TOKEN"  # the environment variable
+WIRE = 3  # the version of the protocol: increment it with every change of a message
+FRAME_MAX = 64 << 10  # bytes, for frames of a peer that has not proven that it knows the token
+HANDSHAKE_S = 10.0  # until the peer has to have answered
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """Of who calls. `run` is empty for a host that is new to the job."""
+    """First message of a client. `run` is empty for a host that is new to the job."""
 
     job: str
     run: str
@@ -31,61 +33,71 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
+    """Answer of the server to `Hello`, with its own proof."""
+
     nonce: bytes
     proof: bytes
 
 
 class Proof(msgspec.Struct, frozen=True, tag=True):
+    """Second message of a client."""
+
     proof: bytes
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
-    """Now frames of any kind may come."""
+    """End of a successful handshake: frames of the control channel may follow."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Why not, and whether it may be another matter in a moment."""
+    """Refusal of a connection or of a `JoinRequest`. With `retry` a later attempt may succeed."""
 
     reason: str
     help: str = ""
-    again: bool = False
+    retry: bool = False
 
 
 Answer = Challenge | Accepted | Refused
-CALLED = msgspec.msgpack.Decoder(Hello | Proof)
-CALLING = msgspec.msgpack.Decoder(Answer)
-_ENCODER = msgspec.msgpack.Encoder()
+FROM_CLIENT = msgspec.msgpack.Decoder(Hello | Proof)
+FROM_SERVER = msgspec.msgpack.Decoder(Answer)
 
 
-class TurnedAway(FlowdistError):
-    """The other side does not want us; with `again` it may in a moment."""
+class ConnectionRejected(FlowdistError):
+    """The other side refuses this host. With `retry` a later attempt may succeed."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.reason, help=refused.help)
-        self.again = refused.again
+        self.retry = refused.retry
 
 
 class ClientHandshake:
-    """The side that dials."""
+    """The connecting side of one handshake."""
 
     def __init__(self, job: str, run: str, token: str) -> None:
         self.hello = Hello(job, run, secrets.token_bytes(16))
         self._token = token
 
-    def answer(self, heard: Answer) -> Proof:
-        """TurnedAway when the other side refuses, or does not know the token."""
-        if isinstance(heard, Refused):
-            raise TurnedAway(heard)
-        expected = _proof(self._token, "controller", self.hello, heard.nonce) if isinstance(heard, Challenge) else b""
-        if not isinstance(heard, Challenge) or not hmac.compare_digest(expected, heard.proof):
+    def answer(self, answer: Answer) -> Proof:
+        """Return the proof that answers the server's challenge.
+
+        Raises:
+            ConnectionRejected: The server refuses this host, or its challenge does not prove that it knows the token.
+        """
+        if isinstance(answer, Refused):
+            raise ConnectionRejected(answer)
+        if not isinstance(answer, Challenge) or not self._is_proven_by(answer):
             here = "set here" if self._token else "not set here"
-            help = f"set {TOKEN} to the same on every host, or on none (it is {here})"
-            raise TurnedAway(Refused("the host that runs the controller has another token", help))
-        return Proof(_proof(self._token, "host", self.hello, heard.nonce))
+            help = f"set {TOKEN} to the same value on every host, or on none (it is {here})"
+            raise ConnectionRejected(Refused("the host that runs the controller has another token", help))
+        return Proof(_proof(self._token, "host", self.hello, answer.nonce))
+
+    def _is_proven_by(self, challenge: Challenge) -> bool:
+        expected = _proof(self._token, "controller", self.hello, challenge.nonce)
+        return hmac.compare_digest(expected, challenge.proof)
 
 
 class ServerHandshake:
-    """The side that is called, for one call."""
+    """The listening side of one handshake."""
 
     def __init__(self, job: str, run: str, token: str) -> None:
         self._job, self._run, self._token = job, run, token
@@ -93,8 +105,9 @@ class ServerHandshake:
         self._nonce = secrets.token_bytes(16)
 
     def challenge(self, hello: Hello | Proof) -> Challenge | Refused:
+        """Return the answer to a client's first message: a refusal if protocol version, job or run differ."""
         if not isinstance(hello, Hello):
-            return Refused("that is no greeting")
+            return Refused("the first message of a handshake has to be Hello")
         if hello.wire != WIRE:
             message = f"the controller speaks version {WIRE} of the protocol, this host version {hello.wire}"
             return Refused(message, "install the same flowdist on every host")
@@ -106,22 +119,17 @@ class ServerHandshake:
         self._hello = hello
         return Challenge(self._nonce, _proof(self._token, "controller", hello, self._nonce))
 
-    def judge(self, proof: Hello | Proof) -> Accepted | Refused:
+    def verify(self, proof: Hello | Proof) -> Accepted | Refused:
+        """Return the answer to a client's second message: a refusal if it does not prove that it knows the token."""
         if not isinstance(proof, Proof) or self._hello is None:
-            return Refused("that is no proof")
+            return Refused("the second message of a handshake has to be Proof")
         if not hmac.compare_digest(_proof(self._token, "host", self._hello, self._nonce), proof.proof):
-            return Refused("another token", f"set {TOKEN} to the same on every host")
+            return Refused("this host has another token", f"set {TOKEN} to the same value on every host")
         return Accepted()
 
 
-def encode(message: msgspec.Struct) -> bytes:
-    """One frame: 4 bytes of length, then msgpack."""
-    body = _ENCODER.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
 def _proof(token: str, side: Literal["controller", "host"], hello: Hello, nonce: bytes) -> bytes:
-    """Each part has its length before it, so that no two sets of parts make the same bytes."""
+    """Return the HMAC-SHA-256 of one side. Each part follows its length, so that no two lists of parts collide."""
     parts = (side.encode(), hello.job.encode(), hello.run.encode(), hello.nonce, nonce)
     content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()

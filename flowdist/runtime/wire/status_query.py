@@ -1,4 +1,4 @@
-"""What a verb asks the controller, and what it is answered, in the frames of the control channel."""
+"""Queries of the command line to the controller, and the controller's answers, in frames of the control channel."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import socket
 import msgspec
 
 from flowdist.record.status import Decision, Status
+from flowdist.runtime.wire.framing import receive_frame
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Somebody wants to know how the job is: Described."""
+    """Query for the status of the job; the answer is `Described`."""
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Describe`."""
+
     status: Status
 
 
 class Decided(msgspec.Struct, frozen=True, tag=True):
-    """What the controller said about an order of the operator, which is event `n` of the journal."""
+    """Answer to an order of the operator, which is event `n` of the journal: what the controller decided."""
 
     n: int
     said: tuple[Decision, ...]
@@ -27,18 +30,11 @@ class Decided(msgspec.Struct, frozen=True, tag=True):
 _ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 
 
-def read_answer(link: socket.socket) -> Decided | Described | None:
-    """The next answer, for who waits for it; None at the end of the connection. TimeoutError as the socket has it."""
-    length = int.from_bytes(_read_exactly(link, 4), "big")
-    body = _read_exactly(link, length) if length else b""
+def read_answer(connection: socket.socket) -> Decided | Described | None:
+    """Wait for the next answer and return it; None when the connection ends.
+
+    Raises:
+        TimeoutError: The timeout of the socket passed.
+    """
+    body = receive_frame(connection)
     return _ANSWER.decode(body) if body else None
-
-
-def _read_exactly(link: socket.socket, length: int) -> bytes:
-    """Nothing, if the connection ends before."""
-    data = bytearray()
-    while len(data) < length:
-        if not (more := link.recv(min(length - len(data), 1 << 20))):
-            return b""
-        data += more
-    return bytes(data)

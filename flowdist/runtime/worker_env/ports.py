@@ -1,7 +1,7 @@
 """Ports of replicas: chosen at the first start on a node and kept for later attempts there.
 
-Each node has a share of the range below the kernel's ephemeral ports (32768 and up), so that no outgoing connection and
-no other node of the run takes one while its replica restarts.
+Each node has a share of the range below the kernel's ephemeral ports (32768 and up). While a replica restarts, neither
+an outgoing connection nor another node of the run takes its port.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ import zlib
 
 from flowdist.runtime.wire.addresses import family_of
 
-FIRST, SHARE, SHARES = 15_000, 64, 270
+FIRST, SHARE, SHARES = 15_000, 64, 270  # first port, ports of a node, number of shares
 
 
 class Ports:
-    """`seed` tells runs apart, `number` the nodes of one run; `address` is the node's."""
+    """The ports of one node.
+
+    Args:
+        seed: Differs from run to run, such as the run's id.
+        number: The node's number in the run, from 0.
+        address: The address at which the node's replicas listen.
+    """
 
     def __init__(self, seed: str, number: int, address: str = "127.0.0.1") -> None:
         self._address = address
@@ -24,7 +30,7 @@ class Ports:
         self._taken: dict[tuple[str, str], int] = {}
 
     def of(self, replica: str, names: tuple[str, ...]) -> dict[str, int]:
-        """The ports of a replica, by name. OSError when the share of the node is used up."""
+        """Return the ports of a replica by name. Raises OSError if the share of the node is used up."""
         for name in names:
             if (replica, name) not in self._taken:
                 self._taken[replica, name] = self._choose()

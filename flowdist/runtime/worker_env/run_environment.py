@@ -1,6 +1,7 @@
-"""`environment.json` in the folder of a run: with which versions, where, when and how it was started, each time anew.
+"""`environment.json` in the folder of a run: when, where, how and with which versions the run was started.
 
-Of secrets it has the names and their sources; a value that stands in the command line is masked.
+A resumed run has an entry for each start. Of secrets the file has the names and sources alone; a value in the command
+line is masked.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.graph import RoleGraph
+from flowdist.runtime.atomic import write_atomically
 
 ENVIRONMENT = "environment.json"
 
 
 def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> None:
-    """Add this start to the file; a resumed run has one for each. `flowdist` is its version."""
+    """Add an entry for this start to the file.
+
+    Args:
+        mask: Hides the values of secrets in a text.
+        flowdist: The version of flowdist.
+    """
     path = run_dir / ENVIRONMENT
     try:
         starts = json.loads(path.read_text())["starts"]
     except (OSError, ValueError, KeyError, TypeError):
         starts = []
     content = {"format": 1, "kind": "environment", "starts": [*starts, _this_start(graph, mask, flowdist)]}
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.rename(path)
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
 def _this_start(graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def _user() -> str:
 
 
 def _torch_version() -> str | None:
-    """From what is installed: torch itself is not imported for it."""
+    """Return the installed version of torch without importing torch; None if torch is not installed."""
     try:
         return version("torch")
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Secrets at run time: whether all of them are there before anything starts, and that what flowdist shows hides them.
+"""Values of secrets: all are checked before anything starts, and masked in whatever flowdist shows.
 
-Workers write straight into their log files, so those are theirs to keep clean; what goes through flowdist, to the
-terminal and into the journal, is masked.
+What goes through flowdist, to the terminal and into the journal, is masked. Workers write straight into their log
+files, which flowdist does not change.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from flowdist.graph import RoleGraph
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 
 HIDDEN = "***"
-LINE_MIN = 4  # characters of a line of a longer value: a lone brace would hide every brace
+LINE_MIN = 4  # characters: a shorter line of a long value, such as a lone brace, would hide every brace
 
 
 def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
-    """The values of all secrets.
+    """Return the values of all secrets.
 
     Args:
         base: The environment that workers inherit.
 
     Raises:
-        FlowdistError: when one is missing; it names each with its role, variable and source.
+        FlowdistError: if any is missing; the message names each of them with its role, variable and source.
     """
     values, missing = [], []
     for role in graph.roles:
@@ -35,19 +35,21 @@ def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
             except SecretMissing as error:
                 missing.append(f"role {role.name!r}: the secret {secret.name} has no value: {error}")
     if missing:
-        raise FlowdistError("\n".join(missing), help="provide it where flowdist runs; the value is never written down")
+        raise FlowdistError(
+            "\n".join(missing), help="set the source where flowdist runs; the value is never written to a file"
+        )
     return values
 
 
 class Mask:
-    """Hides values in text, also as JSON writes them; of a value with several lines, each line too."""
+    """Function that replaces secret values in a text by `***`, also as JSON writes them, and line by line."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._words: dict[str, None] = {}
-        self.learn(values)
+        self.add(values)
 
-    def learn(self, values: Iterable[str]) -> None:
-        """These are to be hidden from now on."""
+    def add(self, values: Iterable[str]) -> None:
+        """Hide these values too, from now on."""
         for value in values:
             lines = [line.strip() for line in value.splitlines()]
             for word in [value, *(line for line in lines if len(line) >= LINE_MIN)]:

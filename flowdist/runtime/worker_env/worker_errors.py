@@ -1,10 +1,9 @@
-"""Why a worker failed, in one line: its error file if it wrote one, else the end of what it printed."""
+"""The error of a failed worker: from its error file if it has written one, else from the end of its output."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 
 
 def read_error_file(folder: Path) -> dict[str, Any] | None:
-    """What @record of torch.distributed.elastic.multiprocessing.errors wrote: message and traceback."""
+    """Return `message` and `traceback` of the file that torch's @record writes; None if there is no such file."""
     try:
         content = json.loads((folder / "error.json").read_text())
     except (OSError, ValueError):
@@ -29,7 +28,7 @@ def read_error_file(folder: Path) -> dict[str, Any] | None:
 
 
 def raised_ns(folder: Path) -> int | None:
-    """When the worker wrote its error file; None if it wrote none."""
+    """Return the time when the worker wrote its error file, in ns since the epoch; None if it wrote none."""
     try:
         return (folder / "error.json").stat().st_mtime_ns
     except OSError:
@@ -37,7 +36,7 @@ def raised_ns(folder: Path) -> int | None:
 
 
 def last_lines(file: Path, count: int) -> list[str]:
-    """The last lines of a log that are not blank."""
+    """Return the last lines of a log that are not blank, at most `count` and from its last 16 KiB."""
     try:
         with file.open("rb") as log:
             log.seek(0, 2)
@@ -48,8 +47,11 @@ def last_lines(file: Path, count: int) -> list[str]:
     return [line for line in lines if line.strip()][-count:]
 
 
-def one_line(folder: Path, mask: Callable[[str], str] = str) -> str:
-    """`ValueError: bad shape`, or the empty string; masked before it is cut to its length."""
+def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
+    """Return the error of a worker in one line, such as `ValueError: bad shape`; empty if it has left none.
+
+    The text is masked before it is cut: a part of a secret would not be recognised.
+    """
     error = read_error_file(folder)
     if error is not None:
         return mask(str(error["message"])).splitlines()[0] if error["message"] else ""
@@ -58,20 +60,15 @@ def one_line(folder: Path, mask: Callable[[str], str] = str) -> str:
 
 
 def is_out_of_memory(line: str) -> bool:
-    """Whether the one line speaks of memory, of the host's or of a GPU's."""
+    """Return whether the error line names an out-of-memory error, of the host or of a GPU."""
     return line.split(":")[0].rpartition(".")[2].strip() in OUT_OF_MEMORY
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed for want of memory: in our control group, else on the machine."""
+    """Return the kernel's count of OOM kills, in this control group or else on the machine."""
     for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(file).read_text().splitlines():
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
-
-
-def signal_name(code: int) -> str:
-    """-9 -> KILL"""
-    return signal.Signals(-code).name.removeprefix("SIG")

@@ -1,1 +1,4 @@
-"""What is demanded of a simulation: properties, bounds, expectations, liveness, and agreement of its two modes."""
+"""Conditions on a simulation: properties, bounds, expectations, liveness, and points that a campaign should reach.
+
+Checks read a simulation or its result, and change nothing.
+"""

@@ -1,4 +1,4 @@
-"""What failures may cost: how long until it steps again, the work that is done again, what is left of the time."""
+"""Bounds on what failures may cost: the time to recover, the work that is done again, and the goodput."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration, parse_duration
 from flowdist.record.accounts import goodput_of
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.result import SimResult
 
 RECOVERS, LOST_WORK, GOODPUT = "recovers within", "lost work", "goodput"
 
 
 class Bounds(NamedTuple):
-    """What is not given is not bounded. `goodput` is the productive share of the time of tasks, 0 to 1."""
+    """The bounds of a user; None: not bounded. `goodput` is the productive part of the time of tasks, 0 to 1."""
 
     recovers_within_ns: int | None = None
     lost_work_ns: int | None = None
     goodput: float | None = None
 
     def broken(self, result: SimResult) -> list[tuple[str, str]]:
-        """Which, and how; empty when all hold."""
+        """Return each bound that is broken, with the words for it."""
         return [*self._slow(result), *self._redone(result), *self._idle(result)]
 
     def _slow(self, result: SimResult) -> list[tuple[str, str]]:
@@ -31,8 +31,8 @@ class Bounds(NamedTuple):
             cut_short = result.job.outcome == "succeeded" and result.now <= incident.opened_ns + (most or 0)
             if most is None or (took is not None and took <= most) or (took is None and cut_short):
                 continue
-            when = "never" if took is None else f"after {format_duration(took)}"
-            wrong.append((RECOVERS, f"incident {number} recovered {when}, not within {format_duration(most)}"))
+            text = "never recovered" if took is None else f"recovered after {format_duration(took)}"
+            wrong.append((RECOVERS, f"incident {number} {text}, not within {format_duration(most)}"))
         return wrong
 
     def _redone(self, result: SimResult) -> list[tuple[str, str]]:
@@ -51,7 +51,11 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(recovers_within: str | None = None, lost_work: str | None = None, goodput: float | None = None) -> Bounds:
-    """FlowdistError for what is no duration, or no share."""
+    """Return the bounds that these texts mean.
+
+    Raises:
+        FlowdistError: A text is no duration, or the goodput is not from 0 to 1.
+    """
     if goodput is not None and not 0 <= goodput <= 1:
         raise FlowdistError(f"goodput {goodput}: a share of the time is from 0 to 1", help="write 0.9 for 90 %")
     return Bounds(_ns("recovers_within", recovers_within), _ns("lost_work", lost_work), goodput)
@@ -65,7 +69,7 @@ def _ns(name: str, text: str | None) -> int | None:
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:
-    """For each incident the time until all of its worlds of tasks step again; None where they never do."""
+    """Return, by incident, the time in ns until all its worlds of tasks step again; None if they never do."""
     found: dict[int, int | None] = {}
     for incident in result.job.incidents:
         took: int | None = 0

@@ -1,6 +1,6 @@
-"""The same faults in macro mode and in protocol mode, and where the two differ.
+"""Cross-check of macro mode: the same faults in macro mode and in protocol mode, and the difference.
 
-The faults of a seed are drawn once and given to both (common random numbers); start-up is nominal in both.
+The faults of a seed are drawn once and given to both (common random numbers). Start-up is nominal in both.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import RoleGraph
 from flowdist.record.accounts import BUCKETS, Bucket
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.simulation import SimResult, Simulation
 
 
 class Sums(NamedTuple):
-    """What a run comes to, in either mode. Times in ns."""
+    """Result of a run in either mode. Times are ns. `beside` is by auxiliary replica: generation and saved step."""
 
     outcome: str | None
     lasted: int
@@ -30,11 +30,11 @@ class Sums(NamedTuple):
     step: int
     lost: int
     spent: dict[Bucket, int]
-    beside: dict[str, tuple[int, int]]  # generation and saved step of replicas beside the gang
+    beside: dict[str, tuple[int, int]]
 
 
 class Comparison(NamedTuple):
-    """One seed in both modes."""
+    """Results of one seed in both modes."""
 
     seed: int
     faults: int
@@ -43,40 +43,49 @@ class Comparison(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """To the nanosecond."""
+        """Return whether the results are the same to the nanosecond."""
         return self.macro == self.protocol
 
     @property
     def is_alike(self) -> bool:
-        """The same outcome after the same incidents."""
+        """Return whether outcome, generations and incidents are the same."""
         a, b = self.macro, self.protocol
         return (a.outcome, a.generations, a.causes) == (b.outcome, b.generations, b.causes)
 
     def difference(self, bucket: Bucket) -> float:
-        """Of the shares of all time that went there."""
+        """Return the share of all time in the bucket in macro mode, less that in protocol mode."""
         total = max(1, sum(self.protocol.spent.values()))
         return self.macro.spent[bucket] / max(1, sum(self.macro.spent.values())) - self.protocol.spent[bucket] / total
 
     @property
     def worst(self) -> float:
-        """The largest difference of any bucket, as a share of all time."""
+        """Largest difference of any bucket, as a share of all time."""
         return max(abs(self.difference(bucket)) for bucket in BUCKETS)
 
 
 def compare(
     graph: RoleGraph, plan: Plan, seeds: Iterable[int], until: int, tell: Callable[[int, int], None] | None = None
 ) -> Iterator[Comparison]:
-    """Play each seed's faults in both modes.
+    """Yield the comparison of both modes for each seed.
 
     Args:
+        graph: The job.
+        plan: Its faults and rates.
+        seeds: Each draws other faults from the rates.
         until: In ns. Rates are drawn up to there, and both modes stop there.
-        tell: Hears how far protocol mode is: see `Simulation`.
+        tell: Called with the progress of protocol mode: see `Simulation`.
+
+    Raises:
+        MacroRefused: for a job that macro mode does not play.
+        FlowdistError: if protocol mode finds a violation.
     """
     scope = scope_of(graph, plan)
     for seed in seeds:
         drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed).until(until))
         fixed = plan._replace(faults=plan.faults + drawn, rates=())
-        macro = Macro(scope, plan, fault_seed=seed).run(until)  # with its rates, so that its short cut is checked, too
+        macro = Macro(scope, plan, fault_seed=seed).run(
+            until
+        )  # drawn from its rates, to check the steady-state path too
         protocol = Simulation(graph, fixed, checks="paced", tell=tell).run(until)
         if protocol.violation is not None:
             raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")

@@ -1,4 +1,4 @@
-"""Whether what was expected of a simulation is true, each expectation in words."""
+"""The expectations of a scenario file (`[expect]`), compared with a simulation, each in words."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flowdist.errors import did_you_mean
 from flowdist.faults.scenario import Expect
 from flowdist.record.journal import Record
 from flowdist.sim.checks.bounds import GOODPUT, LOST_WORK, RECOVERS, bounds_of, recoveries
-from flowdist.sim.engine.simulation import SimResult
 from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.result import SimResult
 
 __all__ = ["recoveries", "unmet"]
 
@@ -18,36 +18,67 @@ OF_BOUNDS = {RECOVERS: "recovered_within", LOST_WORK: "lost_work_max", GOODPUT: 
 
 
 def unmet(expect: Expect, result: SimResult) -> list[str]:
-    """What is not true; empty when all is. A fault that never fired is an unmet expectation too."""
-    wrong = unfired_texts(result)
-    job = result.job
+    """Return a line for each expectation that is not met, and for each fault that never fired.
+
+    Args:
+        expect: The expectations of a scenario file.
+        result: The simulation of that scenario.
+    """
+    return [
+        *unfired_texts(result),
+        *_unmet_end(expect, result),
+        *_unmet_numbers(expect, result),
+        *_unmet_texts(expect, result),
+        *_unmet_bounds(expect, result),
+        *_unmet_points(expect, result),
+    ]
+
+
+def _unmet_end(expect: Expect, result: SimResult) -> list[str]:
+    job, wrong = result.job, []
     if expect.outcome is not None and job.outcome != expect.outcome:
         why = job.ending_reason or f"waiting for {', '.join(result.waiting)}"
-        wrong.append(f"outcome: {expect.outcome} was expected, it is {job.outcome or 'unfinished'} ({why})")
+        wrong.append(f"outcome: expected {expect.outcome}, found {job.outcome or 'unfinished'} ({why})")
     if expect.reason_contains is not None and expect.reason_contains not in job.ending_reason:
-        wrong.append(f"reason: {expect.reason_contains!r} was expected in {job.ending_reason!r}")
-    wrong += _compare("restarted", expect.restarted, {name: times_restarted(result, name) for name in job.roles})
-    found = {name: max(world.generation for world in job.worlds_of(role)) for name, role in job.roles.items()}
-    wrong += _compare("generations", expect.generations, found)
-    worlds = dict.fromkeys([*job.roles, *job.worlds])
-    wrong += _compare("world_sizes", expect.world_sizes, {name: world_sizes(result, name) for name in worlds})
-    wrong += _compare("members", expect.members, {name: members(result, name) for name in worlds})
-    wrong += _compare("charged", expect.charged, {name: len(role.charges) for name, role in job.roles.items()})
-    texts = [text for line in result.lines if isinstance(line, Record) for text in _said(line)]
-    for words in expect.says:
-        if not any(words in text for text in texts):
-            wrong.append(f"says: nobody said {words!r}")
-    bounds = bounds_of(expect.recovered_within, expect.lost_work_max, expect.goodput_min)
-    wrong += [f"{OF_BOUNDS[which]}: {text}" for which, text in bounds.broken(result)]
-    for point in expect.seen:
-        if point not in result.points:
-            wrong.append(f"seen: there is nothing called {point!r}; {did_you_mean(point, result.points)}")
-        elif point not in result.seen:
-            wrong.append(f"seen: {point!r} was expected, it was never reached")
+        wrong.append(f"reason: expected {expect.reason_contains!r} in {job.ending_reason!r}")
     return wrong
 
 
-def _said(line: Record) -> list[str]:
+def _unmet_numbers(expect: Expect, result: SimResult) -> list[str]:
+    """Compare what is expected of roles and worlds by name."""
+    job = result.job
+    names = dict.fromkeys([*job.roles, *job.worlds])
+    generations = {name: max(world.generation for world in job.worlds_of(role)) for name, role in job.roles.items()}
+    return [
+        *_compare("restarted", expect.restarted, {name: times_restarted(result, name) for name in job.roles}),
+        *_compare("generations", expect.generations, generations),
+        *_compare("world_sizes", expect.world_sizes, {name: world_sizes(result, name) for name in names}),
+        *_compare("members", expect.members, {name: members(result, name) for name in names}),
+        *_compare("charged", expect.charged, {name: len(role.charges) for name, role in job.roles.items()}),
+    ]
+
+
+def _unmet_texts(expect: Expect, result: SimResult) -> list[str]:
+    texts = [text for line in result.lines if isinstance(line, Record) for text in _notices(line)]
+    return [f"says: no notice contains {words!r}" for words in expect.says if not any(words in text for text in texts)]
+
+
+def _unmet_bounds(expect: Expect, result: SimResult) -> list[str]:
+    bounds = bounds_of(expect.recovered_within, expect.lost_work_max, expect.goodput_min)
+    return [f"{OF_BOUNDS[which]}: {text}" for which, text in bounds.broken(result)]
+
+
+def _unmet_points(expect: Expect, result: SimResult) -> list[str]:
+    wrong = []
+    for point in expect.seen:
+        if point not in result.points:
+            wrong.append(f"seen: there is no point {point!r}; {did_you_mean(point, result.points)}")
+        elif point not in result.seen:
+            wrong.append(f"seen: {point!r} was never reached")
+    return wrong
+
+
+def _notices(line: Record) -> list[str]:
     return [effect.text for effect in line.effects if isinstance(effect, Notify)]
 
 
@@ -55,14 +86,14 @@ def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, obje
     wrong = []
     for name, value in expected.items():
         if name not in found:
-            wrong.append(f"{what}: there is nothing called {name!r}")
+            wrong.append(f"{what}: the job has no role or world {name!r}")
         elif found[name] != value:
-            wrong.append(f"{what}: {name} = {value} was expected, it is {found[name]}")
+            wrong.append(f"{what}: expected {name} = {value}, found {found[name]}")
     return wrong
 
 
 def times_restarted(result: SimResult, name: str) -> int:
-    """A gang restarts as one; without a gang each replica's restarts count."""
+    """Return how often a role was restarted. A gang restarts as one; otherwise the restarts of all replicas count."""
     role = result.job.roles[name]
     if role.spec.gang:
         return max(0, result.job.worlds[role.worlds[0]].generation - 1)
@@ -70,12 +101,12 @@ def times_restarted(result: SimResult, name: str) -> int:
 
 
 def world_sizes(result: SimResult, name: str) -> list[int]:
-    """Replicas of each generation that was started."""
+    """Return the number of replicas of each generation that was started."""
     return [len(starts) for starts in _generations(result, name)]
 
 
 def members(result: SimResult, name: str) -> list[str]:
-    """The numbers of the replicas of each generation that was started, in the order of their ranks: `0 1 3`."""
+    """Return the indexes of the replicas of each generation that was started, in the order of their ranks: `0 1 3`."""
     return [" ".join(str(start.replica.index) for start in starts) for starts in _generations(result, name)]
 
 

@@ -1,16 +1,17 @@
-"""How soon a job has to get on after the last fault: a bound that follows from the topology alone.
+"""Liveness: how soon a job has to make progress after the last fault, by a bound that follows from its topology.
 
-Two phases, as the proofs of distributed systems have them. While faults happen only safety is asked for. Once the last
-of them has healed (what was to come back is back, links are whole, nobody is slow), a primary task has to commit a new
-step within a bound, and the job has to be over within another:
+The check has two phases, as proofs of distributed systems have. While faults happen only safety is demanded. Once the
+last fault is over (nodes are back, links have no fault, no worker is slow), a primary task has to commit a new step
+within a bound, and the job has to end within another. The first bound, `bound_ns`, is the sum of
 
-    detection       the lease of a node and its margins; the longest `hang_after` where something hangs; and where the
-                    controller died, as long as its agents may keep workers of which it does not hear
+    detection       the lease of a node and its margins; the longest `hang_after`; and if the controller died, as long
+    as
+                    agents may keep workers without it
     re-formation    the longest grace, the longest back-off, and the start-ups and restores of all roles in a row
     growth          for each role that may grow: its cool-down, its join window, and one more re-formation
-    a new step      the longest time from one checkpoint to the next; of user code, which saves at will, all its work
+    a new step      the longest time between two checkpoints; for user code, which saves at will, all its work
 
-`bound_ns` is their sum. To the end it may take all the work of all the tasks again, one after the other.
+The second bound adds all the work of all tasks, one after the other.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from flowdist.control.protocol.effects import AnswerCheckpoint
 from flowdist.faults.grammar import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Record
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.result import SimResult
 
-SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one
+SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one: see `streams.spread`
 
 
 def bound_ns(graph: RoleGraph, plan: Plan) -> int:
-    """From the moment at which all is healed to the next step that is committed, at most."""
+    """Return the longest time in ns from the end of the last fault to the next step that is committed."""
     again = _re_formation_ns(graph)
     grows = [spec for spec in graph.roles if spec.gang and spec.max_replicas > spec.min_replicas]
     growth = sum(spec.cooldown_ns + spec.join_window_ns + again for spec in grows)
@@ -37,31 +38,40 @@ def bound_ns(graph: RoleGraph, plan: Plan) -> int:
 
 
 def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
-    """When the job has to be over, at the latest. `horizon_ns`: how long it takes without faults."""
+    """Return when the job has to be over at the latest, in ns.
+
+    Args:
+        graph: The job.
+        plan: The faults.
+        horizon_ns: How long the job takes without faults.
+    """
     healed = max((fault.when.at_ns or 0) + _lasts_ns(graph, fault) for fault in plan.faults) if plan.faults else 0
     work = sum(_work_ns(graph, spec) for spec in graph.roles if spec.kind == "task")
     return max(healed, horizon_ns) + bound_ns(graph, plan) + horizon_ns + round(SPREAD * work)
 
 
 def healed_ns(result: SimResult, plan: Plan) -> int:
-    """When the last of the faults that hit was over, and what it broke was whole again."""
+    """Return when the last of the faults that hit was over, and everything that it broke was repaired."""
     lasts = {fault.spec: _lasts_ns(result.job.graph, fault) for fault in plan.faults}
     hits = [line for line in result.lines if type(line) is FaultLine]
     return max((line.t_ns + lasts.get(line.spec, 0) for line in hits), default=0)
 
 
 def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
-    """Up to when it should have committed a new step, and did not; with the words for it. None: it did, or was over."""
+    """Return by when a new step had to be committed and was not, with the words for it; None if the job is in time."""
     graph = result.job.graph
     healed, bound = healed_ns(result, plan), bound_ns(graph, plan)
     if result.now <= healed + bound or _commits(result, healed, healed + bound):
         return None
-    text = f"no step was committed within {format_duration(bound)} after all was healed, at {format_duration(healed)}"
-    return healed + bound, text
+    text = f"no step was committed within {format_duration(bound)} after the last fault was over"
+    return healed + bound, f"{text}, at {format_duration(healed)}"
 
 
 def _commits(result: SimResult, start: int, end: int) -> bool:
-    """A primary task saved, or finished; a checkpoint of a quiet stretch has no line, but its world knows of it."""
+    """Return whether a primary task saved or finished in this time.
+
+    A skipped checkpoint has no line; its world knows it.
+    """
     names = {spec.name for spec in _primary(result.job.graph)}
     lines = (line for line in result.lines if type(line) is Record and start <= line.t_ns <= end)
     if any(_is_commit(line, names) for line in lines):
@@ -78,9 +88,10 @@ def _is_commit(line: Record, roles: set[str]) -> bool:
 
 
 def _primary(graph: RoleGraph) -> list[RoleSpec]:
-    """With those for whose success one waits, directly or not: while they work, the job gets on.
+    """Return the tasks that show progress: primary ones, those for whose success they wait, and members of their
+    worlds.
 
-    And whoever shares a world with one: any member may be the one that saves.
+    Any member of a joint world may be the one that saves.
     """
     found = {spec.name for spec in graph.roles if spec.kind == "task" and spec.primary}
     needed = set(found)
@@ -114,7 +125,7 @@ def _starts_ns(load: WorkloadSpec) -> int:
 
 
 def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
-    """User code saves when it likes, or never."""
+    """Return the longest time between two checkpoints. User code saves when it likes, or never."""
     load = spec.workload
     if spec.simulate:
         return _work_ns(graph, spec)
@@ -129,14 +140,14 @@ def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 
 
 def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
-    """How many times longer than its workload says a role may take, since others of its world do."""
+    """Return how many times longer than its workload says a role may take, because of a slow role in its world."""
     joint = graph.world_of(spec.name)
     names = joint.roles if joint is not None else (spec.name,)
     return 1 + max(graph.role(name).workload.step_spread for name in names)
 
 
 def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:
-    """From when it hits to when it is over, and what was begun on a slow disk is written."""
+    """Return the time from the hit of a fault to its end, with the completion of what was begun on a slow disk."""
     notice = parse_duration(fault.arg) if fault.kind == "preempt" and fault.arg else 0
     written = 0
     if fault.kind == "slow-checkpoint":

@@ -1,11 +1,10 @@
-"""Points that a campaign should have reached: in what state of the job faults hit, and what followed from them.
+"""Points that a campaign should reach: states of the job in which a fault hit, and what followed.
 
-A campaign in which no node ever died during a restore has not tested restores. Each run notes which it saw, and when.
+A campaign in which no node ever died during a restore has not tested restores. Each run notes which points it reached,
+and when.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica
@@ -14,9 +13,8 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.grammar import Fault
 from flowdist.graph import RoleGraph, fits, needed, offered
 from flowdist.record.journal import Record
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.engine.context import Context
+from flowdist.sim.workers.work import Work
 
 STARTING = "failure while starting"
 REFORMING = "failure during re-formation"
@@ -39,11 +37,16 @@ HARM = (
     "pause",
     "partition",
     "cut-to",
-)  # others only disturb
+)  # other kinds only disturb
 
 
 def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
-    """Those that faults can bring about in this topology. `has_spare`: without a fault it leaves a node for another."""
+    """Return the points that faults can bring about in a topology.
+
+    Args:
+        graph: The job.
+        has_spare: Without faults some node stays empty, so that it can take the place of another.
+    """
     loads = [spec.workload for spec in graph.roles if spec.kind == "task"]
     saves = [load for load in loads if load.checkpoint_every_ns < load.steps * load.step_ns]
     not_here = {
@@ -56,42 +59,42 @@ def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
 
 
 class Points:
-    """Of one run. `seen` has the time, in ns, at which each was reached first."""
+    """Points of one run. `seen` holds the time in ns at which each was reached first."""
 
-    def __init__(self, sim: Simulation, seen: dict[str, int]) -> None:
-        self._sim, self.seen = sim, seen
-        self.has_spare = False  # at the last start there was one
+    def __init__(self, ctx: Context, work: Work, seen: dict[str, int]) -> None:
+        self._ctx, self._work, self.seen = ctx, work, seen
+        self.has_spare = False  # at the last start a node was empty
         self._incidents = 0
         self._lost = 0
 
     def hit(self, fault: Fault) -> None:
-        """A fault has found its target."""
+        """Note a fault that is about to hit its target."""
         if fault.kind not in HARM:
             return
-        sim, now = self._sim, self._sim.queue.now
+        job, work, now = self._ctx.job, self._work, self._ctx.queue.now
         if fault.target == "controller":
-            if fault.kind == "kill" and (sim.job.open or self._recovers()):
+            if fault.kind == "kill" and (job.open or self._recovers()):
                 self._see(CONTROLLER)
             return
-        models = sim.work.models.values()
+        models = work.models.values()
         restores = any(model.is_restoring(now) for model in models)
         if restores:
             self._see(RESTORING)
-        elif sim.job.open or self._recovers():
+        elif job.open or self._recovers():
             self._see(REFORMING)
-        elif sim.phase() == "starting":
+        elif work.phase() == "starting":
             self._see(STARTING)
-        if sim.is_saving:
+        if work.is_saving:
             self._see(SAVING)
 
     def offered(self, replica: ReplicaId, attempt: int) -> None:
-        """User code commits. Of an attempt that is over, as control knows, it is refused, or not even heard (R19)."""
-        state = self._sim.job.replicas[replica]
+        """Note a commit of user code. Of an attempt that is over it is refused, or not even heard (R19)."""
+        state = self._ctx.job.replicas[replica]
         if state.attempt != attempt or not state.is_live:
             self._see(STALE)
 
     def hear(self, job: JobState, line: Record) -> None:
-        """Control has decided something."""
+        """Note a decision of the controller."""
         if type(line.event) is CheckpointOffered:
             if not any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                 self._see(STALE)
@@ -106,7 +109,7 @@ class Points:
                 break
 
     def _note_incidents(self, job: JobState) -> None:
-        """One that opens, or loses more, while worlds have not come back from what was before is the second of two."""
+        """Note a double fault: an incident opens or loses more while worlds have not recovered from one before."""
         lost = 0
         for number in job.open:
             lost += len(job.incidents[number - 1].lost)
@@ -118,8 +121,8 @@ class Points:
         self._incidents, self._lost = len(job.incidents), lost
 
     def _recovers(self, before: int | None = None) -> bool:
-        """A world of the incidents so far, or of those before that time, has not begun to step again."""
-        job, models = self._sim.job, self._sim.work.models
+        """Return whether a world of the last four incidents, or of those before a time, does not step again yet."""
+        job, models = self._ctx.job, self._work.models
         for incident in job.incidents[-4:]:
             if before is not None and incident.opened_ns >= before:
                 continue
@@ -129,11 +132,11 @@ class Points:
         return False
 
     def _see(self, point: str) -> None:
-        self.seen.setdefault(point, self._sim.queue.now)
+        self.seen.setdefault(point, self._ctx.queue.now)
 
 
 def _has_spare(job: JobState) -> bool:
-    """A node on which nothing is, that takes a replica of some task."""
+    """Return whether a usable node is empty and large enough for a replica of some task."""
     tasks = [needed(spec.resources) for spec in job.graph.roles if spec.kind == "task"]
     nodes = (node for node in job.nodes.values() if node.usable and not node.cordoned and not node.is_leaving)
     return any(not node.replicas and any(fits(need, offered(node.spec)) for need in tasks) for node in nodes)

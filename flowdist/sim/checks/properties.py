@@ -1,6 +1,6 @@
-"""What a user demands of a run: always, eventually; and what some run of a campaign has to have shown.
+"""Properties that a user demands of a run: always, eventually, and sometimes in a campaign.
 
-Functions of the state of the job. They are asked after every event: between two events that state does not change.
+A property is a function of the state of the job. It is asked after every event, since the state only changes there.
 """
 
 from __future__ import annotations
@@ -12,27 +12,20 @@ from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
+from flowdist.sim.engine.violation import Violation
 
 Check = Callable[[JobState], object]
 
 
-class Violation(AssertionError):
-    """Something that must always hold did not. `property` names it."""
-
-    def __init__(self, property: str, text: str) -> None:
-        super().__init__(f"{property}: {text}")
-        self.property = property
-
-
 class Always(NamedTuple):
-    """Holds after every event. The check says False, or raises an AssertionError, where it does not."""
+    """A property that holds after every event. The check returns False or raises AssertionError where it does not."""
 
     name: str
     check: Check
 
 
 class Eventually(NamedTuple):
-    """After every moment at which the check is not true it is true again within so long; and at the end it is true."""
+    """A property that, whenever it is not true, is true again within `within_ns`; and that is true at the end."""
 
     name: str
     check: Check
@@ -40,14 +33,14 @@ class Eventually(NamedTuple):
 
 
 class Sometimes(NamedTuple):
-    """Some run of a campaign gets to where the check is true."""
+    """A property that is true at some time in some run of a campaign."""
 
     name: str
     check: Check
 
 
 class Properties(NamedTuple):
-    """Of one user, for one topology. Names are unique."""
+    """All properties of one user for one topology. Names are unique."""
 
     always: tuple[Always, ...] = ()
     eventually: tuple[Eventually, ...] = ()
@@ -55,10 +48,11 @@ class Properties(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
+        """Nothing is demanded."""
         return not (self.always or self.eventually or self.sometimes)
 
     def and_also(self, others: Properties) -> Properties:
-        """Both; of two that are the same object only one is asked."""
+        """Return both sets of properties; one that is in both is asked once."""
         return Properties(
             tuple(dict.fromkeys([*self.always, *others.always])),
             tuple(dict.fromkeys([*self.eventually, *others.eventually])),
@@ -67,20 +61,24 @@ class Properties(NamedTuple):
 
 
 class Watching:
-    """The properties of one run. `seen` has those that are to be seen sometimes, with when they first were."""
+    """The properties of one run. `seen` holds when each property that is to be seen sometimes was true first."""
 
     def __init__(self, properties: Properties, seen: dict[str, int]) -> None:
         self.properties, self._seen = properties, seen
-        self._since: dict[Eventually, int] = dict.fromkeys(properties.eventually, 0)  # does not hold since then
+        self._since: dict[Eventually, int] = dict.fromkeys(properties.eventually, 0)  # since when each does not hold
 
     @property
     def is_awake(self) -> bool:
-        """Every event matters to somebody."""
+        """Some property has to be asked after every event."""
         unseen = any(point.name not in self._seen for point in self.properties.sometimes)
         return bool(self.properties.always or self.properties.eventually) or unseen
 
     def hear(self, job: JobState, now: int) -> None:
-        """An event was handled. Violation where a property does not hold."""
+        """Ask the properties after an event.
+
+        Raises:
+            Violation: One does not hold.
+        """
         for rule in self.properties.always:
             holds, why = _ask(rule.name, rule.check, job)
             if not holds and (why or holds is False):
@@ -93,7 +91,10 @@ class Watching:
                 self._seen[point.name] = now
 
     def close(self, job: JobState, now: int) -> None:
-        """The run is over, now. Where only its clock was stopped, what still has time is not broken."""
+        """Check at the end of a run that no promise is broken.
+
+        Where only the clock was stopped, one may still have time.
+        """
         for promise, since in self._since.items():
             if job.outcome is not None or now > since + promise.within_ns:
                 raise _broken(promise, since, job, now)
@@ -101,7 +102,7 @@ class Watching:
     def _wait_for(self, promise: Eventually, job: JobState, now: int) -> None:
         since = self._since.get(promise)
         if since is not None and now > since + promise.within_ns:
-            raise _broken(promise, since, job, now)  # nothing has changed since: it is late, even if it comes now
+            raise _broken(promise, since, job, now)  # late, even if it is true now: nothing has changed before
         if _ask(promise.name, promise.check, job)[0]:
             self._since.pop(promise, None)
         elif since is None:
@@ -109,12 +110,12 @@ class Watching:
 
 
 def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violation:
-    text = f"{promise.name} does not hold since {_at(since)}"
+    text = f"{promise.name} has not held since {_at(since)}"
     if job.outcome is not None and now <= since + promise.within_ns:
         return Violation("eventually", f"{text}, and the job has {job.outcome} at {_at(now)}")
     within = format_duration(promise.within_ns)
     what = "; ".join(waiting_for(job)) or f"nothing: the job has {job.outcome}"
-    return Violation("eventually", f"{text}, not within {within} (now it is {_at(now)}); waiting for {what}")
+    return Violation("eventually", f"{text}, for more than {within} (now it is {_at(now)}); waiting for {what}")
 
 
 def _at(ns: int) -> str:
@@ -122,7 +123,11 @@ def _at(ns: int) -> str:
 
 
 def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:
-    """What the check says, and the words of its AssertionError. FlowdistError for any other exception: its mistake."""
+    """Call a check, and return what it returns with the words of its AssertionError.
+
+    Raises:
+        FlowdistError: The check raised something else, which is a mistake in it.
+    """
     try:
         return check(job), ""
     except AssertionError as error:
@@ -139,7 +144,7 @@ def properties_of(
     eventually: Sequence[Eventually] = (),
     sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
 ) -> Properties:
-    """From what a test gives: functions alone have their own names."""
+    """Return the properties that a test gives. A function alone is named after itself."""
     points = [Sometimes(*item) for item in sometimes.items()] if isinstance(sometimes, Mapping) else sometimes
     rules = tuple(rule if isinstance(rule, Always) else Always(name_of(rule), rule) for rule in always)
     return Properties(rules, tuple(eventually), tuple(points))

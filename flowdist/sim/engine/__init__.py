@@ -1,1 +1,4 @@
-"""Virtual time, simulated nodes and links, and the loop that drives the controller."""
+"""Virtual time, links, and the controller and agents of production behind them.
+
+Knows nothing of what workers do: nodes call them through a protocol (`node.WorkerSide`).
+"""

@@ -1,8 +1,8 @@
-"""The link between a node and the controller: what is said on it arrives, in order, unless something is wrong with it.
+"""The link between a node and the controller: messages arrive in order, unless a fault of the link prevents it.
 
-Wrong things are kept by their cause, so that two faults at the same time can end in any order. Over a stream a lost
-packet is not a lost message: it is sent again after a while, and what was said after it waits. Messages that come
-twice, or overtake one another, are no stream's doing: agents and controller bear them all the same.
+Each fault is kept by its cause, so that two faults that overlap may end in any order. On a stream a lost packet is no
+lost message: it is sent again after a while, and later messages wait behind it. Messages that arrive twice or overtake
+each other do not happen on a stream; agents and controller have to bear them all the same.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from typing import Literal
 from flowdist.graph import MS
 from flowdist.sim.engine.streams import draw
 
-Direction = Literal["up", "down"]  # to the controller, from it
+Direction = Literal["up", "down"]  # to the controller, from the controller
 LATENCY_NS = 500_000  # one way
-RESEND_NS = 200 * MS  # until a lost packet is sent again, and again
+RESEND_NS = 200 * MS  # from the loss of a packet to its next attempt
 RESENDS_MAX = 20
-STRAY_NS = 100 * MS  # how much later at most a second copy comes, or a message that is overtaken
+STRAY_NS = 100 * MS  # the most by which a second copy, or a message that is overtaken, is late
 
 
 class Link:
-    """One node's. `seed` and the node's name make the packets that get lost, whatever else happens in the job.
+    """The link of one node.
 
-    Two messages are there `apart_ns` after one another at least: where things of one moment happen in another order
-    than they were planned in, the order of a stream must not be a matter of that.
+    `is_quiet`: the link has no fault, so heartbeats need not be played one by one.
 
-    `is_quiet`: nothing is wrong with it, heartbeats need not be played one by one.
+    Args:
+        name: The node; with the seed it determines which packets are lost, whatever else happens in the job.
+        seed: The seed of the simulation.
+        apart_ns: The least time between two messages of one direction. With a schedule, actions of one time happen in a
+            drawn order, and the order of a stream must not depend on that.
     """
 
     def __init__(self, name: str, seed: int, apart_ns: int = 0) -> None:
@@ -41,55 +44,58 @@ class Link:
         self._drawn: dict[tuple[Direction, str], int] = {}
 
     def is_cut(self, direction: Direction) -> bool:
+        """Return whether nothing gets through in this direction."""
         return bool(self._cuts) and any(direction in directions for directions in self._cuts.values())
 
     @property
     def is_dead(self) -> bool:
+        """Nothing gets through in either direction."""
         return self.is_cut("up") and self.is_cut("down")
 
     def cut(self, why: str, *directions: Direction) -> None:
-        """Nothing gets through in these directions."""
+        """Let nothing through in these directions."""
         self._cuts[why] = directions
         self.is_quiet = False
 
     def delay(self, why: str, ns: int) -> None:
-        """Everything takes longer."""
+        """Delay every message by `ns`."""
         self._delays[why] = ns
         self.is_quiet = False
 
     def lose(self, why: str, probability: float) -> None:
-        """So many packets have to be sent again."""
+        """Lose each packet with this probability."""
         self._losses[why] = probability
         self.is_quiet = False
 
     def duplicate(self, why: str, probability: float) -> None:
-        """So many messages arrive twice."""
+        """Deliver each message twice with this probability."""
         self._copies[why] = probability
         self.is_quiet = False
 
     def reorder(self, why: str, probability: float) -> None:
-        """So many messages are overtaken by later ones."""
+        """Let each message be overtaken by later ones with this probability."""
         self._overtakes[why] = probability
         self.is_quiet = False
 
     def heal(self, why: str) -> None:
+        """End the fault of this cause."""
         wrongs = (self._cuts, self._delays, self._losses, self._copies, self._overtakes)
         for wrong in wrongs:
             wrong.pop(why, None)
         self.is_quiet = not any(wrongs)
 
     def late_ns(self, now: int) -> int:
-        """How much longer what is said now takes than usual, because something said before is not there yet."""
+        """Return how much longer than usual a message takes that is sent now, because it waits behind earlier ones."""
         return max(self._last.values()) - now - LATENCY_NS
 
     def arrival(self, direction: Direction, now: int) -> int:
-        """When it is there if nothing is wrong with the link."""
+        """Return when a message arrives that is sent now on a link without a fault."""
         at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
         self._last[direction] = at = at if at > next_at else next_at
         return at
 
     def arrivals(self, direction: Direction, now: int) -> list[int]:
-        """When what is said now is there; twice, if it is doubled."""
+        """Return when a message arrives that is sent now; two times if it is duplicated."""
         if self.is_quiet:
             return [self.arrival(direction, now)]
         at = self._arrival(direction, now)
@@ -99,7 +105,7 @@ class Link:
         return [at, at + self._stray(direction)]
 
     def _draw(self, direction: Direction, purpose: str) -> float:
-        """One more number of the stream of this link, direction and purpose."""
+        """Return the next number of the stream of this link, direction and purpose."""
         n = self._drawn[direction, purpose] = self._drawn.get((direction, purpose), 0) + 1
         return draw(self._seed, self._name, f"{direction} {purpose}", n)
 
@@ -107,7 +113,7 @@ class Link:
         return int(self._draw(direction, "stray") * STRAY_NS)
 
     def _arrival(self, direction: Direction, now: int) -> int:
-        """Nothing overtakes what was said before, unless the link is told to reorder."""
+        """Return when a message arrives: after all that were sent before, unless the link reorders."""
         at = max(self._disturbed(direction, now), self._last[direction] + self._apart_ns)
         if self._overtakes and self._draw(direction, "overtaken") < max(self._overtakes.values()):
             return at + self._stray(direction)

@@ -1,52 +1,114 @@
 """A simulated node: the agent of production over processes that are only numbers.
 
-The link to the controller can be cut, and the node can die. While both are well, heartbeats are not played one by one:
-the last one that could have been answered is taken as sent when somebody's deadline could depend on it. The agent's
-lease is brought up to date before the agent is told anything; what the controller has heard, when a node is not well.
-The heartbeats of one that is overdue, or was given up, are played: the next is news.
+The link to the controller can be cut, and the node can be paused or die. While node and link are well, heartbeats are
+not played one by one. They are taken as sent and answered just before anything could depend on them: on the agent's
+side before each input (its lease), on the controller's side when a node is no longer well (its failure detector). A
+node that is suspected or lost plays each heartbeat, since the next one is an event. `workers.fast_forward` tells the
+whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import Acked, Heartbeat, ToAgent, ToController
-from flowdist.graph import MS, NodeSpec, RoleGraph
+from flowdist.graph import MS, NodeSpec
+from flowdist.sim.engine.attempts import RunningAttempts
+from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Link
 from flowdist.sim.engine.queue import Action
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
 
 SPAWN_NS = 5 * MS
 TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
 KILL_NS = 1 * MS
-LEAVE_NS = 10 * MS  # to leave a process group
-RESUME_NS = 1 * MS  # to be told of the next
+LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
+RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker
 BIND_NS = 200_000
 ROUND_TRIP_NS = 2 * LATENCY_NS
 FIRST_PORT = 20_000
 
 
-class SimNode:
-    """`incarnation` counts the agents that have been started on the node, in thousands, as in production."""
+class ControllerSide(Protocol):
+    """The controller, as far as a node concerns it."""
 
-    def __init__(self, sim: Simulation, spec: NodeSpec, starts: int = 0) -> None:
-        self._sim, self.spec, self.starts = sim, spec, starts
-        self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
+    def hear(self, message: ToController) -> None:
+        """Receive a message of the agent."""
+
+    def note_heard(self, node: NodeName, at: int) -> None:
+        """Note heartbeats of the node that were not played; the last of them arrived at `at`."""
+
+    def watch(self, node: SimNode) -> None:
+        """Update whether the silence of the node may become too long."""
+
+
+class WorkerSide(Protocol):
+    """The workers on all nodes, as far as a node concerns them. An attempt is given by its replica and its number."""
+
+    def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...]) -> None:
+        """Begin the work of an attempt whose processes run; those of the local ranks in `kept` were suspended."""
+
+    def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
+        """Note that workers of an attempt are about to end, while they are still members of their process groups."""
+
+    def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
+        """Stop the world of an attempt, one of whose workers has failed."""
+
+    def ended(self, replica: ReplicaId, attempt: int) -> None:
+        """Stop the world of an attempt of which no worker runs any more."""
+
+    def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
+        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
+
+    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
+        """Return the step that the workers are at; None if they do not step, or not yet."""
+
+    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
+        """Have the workers stop at a step, as `should_stop()` does."""
+
+    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """Show the agent the progress and the output of the workers."""
+
+    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
+        """Receive the answer to a commit."""
+
+
+class SimNode:
+    """A node with its agent and its link.
+
+    Args:
+        ctx: The simulation.
+        spec: The node.
+        controller: The other end of the link.
+        workers: What the workers on the node do.
+        running: The check that no replica runs twice.
+        starts: The number of earlier agents on this node. Incarnations count them in thousands, as in production.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        spec: NodeSpec,
+        controller: ControllerSide,
+        workers: WorkerSide,
+        running: RunningAttempts,
+        starts: int = 0,
+    ) -> None:
+        self._ctx, self.spec, self.starts = ctx, spec, starts
+        self._queue, self._controller, self._workers, self._running = ctx.queue, controller, workers, running
+        self.agent = Agent(spec, ctx.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
-        self.net = Link(spec.name, sim.seed, apart_ns=1 if sim.schedule else 0)
-        self.is_heard = False  # the next heartbeat is no news; the simulation keeps it as `links` has it
+        self.net = Link(spec.name, ctx.seed, apart_ns=1 if ctx.schedule else 0)
+        self.is_heard = False  # the next heartbeat is no event: a copy of what the controller's sessions say
         self.is_paused = False
-        self.comes_at_ns = 0  # its agent is started then: nothing is said before
+        self.comes_at_ns = 0  # when the agent starts
         self._is_coming = False
-        self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
-        self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
+        self._delayed: list[Callable[[], None]] = []  # what happens as soon as the node resumes
+        self.link = 0  # the number of the connection to the controller: messages of an earlier one do not arrive
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self.suspended: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
@@ -54,30 +116,30 @@ class SimNode:
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
-        self._beat_ns: int | None = None  # when the last heartbeat was sent that was taken as played
-        self._beats_wait = False  # the controller's side does not know of it yet
+        self._beat_ns: int | None = None  # when the last heartbeat was sent that was not played
+        self._beats_wait = False  # the controller does not know of that heartbeat yet
 
     @property
     def is_well(self) -> bool:
-        """It lives, its link is quiet and it is heard: nobody's deadline depends on a single heartbeat of it."""
+        """The node lives, is heard, and its link has no fault, so no deadline depends on a single heartbeat."""
         return self.is_alive and self.net.is_quiet and self.is_heard
 
     @property
     def _plays_heartbeats(self) -> bool:
-        return not (self.is_heard and self.net.is_quiet) or self._sim.plays_heartbeats
+        return not (self.is_heard and self.net.is_quiet) or self._ctx.plays_heartbeats
 
     def connect(self) -> None:
-        """The connection to the controller comes up, unless there is none to connect to."""
-        if self._sim.queue.now < self.comes_at_ns:
+        """Connect to the controller as soon as the agent runs, unless there is no controller or the link is cut."""
+        if self._queue.now < self.comes_at_ns:
             if not self._is_coming:
-                self._sim.queue.at(self.comes_at_ns, self.connect)
+                self._queue.at(self.comes_at_ns, self.connect)
             self._is_coming = True
-        elif not self._sim.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
+        elif not self._ctx.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
             self.tell(io.Connected())
 
     def lose_link(self) -> None:
-        """The controller died: what is on its way is lost, and the agent finds nobody listening."""
+        """Lose the connection because the controller died. Messages on their way are lost, and new ones are refused."""
         self.renew()
         self.link += 1
         if self.net.is_quiet:
@@ -85,13 +147,13 @@ class SimNode:
             self.tell(io.Refused(is_local=True))
 
     def tell(self, event: io.AgentInput) -> None:
-        """An input for the agent, now, or when it gets the CPU again."""
+        """Pass an input to the agent, now or when the node resumes."""
         if not self.is_alive:
             return
         if self.is_paused:
-            self._held.append(lambda: self.tell(event))
+            self._delayed.append(lambda: self.tell(event))
             return
-        now, beat_at = self._sim.queue.now, self.agent.lease.beat_at_ns
+        now, beat_at = self._queue.now, self.agent.lease.beat_at_ns
         if beat_at is not None and beat_at < now:
             self._renew_lease(now)
         for output in self.agent.handle(event, now):
@@ -99,55 +161,53 @@ class SimNode:
         self._plan()
 
     def _renew_lease(self, now: int) -> None:
-        """Heartbeats that could have been sent and answered before now are taken as played."""
+        """Take the heartbeats as played that could have been sent and answered before now."""
         if self._plays_heartbeats:
             return
         sent = self.agent.renew(now - 1, ROUND_TRIP_NS)
         if sent is not None:
             self._beat_ns, self._beats_wait = sent, True
-        sent = self.agent.lease.beat_at_ns
-        if sent is not None and sent < now:
-            self._send_late(sent, now)
+        beat = self.agent.take_heartbeat(now)
+        if beat is not None:
+            self._send_late(beat)
 
-    def _send_late(self, sent: int, now: int) -> None:
-        """A heartbeat was due then and is not answered yet: it, or its answer, is under way and may still be lost.
+    def _send_late(self, beat: Heartbeat) -> None:
+        """Put a heartbeat on its way that was sent some moments ago; it, or its answer, may still be lost.
 
-        Sent now it would come later than it does where all are played, and so would every one after it.
+        Sent now it would arrive later than it does where every heartbeat is played, and so would all that follow.
         """
-        agent = self.agent
-        agent.lease.beat(sent)
+        now, sent = self._queue.now, beat.sent_ns
         if sent + LATENCY_NS >= now:
-            beat = Heartbeat(self.spec.name, agent.incarnation, sent)
-            self._sim.queue.at(sent + LATENCY_NS, self._arrive, beat, self.link)
+            self._queue.at(sent + LATENCY_NS, self._arrive, beat, self.link)
         else:
             self._beat_ns, self._beats_wait = sent, True
-            answer = Acked(agent.epoch, agent.incarnation, sent)
-            self._sim.queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
+            answer = Acked(self.agent.epoch, beat.incarnation, sent)
+            self._queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
 
     def renew(self) -> None:
-        """Take the heartbeats as played that could have been, while the node is heard, on both sides of the link."""
+        """Take the heartbeats as played that could have been, on both sides of the link."""
         if self.is_alive and not self.is_paused:
-            self._renew_lease(self._sim.queue.now)
+            self._renew_lease(self._queue.now)
         if self._beats_wait and self._beat_ns is not None:
             self._beats_wait = False
-            self._sim.heard(self.spec.name, self._beat_ns + LATENCY_NS)
+            self._controller.note_heard(self.spec.name, self._beat_ns + LATENCY_NS)
 
     def receive(self, message: ToAgent, link: int) -> None:
-        """A message of the controller arrives, unless the link is cut or is another by now."""
+        """Receive a message of the controller, unless the link is cut or the connection is another one by now."""
         if link == self.link and (self.net.is_quiet or not self.net.is_cut("down")):
             self.tell(message)
 
     def cut(self, why: str, *directions: Direction) -> None:
-        """Silence from now on: the lease is what was acknowledged so far."""
+        """Cut the link. The lease stands as far as it was acknowledged."""
         self.renew()
         self.net.cut(why, *directions)
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         self._plan()
 
     def disturb(
         self, why: str, *, delay_ns: int = 0, loss: float = 0.0, copies: float = 0.0, overtakes: float = 0.0
     ) -> None:
-        """The link is slow, loses packets, or says things twice or in another order."""
+        """Add a fault of the cause `why` to the link: see the methods of `Link`."""
         self.renew()
         if delay_ns:
             self.net.delay(why, delay_ns)
@@ -157,11 +217,11 @@ class SimNode:
             self.net.duplicate(why, copies)
         if overtakes:
             self.net.reorder(why, overtakes)
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         self._plan()
 
     def heal(self, why: str) -> None:
-        """What was wrong with the link is over; a connection that was cut is made anew."""
+        """End a fault of the link. A connection that was cut is made anew."""
         was_cut = self.net.is_cut("up") or self.net.is_cut("down")
         self._mend_link(why)
         if was_cut and not self.net.is_cut("up") and not self.net.is_cut("down"):
@@ -169,49 +229,54 @@ class SimNode:
             self.connect()
 
     def _mend_link(self, why: str) -> None:
-        """It is not quiet before what is late on it is there: a heartbeat that is said now waits behind that."""
+        """End a fault of the link.
+
+        The link is not quiet until late messages are there, since a heartbeat waits behind them.
+        """
         self.net.heal(why)
-        late_ns = self.net.late_ns(self._sim.queue.now)
+        late_ns = self.net.late_ns(self._queue.now)
         if self.net.is_quiet and late_ns > 0:
             self.net.delay("late", 0)
-            self._sim.queue.after(late_ns, self._mend_link, "late")
-        self._sim.listen_for(self)
+            self._queue.after(late_ns, self._mend_link, "late")
+        self._controller.watch(self)
 
     def pause(self) -> None:
-        """Agent and workers get no CPU; what is said to them waits."""
+        """Give the agent and the workers no CPU. Messages wait."""
         self.renew()
         self.is_paused = True
-        self.net.cut("paused")  # nothing is cut, but heartbeats are not to be taken as played
-        self._sim.listen_for(self)
+        self.net.cut("paused")  # cuts no direction, but ends the quiet of the link: heartbeats are played
+        self._controller.watch(self)
         for key in self.running():
-            self._sim.attempt_paused(*key)
+            self._running.ended(*key)
 
     def running(self) -> list[tuple[ReplicaId, int]]:
-        """Attempts whose workers run; those that wait for their next generation do not."""
+        """Return the attempts whose workers run and are not suspended."""
         return [key for key, alive in self.workers.items() if alive and key not in self.suspended]
 
-    def go_on(self) -> None:
-        """They get it again. The first thing that the agent sees is the time (R19)."""
+    def resume(self) -> None:
+        """Resume a paused node. The agent handles its overdue deadlines before any queued message (R19)."""
         self.is_paused = False
         self.tell(io.AgentTimePassed())
-        self._mend_link("paused")  # only now: no heartbeat of the time before was sent
-        held, self._held = self._held, []
-        for happen in held:
+        self._mend_link("paused")  # only now: no heartbeat was sent during the pause
+        delayed, self._delayed = self._delayed, []
+        for happen in delayed:
             happen()
-        self._sim.check_ghosts(self)
+        self._running.check_ghosts(self.running(), self._still_runs)
 
-    def die(self) -> list[tuple[ReplicaId, int]]:
-        """The agent and all workers are gone. Returns the attempts that ran."""
+    def _still_runs(self, replica: ReplicaId, attempt: int) -> bool:
+        return self.is_alive and bool(self.workers.get((replica, attempt)))
+
+    def die(self) -> None:
+        """End the agent and all workers at once."""
         self.renew()
         ran = [key for key, alive in self.workers.items() if alive]
         self.is_alive = False
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         for key in ran:
-            self._sim.work.collectives.lost(*key)
+            self._workers.worker_lost(*key)
         for key in ran:
-            self._sim.attempt_ended(*key)
+            self._end(*key)
         self.workers.clear()
-        return ran
 
     def exit_worker(
         self,
@@ -224,38 +289,42 @@ class SimNode:
         kind: str | None = None,
         detail: str = "",
     ) -> None:
-        """A worker ends, for whatever reason."""
+        """End a worker: see `io.WorkerExited` for what the arguments mean."""
         alive = self.workers.get((replica, attempt), {})
         if not self.is_alive or local_rank not in alive:
             return
         if self.is_paused:
-            self._held.append(
+            self._delayed.append(
                 lambda: self.exit_worker(
                     replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail
                 )
             )
             return
-        self._sim.work.collectives.lost(replica, attempt)
+        self._workers.worker_lost(replica, attempt)
         del alive[local_rank]
         if not alive:
             self.suspended.pop((replica, attempt), None)
-            self._sim.attempt_ended(replica, attempt)
+            self._end(replica, attempt)
         if code or signal:
-            self._sim.work.worker_failed(replica, attempt)
+            self._workers.worker_failed(replica, attempt)
         self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail))  # type: ignore[arg-type]
 
+    def _end(self, replica: ReplicaId, attempt: int) -> None:
+        self._running.ended(replica, attempt)
+        self._workers.ended(replica, attempt)
+
     def replan(self) -> None:
-        """Whether its heartbeats are played one by one has changed."""
+        """Plan the next wake-up again, since heartbeats are played now or not any more."""
         if self.is_alive and not self.is_paused:
             self._plan()
 
     def _plan(self) -> None:
-        """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
+        """Plan a wake-up at the deadline of the agent. While it is heard, heartbeats and lease are no deadline."""
         due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()
-        if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
+        if due is None or (self._planned is not None and self._queue.now < self._planned <= due):
             return
         self._planned = due
-        self._sim.queue.at(due, self._wake, due)
+        self._queue.at(due, self._wake, due)
 
     def _wake(self, due: int) -> None:
         if self._planned != due:
@@ -264,10 +333,10 @@ class SimNode:
         if self.is_paused:
             return
         duty = self.agent.duty()
-        if self._plays_heartbeats or (duty is not None and duty <= self._sim.queue.now):
+        if self._plays_heartbeats or (duty is not None and duty <= self._queue.now):
             self.tell(io.AgentTimePassed())
         elif self.is_alive:
-            self._plan()  # it was woken for a heartbeat that is taken as played by now
+            self._plan()  # the wake-up was for a heartbeat that is taken as played by now
 
     def _carry_out(self, output: io.AgentOutput) -> None:
         match output:
@@ -276,116 +345,105 @@ class SimNode:
             case io.SpawnWorkers():
                 self._spawn(output)
             case io.LeaveGeneration():
-                self._sim.queue.after(LEAVE_NS, self._leave, output)
+                self._queue.after(LEAVE_NS, self._leave, output)
             case io.SignalWorkers():
                 self._signal(output)
             case io.BindStore():
                 self._stores += 1
                 port = FIRST_PORT - self._stores
                 bound = io.StoreBound(output.world, output.generation, port)
-                self._sim.queue.after(BIND_NS, self.tell, bound)
+                self._queue.after(BIND_NS, self.tell, bound)
             case io.AnswerWorker():
-                self._sim.work.checkpoint_answered(output)
+                self._workers.checkpoint_answered(output)
             case io.LookForSigns():
-                self._sim.work.show_signs(self, output.replica, output.attempt)
+                self._workers.show_signs(self, output.replica, output.attempt)
             case io.AskWorkers():
-                step = self._sim.work.step_of(output.replica, output.attempt)
+                step = self._workers.step_of(output.replica, output.attempt)
                 answer = io.WorkersAsked(output.replica, output.attempt, step)
-                self._sim.queue.after(BIND_NS, self.tell, answer)
+                self._queue.after(BIND_NS, self.tell, answer)
             case io.TellWorkers():
-                self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
+                self._workers.stop_at(self, output.replica, output.attempt, output.step)
             case io.KillStore() | io.WritePeers() | io.HurrySpawn():
                 pass
             case io.EndAgent():
                 self.is_alive = False
-                self._sim.listen_for(self)
+                self._controller.watch(self)
 
     def _send(self, message: ToController) -> None:
         if self.net.is_quiet:
-            self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), self._arrive, message, self.link)
+            self._queue.at(self.net.arrival("up", self._queue.now), self._arrive, message, self.link)
         elif not self.net.is_cut("up"):
-            for at in self.net.arrivals("up", self._sim.queue.now):
-                self._sim.queue.at(at, self._arrive, message, self.link)
+            for at in self.net.arrivals("up", self._queue.now):
+                self._queue.at(at, self._arrive, message, self.link)
 
     def _arrive(self, message: ToController, link: int) -> None:
-        if link == self.link and not self._sim.is_down:
-            self._sim.hear(message)
+        if link == self.link and not self._ctx.is_down:
+            self._controller.hear(message)
 
     def _leave(self, order: io.LeaveGeneration) -> None:
-        """Whoever is in elastic code leaves; a worker that hangs does not."""
+        """Suspend the workers of an attempt that are to leave their generation. A worker that hangs does not leave."""
         key = (order.replica, order.attempt)
         if not self.workers.get(key) or key in self.hung:
             return
         if self.is_paused:
-            self._held.append(lambda: self._leave(order))
+            self._delayed.append(lambda: self._leave(order))
             return
         self.suspended[key] = None
-        self._sim.attempt_ended(*key)
+        self._end(*key)
         for local_rank in list(self.workers[key]):
             self.tell(io.WorkerSuspended(*key, local_rank))
 
     def _spawn(self, output: io.SpawnWorkers) -> None:
-        """Whoever is kept belongs to the new attempt at once; the others are there in a moment."""
+        """Start the workers of an attempt. Suspended ones belong to the new attempt at once; others take a moment."""
         start = output.start
         for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
             del self.suspended[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self.procs_of(start.replica)
-        self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
+        self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
-    def _spawned(self, start: StartReplica, kept: tuple[int, ...], stood_still: bool = False) -> None:
+    def _spawned(self, start: StartReplica, kept: tuple[int, ...], was_paused: bool = False) -> None:
         if not self.is_alive:
             return
-        if self.is_paused:  # nor does a fork get the CPU; when it does it may be a ghost: see check_ghosts
-            self._held.append(lambda: self._spawned(start, kept, stood_still=True))
+        if self.is_paused:  # the fork gets no CPU either; when it does it may be a ghost: see check_ghosts
+            self._delayed.append(lambda: self._spawned(start, kept, was_paused=True))
             return
-        role = self._sim.graph.role(start.replica.role)
+        role = self._ctx.graph.role(start.replica.role)
         key = (start.replica, start.attempt)
         alive = self.workers.setdefault(key, {})
         alive.update(dict.fromkeys(rank for rank in range(self.procs_of(start.replica)) if rank not in kept))
         if not alive:
             return
-        if not stood_still:
-            self._sim.attempt_began(*key)
+        if not was_paused:
+            self._running.began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
-        self._sim.work.workers_run(self, start, kept)
+        self._workers.workers_run(self, start, kept)
 
     def procs_of(self, replica: ReplicaId) -> int:
-        """How many workers it has here."""
+        """Return the number of workers of a replica on this node."""
         procs = self._procs.get(replica.role)
         if procs is None:
-            procs = self._procs[replica.role] = self._sim.graph.role(replica.role).procs_on(self.spec)
+            procs = self._procs[replica.role] = self._ctx.graph.role(replica.role).procs_on(self.spec)
         return procs
 
     def _port(self, replica: ReplicaId, name: str) -> int:
-        """As in production: chosen once, kept for later attempts on the node."""
+        """Return a port of a replica: chosen once and kept for later attempts on the node, as in production."""
         return self._ports.setdefault((replica, name), FIRST_PORT + len(self._ports))
 
     def _signal(self, output: io.SignalWorkers) -> None:
         key = (output.replica, output.attempt)
-        if output.signal != "KILL" and (key in self.hung or self._sim.work.collectives.is_deaf(*key)):
-            return  # it hears nothing any more
+        if output.signal != "KILL" and (key in self.hung or self._workers.is_deaf(*key)):
+            return  # no handler of the worker runs
         delay = KILL_NS if output.signal == "KILL" else TERM_NS
         for local_rank in self.workers.get((output.replica, output.attempt), {}):
-            self._sim.queue.after(delay, self._end_by_signal, output, local_rank)
+            self._queue.after(delay, self._end_by_signal, output, local_rank)
 
     def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> None:
         self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)
 
 
 def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
-    """It would wake an agent whose deadline has been moved since."""
+    """Return whether an entry of the queue is a wake-up of an agent for a deadline that has moved since."""
     node = getattr(action, "__self__", None)
     return type(node) is SimNode and action == node._wake and args[0] != node._planned
-
-
-def unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
-    """Of a job that stands still: who hangs in it, where nobody was told to look for that."""
-    hung = [replica for node in nodes if node.is_alive for replica, _ in node.hung]
-    unseen = [replica for replica in sorted(hung) if graph.role(replica.role).hang_after_ns is None]
-    if not unseen:
-        return ""
-    roles = ", ".join(dict.fromkeys(replica.role for replica in unseen))
-    hangs = f"{', '.join(map(str, unseen))} hang{'s' * (len(unseen) == 1)}"
-    return f"; {hangs}, which is found only with hang_after= of {roles}"

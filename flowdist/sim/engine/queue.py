@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen, in the order of (time, serial). Integer nanoseconds, no clock anywhere."""
+"""The event queue: virtual time in ns, and actions in the order of (time, serial). No clock is read anywhere."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 Action = Callable[..., object]
-Entry = tuple[int, int, Action, tuple[Any, ...]]  # its time, its serial or its place among those of that time
+Entry = tuple[int, int, Action, tuple[Any, ...]]  # time, serial or place, action, arguments
 
-SERIALS = 40  # bits of a tie that tell two things apart which the schedule puts in the same place
-APART = 1 << (SERIALS - 1)  # the first serial of what comes from outside
+SERIALS = 40  # low bits of a place: the serial, which makes places unique
+APART = 1 << (SERIALS - 1)  # the first serial of actions from outside
 WORD = (1 << 64) - 1
-PLACED = 1 << (64 + SERIALS)  # a place is more than any serial
+PLACED = 1 << (64 + SERIALS)  # this bit makes a place larger than any serial
 
 
 class Queue:
-    """Of two things at the same time, the one that was planned first happens first.
+    """Actions in virtual time. Of two at the same time, the one that was planned first happens first.
 
-    With a `schedule` other than 0 that number decides instead: another order of whatever happens at the same time, and
-    always the same one for the same number.
+    Args:
+        schedule: 0, or the number of another order of whatever happens at the same time; the same for the same number.
     """
 
     def __init__(self, schedule: int = 0) -> None:
@@ -31,12 +31,12 @@ class Queue:
         self._is_stopped = False
 
     def at(self, time: int, action: Action, *args: Any) -> None:
-        """Plan a call of `action`; what is planned for the past happens now."""
+        """Plan a call of `action`. One that is planned for the past happens now."""
         self._serial += 1
         heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
-        """The same for what comes from outside, such as a fault: the order of the others is the same without it."""
+        """Plan an action from outside, such as a fault, without changing the order of the others under a schedule."""
         if not self._schedule:
             self.at(time, action, *args)
             return
@@ -44,22 +44,22 @@ class Queue:
         heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
-        """The same, so many nanoseconds from now."""
+        """Plan a call of `action` in `delay` ns."""
         self._serial += 1
         heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
 
     @property
     def planned(self) -> int:
-        """How many things are to happen."""
+        """The number of actions that are planned."""
         return len(self._heap)
 
     @property
     def next_at(self) -> int | None:
-        """When the next thing is to happen; None when there is none."""
+        """The time of the next action; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def next_but(self, is_nothing: Callable[[Action, tuple[Any, ...]], bool]) -> int | None:
-        """When the first thing is planned that is something; None when there is none."""
+        """Return the time of the first action for which `is_nothing` is false; None if there is none."""
         first = None
         for time, _, action, args in self._heap:
             if (first is None or time < first) and not is_nothing(action, args):
@@ -67,10 +67,11 @@ class Queue:
         return first
 
     def run(self, until: int | None = None) -> None:
-        """Do one thing after the other up to `until`, or up to a `stop`.
+        """Run the actions in order, up to `until` in ns, or until `stop` is called.
 
-        What is alone at its time needs no place in the schedule. Of several, those that have none yet come up first:
-        one that has is the first of them all.
+        With a schedule, each action gets its place when its time comes. Those without a place sort before those with
+        one, so once the first entry of a time has a place, all entries of that time have one, and it is the first of
+        them.
         """
         heap, schedule = self._heap, self._schedule
         while heap and not self._is_stopped:
@@ -86,16 +87,16 @@ class Queue:
             action(*args)
 
     def forget(self) -> None:
-        """Nothing of what is planned will happen."""
+        """Drop everything that is planned."""
         self._heap.clear()
 
     def stop(self) -> None:
-        """What happens now is the last thing that does."""
+        """Run nothing after the present action."""
         self._is_stopped = True
 
 
 def _place(schedule: int, serial: int) -> int:
-    """A number that looks drawn (splitmix64), and is another for each serial."""
+    """Return a number that looks random (splitmix64), a different one for each serial."""
     mixed = (schedule * 0x9E3779B97F4A7C15 + serial * 0xD1B54A32D192ED03) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD

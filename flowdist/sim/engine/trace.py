@@ -1,8 +1,8 @@
-"""The record of a simulation while it grows: its last lines as they are, the others packed.
+"""The record of a simulation as it grows: the last lines as values, older ones packed.
 
-A line that is kept as a value costs hundreds of bytes, and a digest line by line as much time as the event itself. So
-lines are encoded, hashed and compressed by the block; whoever reads them gets values again, equal to those that were
-written. A short run never fills a block, and packs nothing.
+A line as a value costs hundreds of bytes, and hashing line by line as much time as the event itself. So lines are
+encoded, hashed and compressed in blocks. Readers get values again, equal to those that were written. A short run never
+fills a block, and packs nothing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ BLOCK = 4096  # lines
 
 
 class Trace(Sequence[Line]):
-    """The lines in order, the header first. It only grows."""
+    """Lines in order, the header first. It only grows."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
         self._blocks: list[bytes] = []
         self._fresh: list[Line] = []
         self._hash = hashlib.sha256()
-        self._read: tuple[int, list[Line]] = (-1, [])  # the block that was looked into last
+        self._read: tuple[int, list[Line]] = (-1, [])  # the block that was read last
 
     def append(self, line: Line) -> None:
+        """Add a line."""
         fresh = self._fresh
         fresh.append(line)
         if len(fresh) == BLOCK:
@@ -37,7 +38,7 @@ class Trace(Sequence[Line]):
             fresh.clear()
 
     def digest(self) -> str:
-        """SHA-256 of all encoded lines but the header, as hex: that of `history.digest`."""
+        """Return the SHA-256 of all encoded lines but the header, as hex: the same as `history.digest`."""
         total = self._hash.copy()
         total.update(encode_lines(self._fresh))
         return total.hexdigest()
@@ -52,7 +53,7 @@ class Trace(Sequence[Line]):
         yield from self._fresh
 
     def since(self, place: int) -> Iterator[Line]:
-        """The lines from that place on."""
+        """Return the lines from index `place` on."""
         if place == 0:
             yield self._header
         for number, block in enumerate(self._blocks):
@@ -82,7 +83,7 @@ class Trace(Sequence[Line]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
 
 def _unpack(block: bytes) -> list[Line]:

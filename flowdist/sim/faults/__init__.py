@@ -1,1 +1,4 @@
-"""Faults in virtual time: a plan is carried out, drawn from a seed, and what never fired is explained."""
+"""Faults in virtual time: carried out from a plan, drawn from a seed, and explained if they never fired.
+
+Faults act on nodes, links, processes and disks. They never change the state of the controller.
+"""

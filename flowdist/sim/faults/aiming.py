@@ -1,8 +1,8 @@
-"""When a world saves and when it restores, as its workload says: what a nemesis aims at.
+"""Times at which a world saves or restores, as its workload says: targets of the nemesis.
 
-Both last for seconds in hours, so that what is drawn at random seldom hits them. A time is enough: start-ups are what
-the seed makes of them, and after a fault all takes what it takes without another. So plans stay plain lists of faults
-with times, and are made small as ever.
+Both last for seconds in hours, so that a fault at a random time seldom hits them. The time is computed: start-ups are
+drawn from the seed, and after one fault everything takes as long as it would without another. So a plan stays a plain
+list of faults with times, and can be made small as usual.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from flowdist.faults.grammar import Fault
 from flowdist.graph import MS, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.sim.engine.streams import draw, spread
 
-QUICK = ("kill", "exit", "oom")  # what is known at once
-SILENT = ("lost", "pause", "partition", "cut-to")  # of a node: only its lease tells
-STOP_NS = 150 * MS  # the rest of a world is stopped, and started again
-CYCLES = 3  # checkpoints after a restart that are near enough to be known
+QUICK = ("kill", "exit", "oom")  # faults that are known at once
+SILENT = ("lost", "pause", "partition", "cut-to")  # faults of a node that only its lease reveals
+STOP_NS = 150 * MS  # from a failure to the start of the next generation
+CYCLES = 3  # checkpoints after a restart whose times are certain enough
 
 
 class Aim:
-    """At the gangs of a graph that save, and at those that have something to read when they restart."""
+    """Times for the gangs of a graph that save, and for those that read a checkpoint when they restart."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph = graph
@@ -28,7 +28,13 @@ class Aim:
         self._readers = [spec for spec in saves if spec.workload.restore_ns]
 
     def saving(self, seed: int, n: int, after: Fault | None) -> int | None:
-        """A time at which one of them writes a checkpoint, if `after` is the last that befell it."""
+        """Return a time at which a gang writes a checkpoint; None if no gang does.
+
+        Args:
+            seed: The seed of the plan.
+            n: The number of the fault in the plan.
+            after: The last fault that hits the gang before, if any.
+        """
         if not self._savers:
             return None
         spec = self._savers[int(draw(seed, "aim", "saver", n) * len(self._savers))]
@@ -44,7 +50,7 @@ class Aim:
         return begins + cycle * load.cycle_ns + load.checkpoint_every_ns + inside
 
     def restoring(self, seed: int, n: int, after: Fault) -> int | None:
-        """A time at which one of them reads its checkpoint because of `after`; None where it does not, or has none."""
+        """Return a time at which a gang reads its checkpoint because of the fault `after`; None if it does not."""
         if not self._readers:
             return None
         spec = self._readers[int(draw(seed, "aim", "reader", n) * len(self._readers))]
@@ -57,7 +63,7 @@ class Aim:
         return started + up + int(draw(seed, "aim", "read", n) * load.restore_ns)
 
     def _started_again_ns(self, spec: RoleSpec, fault: Fault) -> int | None:
-        """When the processes of its next generation are there, if that fault makes one."""
+        """Return when the processes of the next generation run, if the fault makes one."""
         at, options = fault.when.at_ns, self._graph.options
         role = fault.replica[0] if fault.replica is not None else None
         if at is None or fault.target == "controller" or role not in (None, *self._world(spec)):
@@ -76,18 +82,18 @@ class Aim:
         return joint.roles if joint is not None else (spec.name,)
 
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
-        """When its first generation begins to step: the last of its workers is up, and they have warmed up."""
+        """Return when the first generation begins to step: its last worker is up, and all have warmed up."""
         return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec)) + self._warmup_ns(spec)
 
     def _warmup_ns(self, spec: RoleSpec) -> int:
-        """Its world waits for the member that takes longest."""
+        """Return how long the world warms up: as long as its slowest member."""
         return max(self._graph.role(name).workload.warmup_ns for name in self._world(spec))
 
     def _up_ns(self, seed: int, spec: RoleSpec) -> int:
         return self._starts_ns(seed, spec) + max(_startups_ns(seed, spec, attempt=1))
 
     def _starts_ns(self, seed: int, spec: RoleSpec) -> int:
-        """When its gates are open, those of its world among them."""
+        """Return when the gates of the role and of its world are open."""
         waits = [0]
         for name in self._world(spec):
             for gate in self._graph.role(name).gates:
@@ -98,13 +104,13 @@ class Aim:
 
 
 def _startups_ns(seed: int, spec: RoleSpec, attempt: int) -> list[int]:
-    """Of its replicas in that attempt: after a fault the second, unless it is not the first."""
+    """Return how long each replica of a role takes to start up in that attempt."""
     names = [f"{spec.name}/{number}#{attempt}" for number in range(spec.max_replicas)]
     return [round(spec.workload.startup_ns * spread(seed, name, "startup")) for name in names]
 
 
 def _checkpoints(load: WorkloadSpec) -> int:
-    """How many it writes if nothing goes wrong: the end of the work needs none."""
+    """Return how many checkpoints are written if nothing goes wrong; the end of the work needs none."""
     return (load.steps * load.step_ns - 1) // load.checkpoint_every_ns
 
 

@@ -1,14 +1,17 @@
-"""The fault plan in virtual time: on nodes and processes, never on the controller's knowledge."""
+"""The fault injector of a simulation: it carries out a plan in virtual time.
+
+Faults act on nodes, links, processes and disks. What the controller knows is never changed. Only orders of the operator
+(scale, add, drain) reach it, as they do in production.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import DrainRequested, ScaleRequested
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.xid import xid_text
 from flowdist.faults.grammar import (
     ORDERS,
@@ -24,16 +27,17 @@ from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.graph import MS, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import Record
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.controller import SimController
+from flowdist.sim.engine.machines import Machines
 from flowdist.sim.engine.network import Direction
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.workers.work import Work
 
-if TYPE_CHECKING:
-    from flowdist.sim.engine.node import SimNode
-    from flowdist.sim.engine.simulation import Simulation
-
-# Until the death of a node is known for sure, a little more than simulation.PROOF_NS: an agent of it that joined sooner
-# would be taken for the dead one.
+# A little more than machines.PROOF_NS. A node that came back before its death is proven would be taken for the dead
+# one, and lost with it.
 PROVEN_NS = 11 * MS
-LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often it is looked whether a node that leaves is gone, and for how long
+LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often, and how many times, a node that leaves is checked to be gone
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
@@ -46,7 +50,11 @@ KINDS = {
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """FaultError for a fault that the simulator cannot carry out, or whose target is not there."""
+    """Check that the simulator can carry out the faults of a plan, and that their targets exist.
+
+    Raises:
+        FaultError: It cannot, or one does not.
+    """
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:
@@ -62,36 +70,57 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
     check_rates(plan.rates, graph, nodes, check)
 
 
-class Faulting:
-    """`plan` with its times, events and rates; the draws of these are those of `seed`."""
+class FaultInjector:
+    """The faults of one simulation: those with a time or an event, and those that rates bring.
 
-    def __init__(self, sim: Simulation, plan: Plan, seed: int) -> None:
-        self._sim, self._faults = sim, list(plan.faults)
-        nodes = [node.name for node in sim.graph.cluster.nodes] + plan.new_nodes
-        self._arrivals = Arrivals(plan.rates, sim.graph, nodes, seed)
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name.
+        machines: Where nodes die and come back.
+        controller: The controller, which is killed, and takes the orders of the operator.
+        work: The workers.
+        plan: The faults.
+        on_hit: Called with each fault that hits, and the name of what it hits, just before.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        nodes: dict[NodeName, SimNode],
+        machines: Machines,
+        controller: SimController,
+        work: Work,
+        plan: Plan,
+        on_hit: Callable[[Fault, str], None],
+    ) -> None:
+        self._ctx, self._queue, self._nodes = ctx, ctx.queue, nodes
+        self._machines, self._controller, self._work, self._on_hit = machines, controller, work, on_hit
+        self._faults = list(plan.faults)
+        names = [node.name for node in ctx.graph.cluster.nodes] + plan.new_nodes
+        self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed)
         self._waiting: list[Fault] = []
         self._fired: dict[str, None] = {}
         self._parted = 0
 
     def plan(self) -> None:
-        """Those with a time go into the queue, the others wait for their event."""
+        """Plan the faults with a time; the others wait for their event."""
         for fault in self._faults:
             when = fault.when
             if when.at_ns is not None:
-                self._sim.queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
+                self._queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
             elif when.every_ns is not None:
-                self._sim.queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
+                self._queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
             else:
                 self._waiting.append(fault)
                 if when.event == "step":
-                    self._sim.work.wait_for_step(when.role, when.number)
+                    self._work.wait_for_step(when.role, when.number)
         self._plan_arrival()
 
     def _plan_arrival(self) -> None:
-        """The next one that a rate brings; the one after it is drawn when it is there."""
+        """Plan the next fault of a rate. The one after it is drawn when it arrives."""
         at = self._arrivals.next_ns()
         if at is not None:
-            self._sim.queue.at(at, self._arrive)
+            self._queue.at(at, self._arrive)
 
     def _arrive(self) -> None:
         self._fire(self._arrivals.pop())
@@ -99,19 +128,20 @@ class Faulting:
 
     @property
     def is_waiting(self) -> bool:
-        """A fault waits for an event, whichever comes."""
+        """A fault waits for an event."""
         return bool(self._waiting)
 
     def hear(self, line: Record) -> None:
-        """A record was written: a fault may have waited for it."""
+        """Fire the faults that have waited for this record."""
         for fault in list(self._waiting):
             when = fault.when
             assert when.event is not None
-            if has_come(self._sim.job, line.event, when.event, when.role, when.number):
+            if has_come(self._ctx.job, line.event, when.event, when.role, when.number):
                 self._waiting.remove(fault)
-                self._sim.queue.after(fault.offset_ns, self._firing(fault))
+                self._queue.after(fault.offset_ns, self._firing(fault))
 
     def never_fired(self) -> list[Fault]:
+        """Return the faults of the plan that have hit nothing."""
         return [fault for fault in self._faults if fault.spec not in self._fired]
 
     def _firing(self, fault: Fault) -> Callable[[], None]:
@@ -119,17 +149,17 @@ class Faulting:
 
     def _fire(self, fault: Fault) -> None:
         if fault.when.every_ns is not None:
-            self._sim.queue.after(fault.when.every_ns, self._firing(fault))
+            self._queue.after(fault.when.every_ns, self._firing(fault))
         if fault.target == "controller":
             self._hit_controller(fault)
         elif fault.kind in ORDERS:
             self._order(fault)
         elif fault.label is not None:
-            for node in list(self._sim.nodes.values()):
+            for node in list(self._nodes.values()):
                 if fault.label in node.spec.labels:
                     self._hit_node(fault, node)
-        elif fault.target in self._sim.nodes:
-            self._hit_node(fault, self._sim.nodes[fault.target])
+        elif fault.target in self._nodes:
+            self._hit_node(fault, self._nodes[fault.target])
         elif fault.kind in ("disk-full", *CHECKPOINTS):
             self._hit_checkpoints(fault)
         else:
@@ -137,91 +167,91 @@ class Faulting:
                 self._hit_replica(fault, replica)
 
     def _order(self, fault: Fault) -> None:
-        """What the operator does, or the cluster: control is told, as it would be."""
+        """Pass an order of the operator to the controller, or bring up a node."""
         if fault.kind == "scale":
-            self._tell(fault, fault.target)
-            self._sim.handle(ScaleRequested(fault.target, int(fault.arg)))
+            self._note_hit(fault, fault.target)
+            self._controller.handle(ScaleRequested(fault.target, int(fault.arg)))
             return
         names = [fault.target]
         if fault.label is not None:
-            names = [name for name, node in self._sim.nodes.items() if fault.label in node.spec.labels]
+            names = [name for name, node in self._nodes.items() if fault.label in node.spec.labels]
         for name in names:
-            self._tell(fault, name)
+            self._note_hit(fault, name)
             if fault.kind == "drain":
-                self._sim.handle(DrainRequested(name))
+                self._controller.handle(DrainRequested(name))
             else:
-                self._sim.add_one(name)
+                self._machines.add_like_first(name)
 
     def _hit_controller(self, fault: Fault) -> None:
         if fault.kind == "kill":
-            if not self._sim.is_down:
-                self._tell(fault, "controller")
-                self._sim.kill_controller()
+            if not self._ctx.is_down:
+                self._note_hit(fault, "controller")
+                self._controller.kill()
             return
-        self._tell(fault, "controller")
+        self._note_hit(fault, "controller")
         directions: tuple[Direction, ...] = ("down",) if fault.kind == "cut-to" else ("up", "down")
         for name in fault.others:
-            self._cut(fault, self._sim.nodes[name], directions)
+            self._cut(fault, self._nodes[name], directions)
 
     def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
         node.cut(fault.spec, *directions)
-        self._sim.plan()  # its silence is something to wait for now
-        self._later(fault, lambda: node.heal(fault.spec))
+        self._controller.plan()  # the silence of the node is a deadline now
+        self._undo_later(fault, lambda: node.heal(fault.spec))
 
-    def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
+    def _undo_later(self, fault: Fault, undo: Callable[[], None]) -> None:
         if fault.duration_ns is not None:
-            self._sim.queue.after(fault.duration_ns, undo)
+            self._queue.after(fault.duration_ns, undo)
 
     def _hit_checkpoints(self, fault: Fault) -> None:
-        """Of all worlds of a role, or of one replica."""
+        """Hit the checkpoints of all worlds of a role, or of one replica."""
         name = fault.target.partition("/")[0]
-        roles = list(self._sim.job.roles) if name == "all" else [name]
+        roles = list(self._ctx.job.roles) if name == "all" else [name]
         if fault.kind in DAMAGES:
             roles = [role for role in roles if self._has_saved(fault, role)]
         roles = [role for role in roles if self._saves(role)]
         if roles:
-            self._tell(fault, fault.target)
+            self._note_hit(fault, fault.target)
         for role in roles:
-            self._spoil(fault, role)
+            self._hit_role_checkpoints(fault, role)
 
     def _saves(self, role: str) -> bool:
-        """It writes checkpoints in simulation: a service does by a model of its worker alone."""
-        return self._sim.graph.role(role).kind == "task" or self._sim.work.code.has_model(role)
+        """Return whether the role writes checkpoints in simulation: a service does only if it brings a model."""
+        return self._ctx.graph.role(role).kind == "task" or self._work.code.has_model(role)
 
     def _has_saved(self, fault: Fault, role: str) -> bool:
-        """There is a checkpoint to be damaged."""
-        work, replica = self._sim.work, ReplicaId(*fault.replica) if fault.replica is not None else None
+        """Return whether there is a checkpoint to damage."""
+        work, replica = self._work, ReplicaId(*fault.replica) if fault.replica is not None else None
         if work.code.has_model(role):
             return bool(work.code.disk.newest(role, replica, None))
         worlds = [
-            world for world in self._sim.job.roles[role].worlds if replica is None or world in (str(replica), role)
+            world for world in self._ctx.job.roles[role].worlds if replica is None or world in (str(replica), role)
         ]
         return any(world in work.models and work.models[world].saved for world in worlds)
 
-    def _spoil(self, fault: Fault, role: str) -> None:
+    def _hit_role_checkpoints(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
-            self._sim.work.fill_disk(role)
-            self._later(fault, lambda: self._sim.work.free_disk(role))
+            self._work.disks.fill(role)
+            self._undo_later(fault, lambda: self._work.disks.free(role))
             return
         if fault.kind == "slow-checkpoint":
-            self._sim.work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
-            self._later(fault, lambda: self._sim.work.slow_disk(role, Fraction(1)))
+            self._work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
+            self._undo_later(fault, lambda: self._work.slow_disk(role, Fraction(1)))
             return
         replica = ReplicaId(*fault.replica) if fault.replica is not None else None
-        self._sim.work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
+        self._work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
 
-    def _tell(self, fault: Fault, target: str) -> None:
+    def _note_hit(self, fault: Fault, target: str) -> None:
         self._fired[fault.spec] = None
-        self._sim.note_fault(fault, target)
+        self._on_hit(fault, target)
 
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
         if not node.is_alive or node.net.is_dead or has_no_such_gpu:
             return
-        self._tell(fault, node.spec.name)
+        self._note_hit(fault, node.spec.name)
         match fault.kind:
             case "kill":
-                self._sim.kill_node(node)
+                self._machines.kill(node)
                 self._bring_back(fault, node, 0)
             case "lost":
                 self._cut(fault, node, ("up", "down"))
@@ -236,44 +266,44 @@ class Faulting:
                 self._part(fault, node)
             case "delay":
                 node.disturb(fault.spec, delay_ns=parse_duration(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "drop":
                 node.disturb(fault.spec, loss=float(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "duplicate":
                 node.disturb(fault.spec, copies=float(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "reorder":
                 node.disturb(fault.spec, overtakes=float(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "flap":
                 self._flap(fault, node)
             case "xid":
                 number, gpu = fault.xid
                 node.tell(io.GpuFaulted(gpu, xid_text(number), number))
-        self._sim.plan()
+        self._controller.plan()
 
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
-        """It is up again so long after its end, but not before that is proven; and not before it has left."""
+        """Bring a node back after its fault, but not before its end is proven, or before it has left."""
 
         def back(patience: int) -> None:
             if node.is_alive and patience:
-                self._sim.queue.after(LEAVES_NS, back, patience - 1)
+                self._queue.after(LEAVES_NS, back, patience - 1)
             else:
-                self._sim.bring_back(node.spec)
+                self._machines.bring_back(node.spec)
 
         if fault.duration_ns is not None:
-            self._sim.queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
+            self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
 
     def _flap(self, fault: Fault, node: SimNode) -> None:
-        """Cut off from the controller and back again, a period each, until the duration is over."""
-        period_ns, queue = parse_duration(fault.arg), self._sim.queue
+        """Cut the link and mend it again, a period each, until the duration is over."""
+        period_ns, queue = parse_duration(fault.arg), self._queue
         end = queue.now + fault.duration_ns if fault.duration_ns is not None else None
 
         def cut() -> None:
             if node.is_alive and (end is None or queue.now < end):
                 node.cut(fault.spec, "up", "down")
-                self._sim.plan()  # its silence is something to wait for now
+                self._controller.plan()  # the silence of the node is a deadline now
                 queue.after(period_ns if end is None else min(period_ns, end - queue.now), heal)
 
         def heal() -> None:
@@ -283,53 +313,53 @@ class Faulting:
         cut()
 
     def _pause(self, fault: Fault, node: SimNode) -> None:
-        """All of it stands still, and with it the worlds of which it has a member."""
+        """Pause a node, and with it the worlds that have a member there."""
         name = f"{fault.spec} of {node.spec.name}"
-        ran = node.running()  # what has ended there may run elsewhere by now
-        worlds = {self._sim.job.replicas[replica].world for replica, _ in ran}
+        ran = node.running()  # attempts that have ended there may run elsewhere by now
+        worlds = {self._ctx.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
-            self._sim.work.hold(world, name)
+            self._work.worlds.hold(world, name)
         for replica, attempt in ran:
-            self._sim.work.code.freeze(replica, attempt)
-            self._sim.work.standstill.begins(replica, attempt)
+            self._work.code.freeze(replica, attempt)
+            self._work.stalled_services.begin(replica, attempt)
 
         def resume() -> None:
             for world in sorted(worlds):
-                self._sim.work.go_on(world, name)
+                self._work.worlds.resume(world, name)
             for replica, attempt in ran if node.is_alive else ():
-                self._sim.work.code.thaw(replica, attempt)
-                self._sim.work.standstill.ends(replica)
-            node.go_on()
+                self._work.code.thaw(replica, attempt)
+                self._work.stalled_services.end(replica)
+            node.resume()
 
-        self._later(fault, resume)
+        self._undo_later(fault, resume)
 
     def _part(self, fault: Fault, node: SimNode) -> None:
-        """Cut off from the controller, or from other nodes: worlds on both sides of it cannot go on."""
+        """Cut a node off from the controller, or from other nodes: worlds on both sides wait."""
         if "controller" in fault.others:
             self._cut(fault, node, ("up",) if fault.kind == "cut-to" else ("up", "down"))
         others = [name for name in fault.others if name != "controller"]
         if others:
-            self._parted += 1  # of a label each node is parted by itself, and `every=` may part it twice
+            self._parted += 1  # a label parts each of its nodes, and `every=` may part one twice
             why = f"{fault.spec} ({self._parted})"
-            self._sim.work.partitions.part(why, node.spec.name, others)
-            self._later(fault, lambda: self._sim.work.partitions.join(why))
+            self._work.partitions.part(why, node.spec.name, others)
+            self._undo_later(fault, lambda: self._work.partitions.join(why))
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
-        """A notice, and when it has run out the end, come what may."""
+        """Give notice, and take the node away when the notice is over."""
         notice_ns = parse_duration(fault.arg)
         node.tell(io.PreemptionNoticed(notice_ns))
 
         def take() -> None:
             if node.is_alive:
-                self._sim.kill_node(node)
-                self._sim.plan()
+                self._machines.kill(node)
+                self._controller.plan()
 
-        self._sim.queue.after(notice_ns, take)
+        self._queue.after(notice_ns, take)
         self._bring_back(fault, node, notice_ns)
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
-        running = [replica.id for replica in self._sim.job.replicas.values() if replica.phase in ("running", "ready")]
+        running = [replica.id for replica in self._ctx.job.replicas.values() if replica.phase in ("running", "ready")]
         if fault.target == "all":
             return running
         if fault.replica is not None:
@@ -337,18 +367,18 @@ class Faulting:
         return [replica for replica in running if replica.role == fault.target]
 
     def _hit_replica(self, fault: Fault, replica: ReplicaId) -> None:
-        state = self._sim.job.replicas[replica]
+        state = self._ctx.job.replicas[replica]
         if state.node is None:
             return
-        node = self._sim.nodes[state.node]
+        node = self._nodes[state.node]
         alive = list(node.workers.get((replica, state.attempt), {}))
         ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
-        if fault.kind == "slow" and self._sim.graph.role(replica.role).kind == "service":
-            return  # what a slow one costs those who call it is not simulated: it has not fired
+        if fault.kind == "slow" and self._ctx.graph.role(replica.role).kind == "service":
+            return  # the cost of a slow service is not simulated, so the fault has not fired
         if ranks:
-            self._tell(fault, str(replica))
+            self._note_hit(fault, str(replica))
         if ranks and fault.kind in ("hang", "pause", "slow"):
-            self._hold_up(fault, node, replica, state.attempt)
+            self._hinder(fault, node, replica, state.attempt)
             return
         for rank in ranks:
             match fault.kind:
@@ -359,25 +389,25 @@ class Faulting:
                 case "oom":
                     node.exit_worker(replica, state.attempt, rank, signal="KILL", kind="oom")
 
-    def _hold_up(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """It does nothing any more, or nothing for a while, or all of it slowly."""
-        work, world = self._sim.work, self._sim.job.replicas[replica].world
+    def _hinder(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """Let a replica hang, pause or slow down."""
+        work, world = self._work, self._ctx.job.replicas[replica].world
         if fault.kind == "slow":
             work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))
-            self._later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
+            self._undo_later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
         elif fault.kind == "hang" or fault.duration_ns is None:
             work.hang(node, replica, attempt)
         else:
             why = f"{fault.spec} of {replica}#{attempt}"
             node.hung[replica, attempt] = None
-            work.hold(world, why)
+            work.worlds.hold(world, why)
             work.code.freeze(replica, attempt)
-            work.standstill.begins(replica, attempt)
+            work.stalled_services.begin(replica, attempt)
 
             def resume() -> None:
                 work.code.thaw(replica, attempt)
-                work.standstill.ends(replica)
+                work.stalled_services.end(replica)
                 node.hung.pop((replica, attempt), None)
-                work.go_on(world, why)
+                work.worlds.resume(world, why)
 
-            self._later(fault, resume)
+            self._undo_later(fault, resume)

@@ -1,8 +1,8 @@
-"""What draws a plan of faults from a seed: only what the topology, by its own words, has to survive.
+"""The nemesis: it draws a plan of faults from a seed, of only what the topology declares that it survives.
 
-Each seed favours some kinds of faults over others, so that a campaign sees runs full of one kind as well as mixtures.
-A fault counts against what is declared: the budget of a role, room for the minima, the row of changes that R8 allows.
-So a job that fails under such a plan has broken a promise.
+Each seed favours some kinds of faults, so that a campaign sees runs full of one kind as well as mixtures. Each fault
+counts against what is declared: the budget of a role, room for the minima, the changes in a row that R8 allows. So a
+job that fails under such a plan has broken a promise.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ from flowdist.sim.workers.collectives import says_nothing
 
 FAULTS_MAX = 6
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
-AIMED = 0.3  # of the faults that come at any time, where gangs save
-READS = 0.6  # of those that follow one, where gangs restore
-ZOMBIES = 0.1  # of all faults, where user code saves
+AIMED = 0.3  # the part of faults at any time that is aimed, where gangs save
+READS = 0.6  # the part of faults after a fault that is aimed, where gangs restore
+ZOMBIES = 0.1  # the part of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
-WHOLE_GANGS = 0.15  # of the failures of gangs
-CORRELATED = 0.25  # of the lost nodes, where there are labels: all that have one
+WHOLE_GANGS = 0.15  # the part of failures of gangs that hits all members
+CORRELATED = 0.25  # the part of node faults that hits all nodes with a label
 COLLECTIVES = ("", "fail", "hang")
-NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
-NOTICE_S = 30  # of preemptions
-REJOIN_S = 5  # at most, of a node that is back
+NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row, which R8 limits
+NOTICE_S = 30  # the notice of preemptions
+REJOIN_S = 5  # the most that a node takes to join after it is back
 
 
 class Tolerance(NamedTuple):
-    """What is left of what the job has to survive."""
+    """The faults that a job has to survive, as far as a plan has not used them."""
 
     budgets: dict[str, int]  # failures of replicas, by role
     nodes: int  # losses of a node
 
 
 def tolerance_of(graph: RoleGraph) -> Tolerance:
-    """By the policies and the sizes alone. A role whose rules do not restart what a signal ends has no budget here."""
+    """Return what the policies and sizes of a graph promise.
+
+    A role that does not restart after a signal has no budget.
+    """
     budgets = {spec.name: _budget(spec) for spec in graph.roles}
     many = len(graph.cluster.nodes) > 1
     return Tolerance(budgets, NODE_FAULTS_MAX if many and all(_bears_a_lost_node(spec) for spec in graph.roles) else 0)
@@ -70,7 +73,7 @@ def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
 
 
 def _end(spec: RoleSpec, seed: int, n: int) -> str:
-    """How it ends, of the ways after which it restarts: killed, mostly; out of memory; with an exit code of its own."""
+    """Draw how a worker ends, of the ways after which it restarts: mostly a kill, else oom or an exit code."""
     assert spec.restart is not None
     which = draw(seed, "nemesis", "end", n)
     code = 1 + int(draw(seed, "nemesis", "code", n) * 100)
@@ -82,8 +85,8 @@ def _end(spec: RoleSpec, seed: int, n: int) -> str:
 
 
 def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
-    """Its workers may exit with code 1 because another of their world is gone."""
-    if spec.restart is None:  # they may go with a node; with a replica of another role that restarts they end the job
+    """Return whether workers of the role may exit with code 1 because a peer of their world is gone."""
+    if spec.restart is None:  # losing a node is free, but a peer of a joint world that restarts would end the job
         return graph.world_of(spec.name) is None
     return _action(spec.restart, "exit", exit=1) == "restart"
 
@@ -93,9 +96,12 @@ def _bears_a_lost_node(spec: RoleSpec) -> bool:
 
 
 class Nemesis:
-    """The plans of one topology. `horizon_ns` is how long it would take if nothing went wrong.
+    """Drawn plans for one topology.
 
-    `saves` are times in which user code saves: half of the faults come then, and some when another is just over.
+    Args:
+        graph: The job, with its nodes.
+        horizon_ns: How long it takes without faults.
+        saves: Times in which user code saves. Half of the faults come then.
     """
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
@@ -103,10 +109,10 @@ class Nemesis:
         self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
         self._labels = list(dict.fromkeys("=".join(label) for node in graph.cluster.nodes for label in node.labels))
         waits_ns = min(spec.pending_timeout_ns for spec in graph.roles)
-        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S  # one may be away as the next one goes
+        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S  # another node may be away
 
     def plan(self, seed: int) -> Plan:
-        """That seed's, in the order of time."""
+        """Return the plan of a seed, in the order of time."""
         budgets, nodes = dict(self._tolerance.budgets), self._tolerance.nodes
         count = 1 + int(draw(seed, "nemesis", "count") * FAULTS_MAX)
         favoured = draw(seed, "nemesis", "favoured")
@@ -128,19 +134,19 @@ class Nemesis:
                 text = "controller@{at}"
             elif kind == "harmless":
                 text = self._harmless(seed, n)
-            elif kind == "order" and nodes > 0:  # a change of membership, like a loss
+            elif kind == "order" and nodes > 0:  # changes the membership, as a loss does
                 text = self._order(seed, n, {fault.target for fault in faults if fault.kind == "drain"})
                 nodes -= text is not None
             if text is not None:
                 faults.append(parse_fault(text.replace("{at}", format_duration(at))))
-            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and something has to read it soon
+            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and a restart has to read it soon
                 killed = self._replica_fault(seed, n, budgets)
                 then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND) // 1_000_000 * 1_000_000
                 faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
         return Plan(tuple(faults))
 
     def collective(self, seed: int) -> str:
-        """What becomes of the peers of a dead worker in the run of that seed; nothing: as the topology says."""
+        """Return what happens to the peers of a dead worker in the run of this seed; empty: as the topology says."""
         silent = [spec for spec in self._graph.roles if says_nothing(spec)]
         if not any(spec.gang for spec in silent):
             return ""
@@ -149,9 +155,9 @@ class Nemesis:
         return drawn if bears or drawn != "fail" else ""
 
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
-        """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery.
+        """Return the time of a fault: anywhere in the run or, one time in three, right after the fault before.
 
-        Of both some are aimed: at a checkpoint that is being written, or read.
+        Some of either are aimed at a checkpoint that is being written or read.
         """
         last = before[-1].when.at_ns if before else None
         if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
@@ -175,7 +181,7 @@ class Nemesis:
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
 
     def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
-        """A node stands still while it saves, until it was replaced; it goes on, and then something has to resume."""
+        """Return a pause of a node while it saves, until it was replaced, and a failure after it resumes."""
         begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
         at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // 1_000_000 * 1_000_000
         options, nodes = self._graph.options, self._graph.cluster.nodes
@@ -201,11 +207,11 @@ class Nemesis:
         return (spec.name if self._hits_all(spec, seed, n) else replica) + "@{at}" + _end(spec, seed, n)
 
     def _hits_all(self, spec: RoleSpec, seed: int, n: int) -> bool:
-        """A gang restarts as one, whether one of it has failed or all have: it is one incident."""
+        """Return whether all of a gang fail at once: it restarts as one, so that is one incident."""
         return spec.gang and draw(seed, "nemesis", "all of it", n) < WHOLE_GANGS
 
     def _node_fault(self, seed: int, n: int, before: Iterable[str]) -> str | None:
-        """It comes back, while the roles that have no room without it still wait for it."""
+        """Return the loss of a node, which comes back while roles without room elsewhere still wait for it."""
         nodes = self._graph.cluster.nodes
         target = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
         if self._labels and draw(seed, "nemesis", "correlated", n) < CORRELATED:
@@ -215,17 +221,17 @@ class Nemesis:
         kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
         most_s = self._patience_s - (NOTICE_S if "preempt" in kind else 0)
         if back_s > most_s and not self._has_room_without(self._nodes_of([target, *before])):
-            back_s = most_s  # else the job may fail, and say so: R12
+            back_s = most_s  # otherwise the job may fail, as R12 says
         return f"{target}@{{at}}{kind}/{back_s}s" if back_s > 0 else None
 
     def _nodes_of(self, targets: Iterable[str]) -> set[str]:
-        """Nodes by name and by label."""
+        """Return the nodes that these names and labels mean."""
         hit = set(targets)
         nodes = self._graph.cluster.nodes
         return {node.name for node in nodes if hit.intersection((node.name, *map("=".join, node.labels)))}
 
     def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
-        """What the operator does, or the cluster: a role is scaled within its bounds, a node is added or drained."""
+        """Return an order of the operator: scale a role within its bounds, add a node, or drain one."""
         nodes = self._graph.cluster.nodes
         which = draw(seed, "nemesis", "order", n)
         if which < 0.3:
@@ -241,9 +247,10 @@ class Nemesis:
         return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
 
     def _has_room_without(self, names: set[str]) -> bool:
-        """All minima fit on the other nodes: what is drained never comes back. Where places are chosen, who knows.
+        """Return whether all minima fit on the other nodes, since a drained node never comes back.
 
-        A gang gives back what it has above its minimum when it forms anew; without a gang replicas keep their seats.
+        A gang gives up what it has above its minimum when it forms anew; other replicas keep their seats. False where
+        placement is constrained, since the answer is not known then.
         """
         free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
         for spec in self._graph.roles:
@@ -264,7 +271,8 @@ class Nemesis:
         delay = format_duration(self._graph.options.lease_ns // 10)
         choices = (
             f"{node}@{{at}}:delay={delay}/30s",
-            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",  # each silence is short
+            # each silence is shorter than a lease
+            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",
             f"{node}@{{at}}:drop=0.2/30s",
             f"{node}@{{at}}:duplicate=0.3/30s",
             f"{node}@{{at}}:reorder=0.3/30s",
@@ -274,7 +282,7 @@ class Nemesis:
         return choices[int(draw(seed, "nemesis", "which", n) * len(choices))]
 
     def _fates(self, spec: RoleSpec) -> tuple[str, ...]:
-        """What may become of its checkpoints. User code says itself what it tolerates."""
+        """Return the faults that the checkpoints of a role tolerate. User code says so itself."""
         if not spec.simulate:
             return (DISK_FULL, "torn-checkpoint")
         tolerates = getattr(load_model(self._graph, spec), "tolerates", ())

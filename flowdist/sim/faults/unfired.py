@@ -1,15 +1,18 @@
-"""Why a fault of the plan has hit nothing in a simulation, where services count no steps and save nothing."""
+"""The reasons why a fault of a plan has hit nothing in a simulation, where services count no steps and save nothing."""
 
 from __future__ import annotations
 
 from flowdist.control.job.state import JobState
 from flowdist.faults.grammar import Fault
 from flowdist.faults.unfired import why_never_due, why_nothing_was_hit
-from flowdist.sim.engine.result import SimResult
+from flowdist.sim.result import SimResult
 
 
 def unfired_texts(result: SimResult) -> list[str]:
-    """A line for each fault that never fired, with the reason; none where a violation broke the run off before."""
+    """Return a line for each fault that never fired, with the reason.
+
+    If a violation ended the run early, faults that were still to come have none.
+    """
     texts, job = [], result.job
     for fault in result.unfired:
         not_yet = _is_never_said(fault, job) or why_never_due(fault, job, result.now)
@@ -29,7 +32,7 @@ def _is_never_said(fault: Fault, job: JobState) -> str:
 def _is_not_simulated(fault: Fault, job: JobState) -> str:
     role = fault.target.partition("/")[0]
     if fault.kind == "slow" and _is_service(role, job):
-        return f"{role} is a service: what a slow one costs those who call it is not simulated"
+        return f"{role} is a service: what a slow service costs its callers is not simulated"
     if fault.kind in ("disk-full", "slow-checkpoint") and _is_service(role, job):
         return f"{role} is a service: it saves nothing that is simulated, unless simulate= names a model of its worker"
     return ""

@@ -1,145 +1,166 @@
-"""The roles beside the gang as one, in macro mode: who lacks room, what the gang waits for, what it restarts with.
+"""All roles beside the gang, in macro mode: which lack room, what the gang waits for, what it restarts with.
 
-A service that the gang depends on with on_restart="restart" takes it along: its loss is an incident of both. All of it
-stops first, then the service gets ready, then the gang forms (R5, R6). Until the gang runs again the incident is open,
-and whatever is lost meanwhile makes all of it start anew. With on_restart="reconnect" the gang waits in its work for as
-long as the service is away.
+A service that the gang depends on with `on_restart="restart"` restarts the gang: its loss is one incident of both. All
+of it stops, then the service gets ready, then the gang forms (R5, R6). Until the gang runs again the incident is open,
+and each further loss makes all of it start anew. With `on_restart="reconnect"` the gang waits in its work for as long
+as the service is away.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from flowdist.sim.macro.auxiliary_replicas import Beside
+from flowdist.sim.macro.auxiliary_role import AuxiliaryRole
+from flowdist.sim.macro.gang import note_change, open_incident, stopped, take_room
+from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
 
-if TYPE_CHECKING:
-    from flowdist.sim.macro.macro import Macro
 
+class AuxiliaryRoles:
+    """The roles, and what they share with the gang. It implements `job.Companions` and `auxiliary_role.Coordinator`."""
 
-class Others:
-    """`joint` are replicas that are in the open incident of the gang, `away` those that it waits for in its work."""
-
-    def __init__(self, macro: Macro) -> None:
-        self._macro = macro
-        self.roles = [Beside(macro, role, room) for role, room in macro.scope.beside]
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.roles = [AuxiliaryRole(job, self, role, room) for role, room in job.scope.beside]
+        self.is_empty = not self.roles
         for role in self.roles:
-            role.seats.others_have_room = lambda role=role: not self.lack_room(role)  # type: ignore[misc]
-        macro.seats.others_have_room = lambda: not self.lack_room(None)
-        gates = {gate.role: gate for gate in macro.role.gates}
+            role.seats.others_have_room = lambda role=role: not self._lack_room(role)  # type: ignore[misc]
+        job.seats.others_have_room = lambda: not self._lack_room(None)
+        gates = {gate.role: gate for gate in job.role.gates}
         self._upstream = [role for role in self.roles if role.role.name in gates]
         for role in self._upstream:
             gate = gates[role.role.name]
             role.has_to_be_ready = gate.condition == "ready"
-            role.is_upstream, role.takes_along = True, gate.on_restart == "restart"
-        self.joint: dict[tuple[str, int], Beside] = {}
-        self.away: dict[str, None] = {}
+            role.is_upstream, role.restarts_gang = True, gate.on_restart == "restart"
+        self._joint: dict[tuple[str, int], AuxiliaryRole] = {}  # replicas in the open incident of the gang
+        self._away: dict[str, None] = {}  # replicas that the gang waits for in its work
 
-    def lack_room(self, asker: Beside | None) -> bool:
-        """Another role than that of the asker is below its minimum and has no room (R22). None is the gang."""
-        macro = self._macro
-        if asker is not None and macro.seats.taken + macro.seats.free < macro.role.min_replicas:
+    def _lack_room(self, asker: AuxiliaryRole | None) -> bool:
+        """Return whether a role other than the asker (None: the gang) is below its minimum without room (R22)."""
+        job = self._job
+        if asker is not None and job.seats.taken + job.seats.free < job.role.min_replicas:
             return True
         return any(role is not asker and role.is_short for role in self.roles)
 
     @property
+    def is_gang_stalled(self) -> bool:
+        return bool(self._away)
+
+    @property
     def are_settled(self) -> bool:
-        """Nothing that becomes of the gang makes a difference to them, and they are there for it."""
-        waits = self.joint or self.away or self._macro.books.has_stalled
+        """Return whether all that the gang needs is there, and its generations make no difference to the roles."""
+        waits = self._joint or self._away or self._job.books.has_stalled
         return not waits and all(role.is_settled for role in self.roles)
 
-    def let_it_form(self, now: int) -> bool:
-        """All that the gang waits for is so far (R1)."""
-        return all(role.is_so_far(now) for role in self._upstream)
+    def let_gang_form(self, now: int) -> bool:
+        """Return whether all roles that the gang waits for have started, or are ready (R1)."""
+        return all(role.lets_gang_form(now) for role in self._upstream)
 
     def admit(self, now: int) -> None:
         for role in self.roles:
             role.admit(now)
 
+    def add_node(self, node: int, now: int) -> None:
+        for role in self.roles:
+            role.seats.join(node, now)
+
+    def end_workers(self, node: int, at: int) -> None:
+        for role in self.roles:
+            role.end_workers(node, at)
+
+    def lose_node(self, node: int, reason: str, now: int) -> None:
+        for role in self.roles:
+            role.lose_node(node, reason, now)
+
     def settle(self, now: int) -> None:
-        """Seats were lost, or are free, or somebody has started: that may concern any of the roles."""
-        macro = self._macro
-        if not self.roles or macro.result.outcome is not None:
+        """Start what can start, the gang included: seats were lost or are free, or a replica has started."""
+        job = self._job
+        if self.is_empty or job.result.outcome is not None:
             return
-        if macro.is_started(now):
-            self.joint.clear()
-        if macro.phase == "running" or not self._upstream:
-            macro.take_room(now)
+        if job.is_started(now):
+            self._joint.clear()
+        if job.phase == "running" or not self._upstream:
+            take_room(job, now)
         for role in self.roles:
             role.settle(now)
-        macro.take_room(now)  # it may have waited for them
+        take_room(job, now)  # it may have waited for one of them
         for role in self._upstream:
-            role.note_who_stays_away(now)
+            role.release_gang(now)
 
     # Incidents of the gang and of what it depends on.
 
     @property
-    def take_it_along(self) -> bool:
-        """The gang runs, or is about to again: it restarts with what it depends on."""
-        return self._macro.result.generations > 0
+    def may_restart_gang(self) -> bool:
+        """Return whether the gang has run: before that there is nothing that could restart."""
+        return self._job.result.generations > 0
 
-    def lose(self, role: Beside, replica: int, reason: str, now: int) -> None:
-        """A replica that was up is lost, and the gang restarts with it."""
-        macro = self._macro
-        self.joint[role.role.name, replica] = role
-        if macro.phase in ("opening", "running"):
-            macro.open_incident("node_lost", reason, now, goes_on=macro.phase == "running")
+    def restart_gang(self, role: AuxiliaryRole, replica: int, reason: str, now: int) -> None:
+        """Restart the gang with a replica that was up and is lost."""
+        job = self._job
+        self._joint[role.role.name, replica] = role
+        if job.phase in ("opening", "running"):
+            open_incident(job, "node_lost", reason, now, steps_on=job.phase == "running")
             return
-        macro.note_incident("node_lost", reason, now)
-        macro.due = max(macro.due if macro.phase == "stopping" else now, self.stop(now))
-        macro.phase, macro.do = "stopping", macro.stopped
-        if macro.pending is not None:
-            macro.at(macro.pending, self.outwait)
-        macro.note_change(reason, now, chosen=False)
+        job.note_incident("node_lost", reason, now)
+        job.due = max(job.due if job.phase == "stopping" else now, self.stop(now))
+        job.phase, job.on_due = "stopping", stopped
+        if job.give_up_at is not None:
+            job.at(job.give_up_at, self.give_up_waiting)
+        note_change(job, "node_lost", reason, now)
 
-    def outwait(self, now: int) -> None:
-        """The gang would give up its waiting for nodes now, but waits for something else by then."""
-        macro = self._macro
-        if macro.pending == now and macro.phase in ("stopping", "gated"):
-            macro.pending = None
-            if macro.books.bucket == "waiting":
-                macro.books.move("re-formation", macro.ever, now)
+    def give_up_waiting(self, now: int) -> None:
+        """End the gang's wait for nodes without failing the job, since the gang waits for a service by now."""
+        job = self._job
+        if job.give_up_at == now and job.phase in ("stopping", "gated"):
+            job.give_up_at = None
+            if job.books.bucket == "waiting":
+                job.books.move("re-formation", job.size_max, now)
 
     def stop(self, now: int) -> int:
-        """Whatever is in the incident of the gang stops, and counts one more change. Returns when all of it has."""
+        """Stop all replicas in the incident of the gang, count the change, and return when the last of them is gone."""
         ends = now
-        for (_, replica), role in self.joint.items():
+        for (_, replica), role in self._joint.items():
             ends = max(ends, role.stop(replica, now))
-            role.note_change(replica, now)
+            role.note_change(replica, f"{role.role.name}/{replica} was lost", now)
         return ends
 
     def start(self, now: int) -> None:
-        """All of the incident is gone: each may start, in the order of the gates."""
-        for (_, replica), role in self.joint.items():
-            role.go_on(replica)
+        """Let all replicas in the incident of the gang start, in the order of the gates: all of it is gone."""
+        for (_, replica), role in self._joint.items():
+            role.let_start(replica)
         for role in self.roles:
             role.settle(now)
 
-    # Whom the gang waits for in its work.
+    # Services that the gang waits for in its work.
 
-    def stall(self, who: str, now: int) -> None:
-        macro = self._macro
-        if not self.away and macro.books.begun is not None:
-            macro.books.stall(now)
-            if macro.phase == "running":
-                macro.due = NEVER
-        self.away[who] = None
+    def stall_gang(self, replica: str, now: int) -> None:
+        """Make the gang wait in its work for the replica, which is away."""
+        job = self._job
+        if not self._away and job.books.begun is not None:
+            job.books.stall(now)
+            if job.phase == "running":
+                job.due = NEVER
+        self._away[replica] = None
 
-    def go_on(self, who: str, now: int) -> None:
-        """It is there again, or nobody asks for it any more."""
-        macro = self._macro
-        if self.away.pop(who, who) is None and not self.away and macro.books.begun is not None:
-            done = macro.books.go_on(now)
-            if macro.phase == "running":
-                macro.due = done
+    def resume_gang(self, replica: str, now: int) -> None:
+        """End the gang's wait for the replica: it is there again, or it is needed no more."""
+        job = self._job
+        if self._away.pop(replica, replica) is None and not self._away and job.books.begun is not None:
+            done = job.books.resume(now)
+            if job.phase == "running":
+                job.due = done
 
     # The end of the job.
 
     def end_in_order(self, now: int) -> int:
-        """When all of them have ended, dependents first; the gang is over."""
+        """Stop the roles one after the other, dependents first, and return when the last replica has ended."""
         for depth in (2, 1, 0):
-            now = max([now, *(role.ends_by(now) for role in self.roles if role.depth == depth)])
+            now = max([now, *(role.end(now) for role in self.roles if role.depth == depth)])
         return now
 
     def end_at_once(self, now: int) -> int:
-        return max([now, *(role.ends_by(now) for role in self.roles)])
+        """Stop all roles now, and return when the last replica has ended."""
+        return max([now, *(role.end(now) for role in self.roles)])
+
+    def close(self, now: int) -> None:
+        for role in self.roles:
+            self._job.result.cordoned += [self._job.scope.nodes[node] for node in role.seats.cordoned]
+            role.close(now)

@@ -1,6 +1,6 @@
-"""Where the time of one gang goes in macro mode, in the buckets of protocol mode, closing to the nanosecond.
+"""Accounts of the time of one gang in macro mode, in the buckets of protocol mode, closing to the nanosecond.
 
-At any time `active` replicas are in one bucket together, and all others of the role wait.
+At any time `active` replicas are in one bucket together, and all others of the role are in the bucket "waiting".
 """
 
 from __future__ import annotations
@@ -10,11 +10,20 @@ from flowdist.record.accounts import BUCKETS, Bucket
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.macro.result import NEVER, MacroResult
 
-ANSWER_NS = 2 * LATENCY_NS  # a checkpoint counts when the answer is there
+ANSWER_NS = 2 * LATENCY_NS  # a checkpoint counts once its answer has arrived
 
 
 class Books:
-    """`lost_ns` and `lost_steps` are of one worker, `durable` is the step that a restart resumes from."""
+    """Time, steps and checkpoints of one gang. All times are ns.
+
+    Attributes:
+        spent: By bucket: wall time, summed over all replicas.
+        active: Replicas that are in the bucket `bucket` since `since`.
+        durable: The step that a restart resumes from.
+        begun: When the present generation began to step; None: none steps.
+        progressed: The controller knows of a checkpoint of the generation that stepped last.
+        lost_ns, lost_steps: Of one worker: work that had to be done again.
+    """
 
     def __init__(self, load: WorkloadSpec, replicas: int) -> None:
         self._load, self._all = load, replicas
@@ -24,20 +33,20 @@ class Books:
         self.bucket: Bucket = "waiting"
         self.since = 0
         self.durable = self._first = 0
-        self.begun: int | None = None  # when the present generation began to step
-        self._stalls: list[list[int]] = []  # of the present generation: from when to when; NEVER: until it goes on
-        self.progressed = False  # a checkpoint of it was heard of
+        self.begun: int | None = None
+        self._stalls: list[list[int]] = []  # of the present generation: from, to; NEVER: it lasts
+        self.progressed = False
         self.lost_ns = self.lost_steps = 0
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
-        """So many are in that bucket from now on."""
+        """Book the time up to now, and count so many replicas to the bucket from now on."""
         dt = now - self.since
         self.spent[self.bucket] += self.active * dt
         self.spent["waiting"] += (self._all - self.active) * dt
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int) -> None:
-        """A generation starts up; a part of the time since its incident was asked for, of whoever starts again."""
+        """Begin the start-up of a generation. The back-off of replicas that start again has a bucket of its own."""
         if backoff_ns and self.bucket == "re-formation":
             part = min(backoff_ns, now - self.since) * min(self.active, members)
             self.spent["back-off"] += part
@@ -46,16 +55,16 @@ class Books:
         self.progressed = False
 
     def give_up(self, now: int) -> None:
-        """The job will fail: whoever was to work again will not."""
+        """Book replicas that were to start again as done: the job fails."""
         if self.begun is None and self.bucket != "waiting":
             self.move("done", self.active, now)
 
     def finish(self, now: int) -> None:
-        """All have done their work, or are not needed for it any more."""
+        """Book all replicas as done from now on."""
         self.move("done", self._all, now)
 
     def begin(self, now: int, *, is_stalled: bool = False) -> int:
-        """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
+        """Begin to step, and return when all work is done. The end of the start-up is booked as the restore."""
         if self.durable:
             part = min(self._load.restore_ns, now - self.since) * self.active
             self.spent["restore"] += part
@@ -66,34 +75,38 @@ class Books:
         return NEVER if is_stalled else self.end(now)
 
     def end(self, begun: int) -> int:
-        """When all will be done, if nothing goes wrong."""
+        """Return when all work is done if the generation begins then and nothing goes wrong."""
         work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
         return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
 
     @property
     def has_stalled(self) -> bool:
-        """In the present generation."""
+        """Return whether the present generation has waited in its work for a service."""
         return bool(self._stalls)
 
     def stall(self, now: int) -> None:
-        """Who steps waits from now on, in the middle of the work."""
+        """Make the generation wait in its work from now on."""
         self._stalls.append([now, NEVER])
 
-    def go_on(self, now: int) -> int:
-        """They step again. Returns when all is done."""
+    def resume(self, now: int) -> int:
+        """End the wait of the generation, and return when all work is done."""
         assert self.begun is not None
         self._stalls[-1][1] = now
         return self.end(now - self._position(now))
 
     def _position(self, time: int) -> int:
-        """Of work and checkpoints, in ns, since the present generation began to step."""
+        """Return the time in work and checkpoints since the present generation began to step, without stalls."""
         assert self.begun is not None
         return time - self.begun - sum(min(end, time) - start for start, end in self._stalls if start < time)
 
-    def halt(self, now: int, *, done: bool = False, heard_until: int | None = None, is_known: bool = False) -> None:
-        """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is.
+    def halt(self, now: int, *, done: bool = False, answered_until: int | None = None, is_known: bool = False) -> None:
+        """End the stepping of the generation, and book the work since the last checkpoint as lost.
 
-        A checkpoint counts that was answered by `heard_until`, or by now. `is_known`: control had them stopped.
+        Args:
+            now: The time, in ns.
+            done: All work is done, and nothing is lost.
+            answered_until: A checkpoint counts whose answer has arrived by then; None: by now.
+            is_known: The controller has stopped the members, so no time goes to detection.
         """
         if self.begun is None:
             return
@@ -102,7 +115,7 @@ class Books:
         within = rest if rest < load.checkpoint_every_ns else load.checkpoint_every_ns
         worked = cycles * load.checkpoint_every_ns + within
         step = min(load.steps, self._first + worked // load.step_ns)
-        answered = now if heard_until is None else heard_until
+        answered = now if answered_until is None else answered_until
         saved = max(0, self._position(answered - ANSWER_NS) // self._cycle_ns)
         if done:
             self.durable = load.steps
@@ -122,16 +135,17 @@ class Books:
         self.begun, self.bucket, self.since = None, "re-formation" if is_known else "detection", now
 
     def has_progressed(self, now: int) -> bool:
-        """The controller has heard of a checkpoint of the present generation."""
+        """Return whether the controller knows of a checkpoint of the present generation."""
         if self.progressed or self.begun is None:
             return self.progressed
         return self._position(now - LATENCY_NS) >= self._cycle_ns
 
     def reported(self, time: int) -> int:
-        """How many checkpoints of this generation are complete by then."""
+        """Return how many checkpoints of the present generation are complete by then."""
         return max(0, self._position(time) // self._cycle_ns) if self.begun is not None else 0
 
     def step_at(self, now: int) -> int:
+        """Return the step that the gang has reached, saved or not."""
         if self.begun is None:
             return self.durable
         cycles, rest = divmod(self._position(now), self._cycle_ns)
@@ -139,10 +153,10 @@ class Books:
         return min(self._load.steps, self._first + worked // self._load.step_ns)
 
     def close(self, result: MacroResult, halts: int | None, now: int) -> None:
-        """Everything is booked up to now. Who is told to stop does so at `halts`."""
+        """Book everything up to now into the result. Members that were told to stop step until `halts`."""
         if self.begun is not None and halts is not None:
             self.halt(min(halts, now))
         result.step = max(self.durable, self.step_at(now))
         result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
-        self.halt(now)  # what is not saved by now is booked as lost, but nobody has lost it yet
+        self.halt(now)  # what is not saved is booked as lost; the steps in the result are not lost yet
         self.move("done", 0, now)

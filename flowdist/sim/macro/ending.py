@@ -1,70 +1,63 @@
-"""The end of a job in macro mode: it is decided once, and over when nothing runs any more (R18)."""
+"""End of a job in macro mode: decided once, and over when nothing runs any more (R18)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
 
-if TYPE_CHECKING:
-    from flowdist.sim.macro.macro import Macro
+
+def complete(job: Job, now: int) -> None:
+    """End the job with success: the work of the gang is done. Auxiliary roles stop, dependents first."""
+    job.books.halt(now, done=True)
+    ends = known = now + job.times.message
+    if not job.companions.is_empty:
+        job.books.finish(known)
+        ends = job.companions.end_in_order(known)
+    _end(job, "succeeded", f"every primary task has succeeded ({job.role.name})", ends)
 
 
-def complete(macro: Macro, now: int) -> None:
-    """The work of the gang is done: whatever there is beside it stops, dependents first."""
-    macro.books.halt(now, done=True)
-    known = now + macro.times.message
-    ends = known
-    if macro.others.roles:
-        macro.books.finish(known)
-        ends = macro.others.end_in_order(known)
-    _end(macro, "succeeded", f"every primary task has succeeded ({macro.role.name})", ends)
-
-
-def fail(macro: Macro, reason: str, now: int) -> None:
-    """All that still runs is stopped. The first reason counts."""
-    if macro.result.outcome is not None:
+def fail(job: Job, reason: str, now: int) -> None:
+    """End the job with failure and stop all that runs. The first reason counts."""
+    if job.result.outcome is not None:
         return
-    books = macro.books
-    if books.begun is not None:  # they step until they are stopped, and have nothing more to do
-        stops = macro.halt_at or now + macro.times.stop - macro.times.message
-        macro.halt(stops)
+    books = job.books
+    if books.begun is not None:  # the members step until they are stopped, and have nothing more to do
+        stops = job.halt_at or now + job.times.stop - job.times.message
+        job.halt(stops)
         books.move("done", books.active, stops)
-    elif macro.phase == "waiting" and books.bucket == "waiting":
-        books.move("re-formation", macro.ever, now)  # nobody waits for nodes any more
+    elif job.phase == "waiting" and books.bucket == "waiting":
+        books.move("re-formation", job.size_max, now)  # the gang waits for nodes no longer
     else:
         books.give_up(now)
-    _end(macro, "failed", reason, max(_ends_by(macro, now), macro.others.end_at_once(now)))
+    _end(job, "failed", reason, max(_gang_ends(job, now), job.companions.end_at_once(now)))
 
 
-def _ends_by(macro: Macro, now: int) -> int:
-    """When all of the gang has ended, if it is told to stop now."""
-    if macro.phase == "stopping":
-        return max(now, macro.due)
-    if macro.phase != "running" or not macro.seats.taken:
+def _gang_ends(job: Job, now: int) -> int:
+    """Return when the last member has ended, if all are told to stop now."""
+    if job.phase == "stopping":
+        return max(now, job.due)
+    if job.phase != "running" or not job.seats.taken:
         return now
-    times = macro.times
-    dead = {node: told for node, told in macro.doomed.items() if macro.seats.on[node]}
+    times = job.times
+    dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
     ends = [now, *dead.values()]
-    if len(macro.exited) + sum(len(macro.seats.on[node]) for node in dead) < macro.seats.taken:
+    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
         ends.append(now + times.stop)
-    if not dead and macro.formed < NEVER:  # who is about to start is stopped then
-        ends.append(macro.formed - times.started + times.up + times.stop - 2 * times.message)
+    if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
+        ends.append(job.formed - times.started + times.up + times.stop - 2 * times.message)
     return max(ends)
 
 
-def _end(macro: Macro, outcome: str, reason: str, now: int) -> None:
-    macro.result.outcome, macro.result.reason = outcome, reason
-    macro.say(now, "ends", outcome, reason)
-    close(macro, now)
+def _end(job: Job, outcome: str, reason: str, now: int) -> None:
+    job.result.outcome, job.result.reason = outcome, reason
+    job.say(now, "ends", outcome, reason)
+    close(job, now)
 
 
-def close(macro: Macro, now: int) -> None:
-    """Everything is booked up to now."""
-    result, others = macro.result, macro.others.roles
-    macro.books.close(result, macro.halt_at, now)
-    result.charged = macro.policy.charged
-    seats = [macro.seats, *(other.seats for other in others)]
-    result.cordoned = [macro.scope.nodes[node] for each in seats for node in each.cordoned]
-    for other in others:
-        other.close(now)
+def close(job: Job, now: int) -> None:
+    """Complete the result with everything up to now."""
+    result = job.result
+    job.books.close(result, job.halt_at, now)
+    result.charged = job.policy.charged
+    result.cordoned = [job.scope.nodes[node] for node in job.seats.cordoned]
+    job.companions.close(now)

@@ -1,99 +1,77 @@
-"""What a failure means and costs, in macro mode: the rules, budgets and back-off of one gang (R8 to R11).
+"""Restart policy of one gang in macro mode: what its failures mean, and how long its restarts wait.
 
-The rule that decides is found by control's own function; what is counted against budgets is kept here in numbers.
+Every rule is control's own, called with the numbers that are kept here: what the budgets have paid for (R7, R9, R11),
+the step of the back-off (R10) and the membership changes in a row (R8, R13).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import NamedTuple
-
-from flowdist.control.incidents.judge import FREE_KINDS, describe_rule, matching_rule
+from flowdist.control.incidents.backoff import Backoff, next_backoff, step_without_last
+from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, is_healthy, next_free_row, row_text
+from flowdist.control.incidents.judge import Verdict, judge_failure
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import FailureKind, JobOptions, RestartPolicy, RoleSpec, format_duration
-
-
-class Verdict(NamedTuple):
-    """`fails` says why the job ends; empty: it restarts, `counted` at that level of the policy or not at all."""
-
-    fails: str = ""
-    counted: bool = False
-    level: int = 0
+from flowdist.graph import FailureKind, JobOptions, RoleSpec
 
 
 class Policy:
-    """`charged` counts the incidents that a budget paid for, `row` the changes of membership without health between."""
+    """Past of one gang, as far as the rules ask for it.
+
+    Attributes:
+        charged: Incidents that a budget has paid for.
+        free_row: Membership changes in a row without progress or health between them.
+        last_counted_ns: When the last counted incident closed; None: there was none.
+    """
 
     def __init__(self, role: RoleSpec, options: JobOptions) -> None:
         self._role, self._options = role, options
-        self._spent: dict[int, list[int]] = {}
-        self._step = 0
+        self._charges: dict[int, list[int]] = {}
+        self._backoff_step = 0
         self.last_counted_ns: int | None = None
         self.charged = 0
-        self.row = 0
+        self.free_row = 0
 
     def judge(self, kind: FailureKind, now: int, exit_code: int = 0, signal: str | None = None) -> Verdict:
-        policy = self._role.restart
-        is_free = kind in FREE_KINDS
-        if policy is None:
-            return Verdict() if is_free else Verdict(f"role {self._role.name} has no restart policy")
-        rule = matching_rule(policy, Failure(ReplicaId(self._role.name, 0), kind, "", exit_code, signal))
-        if rule is not None and rule.do == "fail":
-            return Verdict(f"rule {describe_rule(rule)} says fail")
-        if (is_free and rule is None) or (rule is not None and not rule.counted):
-            return Verdict()
-        return self._within_budget(policy, now)
-
-    def _within_budget(self, first: RestartPolicy, now: int) -> Verdict:
-        for level, policy in enumerate(first.chain()):
-            opened = self._spent.get(level, [])
-            since = now - policy.within_ns if policy.within_ns is not None else None
-            if len(opened) - (bisect_right(opened, since) if since is not None else 0) < policy.max_restarts:
-                return Verdict(counted=True, level=level)
-        return Verdict(f"role {self._role.name} has used up its budget of {policy.max_restarts} restarts")
+        """Return what a failure of a member means, as `judge_failure`."""
+        failure = Failure(ReplicaId(self._role.name, 0), kind, "", exit_code, signal)
+        return judge_failure(self._role, self._charges, failure, now)
 
     def charge(self, level: int, now: int) -> int:
-        """A counted incident opens. Returns its back-off."""
-        assert self._role.restart is not None
-        policy = self._role.restart.chain()[level]
-        self._spent.setdefault(level, []).append(now)
+        """Charge an incident that opens now to the budget of the level, and return its back-off in ns."""
+        self._charges.setdefault(level, []).append(now)
         self.charged += 1
-        wait, self._step = self.backoff_ns(level, now), self._steps_by(policy, now) + 1
+        wait, self._backoff_step = self._next_backoff(level, now)
         return wait
 
     def backoff_ns(self, level: int, now: int) -> int:
-        """Of a counted incident that opens then (R10)."""
+        """Return the back-off of an incident that would be charged to the level now (R10)."""
+        return self._next_backoff(level, now).wait_ns
+
+    def _next_backoff(self, level: int, now: int) -> Backoff:
         assert self._role.restart is not None
         policy = self._role.restart.chain()[level]
-        step = self._steps_by(policy, now)
-        return min(policy.backoff_ns << min(step - 1, 40), policy.backoff_max_ns) if step else 0
+        return next_backoff(policy, self._backoff_step, self.last_counted_ns, now)
 
-    def _steps_by(self, policy: RestartPolicy, now: int) -> int:
-        is_over = self.last_counted_ns is not None and now - self.last_counted_ns >= policy.backoff_reset_ns
-        return 0 if is_over else self._step
-
-    def excuse(self, opened: int) -> None:
-        """The last counted incident, which opened then, had another cause."""
-        for times in self._spent.values():
-            if opened in times:
-                times.remove(opened)
+    def excuse(self, opened_ns: int) -> None:
+        """Drop the charge of the last counted incident, which opened then: it has another cause (R7)."""
+        for charges in self._charges.values():
+            if opened_ns in charges:
+                charges.remove(opened_ns)
                 self.charged -= 1
-                self._step = max(0, self._step - 1)
+                self._backoff_step = step_without_last(self._backoff_step)
 
-    def note_free(self, healthy: bool, *, chosen: bool) -> str:
-        """A change of membership. Returns why it is one too many, if it is."""
-        self.row = 1 if healthy else self.row + 1
-        if self.row <= self._options.free_incidents_max or chosen:
+    def is_healthy(self, progressed: bool, formed_ns: int, now: int) -> bool:
+        """Return whether the generation that formed then has progressed, or has run for long enough (R8)."""
+        return is_healthy(progressed, formed_ns, now, self._options.min_uptime_ns)
+
+    def note_change(self, kind: str, reason: str, *, healthy: bool) -> str:
+        """Count a membership change. Return why it fails the job; empty: it does not (R8)."""
+        self.free_row = next_free_row(self.free_row, healthy)
+        if not exceeds_row(self.free_row, kind, self._options):
             return ""
-        return (
-            f"{self.row} changes of membership of {self._role.name} in a row without progress or "
-            f"{format_duration(self._options.min_uptime_ns)} of health between them"
-        )
+        return row_text(self._role.name, self.free_row, self._options, reason)
 
-    def grow_after_ns(self, healthy: bool, *, is_first: bool) -> int:
-        """Growing is our own choice: it must not be what fails the job (R8). The first need not cool."""
-        wait = 0 if is_first else self._role.cooldown_ns
-        if self.row >= self._options.free_incidents_max - 1 and not healthy:
-            wait = max(wait, self._options.min_uptime_ns)
-        return wait
+    def growth_wait_ns(self, *, healthy: bool, is_first: bool) -> int:
+        """Return how long a generation has to have run before it grows, as `growth_wait_ns` of control."""
+        cooldown_ns = self._role.cooldown_ns
+        return growth_wait_ns(cooldown_ns, self.free_row, self._options, healthy=healthy, is_first=is_first)

@@ -1,4 +1,4 @@
-"""What macro mode comes to, and the words that it shares with its parts."""
+"""Result of a run in macro mode, and constants that its parts share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flowdist.graph import FailureKind
 from flowdist.record.accounts import Bucket
 
 Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting"]
-Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or of whom: see `Macro.at`
-NEVER = 1 << 62
+Later = tuple[int, int, Callable[[int], None] | None, int]  # time, serial, action, node: see `Job.at`
+NEVER = 1 << 62  # later than every time
 FAILED: dict[str, tuple[FailureKind, str | None]] = {
     "kill": ("signal", "KILL"),
     "oom": ("oom", "KILL"),
@@ -22,7 +22,20 @@ FAILED: dict[str, tuple[FailureKind, str | None]] = {
 
 @dataclass(slots=True)
 class MacroResult:
-    """How it ended, times in ns. `spent` is by bucket, together wall time x replicas; `causes` counts incidents."""
+    """End of a run, and where its time went. Times are ns.
+
+    Attributes:
+        spent: Time by bucket, summed over all replicas of the gang: wall time times replicas.
+        outcome: "succeeded" or "failed"; None: the run was stopped before the end of the job.
+        step: The step that was reached.
+        lost_ns, lost_steps: Work of one worker that had to be done again.
+        faults: Faults that hit something.
+        causes: Incidents by kind.
+        charged: Incidents that a budget has paid for.
+        cordoned: Names of nodes.
+        begins, sizes: With `keep`: when each generation began to step, and its members.
+        beside: Generation and saved step of each auxiliary replica, by name.
+    """
 
     spent: dict[Bucket, int]
     outcome: str | None = None
@@ -32,15 +45,16 @@ class MacroResult:
     lost_ns: int = 0
     lost_steps: int = 0
     generations: int = 0
-    faults: int = 0  # that hit somebody
+    faults: int = 0
     causes: Counter[str] = field(default_factory=Counter)
     charged: int = 0
     cordoned: list[str] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)  # when stepping began, if they were asked for
-    sizes: list[int] = field(default_factory=list)  # of the generations, likewise
-    beside: dict[str, tuple[int, int]] = field(default_factory=dict)  # generation and saved step, of other replicas
+    begins: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    beside: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def goodput(self) -> float:
+        """Productive share of all time, from 0 to 1."""
         total = sum(self.spent.values())
         return self.spent["productive"] / total if total else 0.0

@@ -1,6 +1,6 @@
-"""What macro mode can play, and with which numbers: all of them follow from the topology and from the simulator.
+"""Scope of macro mode: which jobs it plays, and with which times, taken from the topology and the simulator.
 
-A job that it cannot play truly is refused with the reason; a field of the graph that it does not know is one, too.
+A job that it cannot play truly is refused with all reasons. An unknown field of the graph is a reason as well.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from flowdist.graph import (
     offered,
     slots,
 )
+from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS, TERM_NS
-from flowdist.sim.engine.simulation import PROOF_NS
 
 KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}
-LEAST_AWAY_NS = 1_000_000_000  # a node that is back sooner meets its own end
+LEAST_AWAY_NS = 1_000_000_000  # a node that is back sooner joins before its death is known
 
-# What macro mode follows, or what makes no difference to it. Any other field has to have its default.
+# Fields that macro mode follows, or that make no difference to it. Any other field has to have its default.
 _ROLE = (
     "name command kind min_replicas max_replicas procs resources placement env secrets ports workdir gang primary "
     "restart state grace_ns stop_grace_ns drain_ns join_window_ns pending_timeout_ns finish_timeout_ns cooldown_ns "
@@ -51,40 +51,48 @@ _OPTIONS = (
 
 
 class MacroRefused(FlowdistError):
-    """Macro mode cannot play that truly; protocol mode, without --macro, can."""
+    """Error for a job that macro mode cannot play truly. Protocol mode, without --macro, can."""
 
 
 class Times(NamedTuple):
-    """How long each part of a recovery takes, in ns: messages, processes, and what the workload says."""
+    """Durations of the parts of a recovery, in ns. `macro` has the timeline."""
 
     message: int  # one way between controller and agent
     proof: int  # from the death of a node to the proof of it
-    stop: int  # from an incident to the news that all who live have stopped
-    open: int  # from there to the order to start: the store of the new generation
-    started: int  # from the order to the news that the processes run
-    up: int  # from the order to the first step, without restore
+    stop: int  # from an incident to the report that all members on living nodes have stopped
+    open: int  # from there to the order to start: the store of the new generation binds
+    started: int  # from the order to start to the report that the processes run
+    up: int  # from the order to start to the first step, without start-up and restore of the workload
     fence: int  # from the last heartbeat that was answered to the end of the workers of a node that is cut off
-    silent: int  # from there to the controller's verdict
+    silent: int  # from that heartbeat to the loss of the node, as the controller sees it
 
     @property
     def stop_and_go(self) -> int:
-        """From the death of a node to the order to start again, if nothing comes between."""
+        """Time from the death of a node to the order to start again, if nothing comes between."""
         return self.proof + self.stop + self.open
 
 
 class Scope(NamedTuple):
-    """What macro mode plays: one gang on equal nodes, and roles beside it on others."""
+    """Job that macro mode plays: one gang, and auxiliary roles on nodes of their own.
+
+    `nodes` are the names of all nodes that may be there: those of the topology, then those that the plan adds.
+    """
 
     graph: RoleGraph
     role: RoleSpec
     nodes: tuple[str, ...]
-    seats: tuple[int, ...]  # replicas that each node has room for
+    seats: tuple[int, ...]  # of the gang: replicas that each node has room for
     times: Times
-    beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # the others, and the same of them
+    beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # auxiliary roles, with their seats
 
 
 def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
-    """MacroRefused, or FaultError for a fault, where macro mode would not be true."""
+    """Return what macro mode plays of the job and the plan.
+
+    Raises:
+        MacroRefused: for a job or an order that macro mode cannot play truly, with all reasons.
+        FaultError: for a fault or a rate that it cannot play, with the place underlined.
+    """
     reasons = list(_reasons(graph))
     if reasons:
         text = "\n  ".join(reasons)
@@ -107,7 +115,7 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
 
 
 def _gang_of(graph: RoleGraph) -> RoleSpec:
-    """The one that it is about."""
+    """Return the gang of a primary task; without one, the first role."""
     return next((role for role in graph.roles if role.kind == "task" and role.gang and role.primary), graph.roles[0])
 
 
@@ -174,7 +182,7 @@ def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
 
 
 def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    """What the gang depends on."""
+    """Yield reasons in what the gang depends on."""
     for gate in gang.gates:
         if graph.role(gate.role).kind != "service":
             yield f"{gang.name} waits for {gate.role}, which is no service"
@@ -186,7 +194,7 @@ def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
 
 
 def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    """What the gang does not depend on, and what fails with its nodes alone."""
+    """Yield reasons in an auxiliary role, which fails with its nodes alone."""
     name = role.name
     if role.gang:
         yield f"{name} is a gang, too: beside {gang.name} it plays roles with gang=False"
@@ -211,7 +219,7 @@ def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
 
 
 def _shared(graph: RoleGraph) -> Iterator[str]:
-    """Roles are played one by one, so that no two may want the same node."""
+    """Yield the first node that two roles have room on: roles are played one by one."""
     for node in graph.cluster.nodes:
         names = [role.name for role in graph.roles if _seats(role, node)]
         if len(names) > 1:
@@ -221,7 +229,7 @@ def _shared(graph: RoleGraph) -> Iterator[str]:
 
 
 def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
-    """Fields that came after macro mode was written, or that it leaves out, and that say something."""
+    """Yield fields that macro mode does not know, and that are not at their default."""
     names = known.split()
     for field in msgspec.structs.fields(value):
         if field.name not in names and getattr(value, field.name) != field.default:
@@ -229,7 +237,7 @@ def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
 
 
 def _words(name: str, value: object) -> str:
-    """As the user writes it."""
+    """Return the field roughly as the user writes it."""
     if isinstance(value, int) and name.endswith("_ns"):
         return f"{name.removesuffix('_ns')} = {format_duration(value)}"
     return f"{name} = {value!r}"
@@ -251,7 +259,7 @@ def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
 
 
 def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> tuple[str, str]:
-    """Why it does not play failures of these by themselves, and what to do; empty if it does."""
+    """Return why failures of these replicas by themselves are not played, and what to do; empty if they are."""
     if gang.gates:
         text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
         return text, "name nodes, or leave --macro out"

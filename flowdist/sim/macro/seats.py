@@ -1,7 +1,7 @@
-"""Seats of a gang on its nodes, in macro mode: who sits where, which nodes are bad (R22), where there is room.
+"""Seats of one role on its nodes, in macro mode: placement, free seats, bad nodes (R22).
 
-Replicas and nodes are numbers here. Places are given as control gives them: the lowest replica first, to the node with
-most free seats (packed: with fewest), ties to the node that is listed first.
+Replicas and nodes are numbers. Seats are given as control gives them: the lowest replica first, to the node with most
+free seats (packed: with fewest), ties to the node that is listed first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,23 @@ from flowdist.graph import JobOptions, RoleSpec
 
 
 class Seats:
-    """`usable` is what the controller believes. `taken` counts replicas that have a seat, `free` seats without one."""
+    """Seats of the replicas of one role.
+
+    Attributes:
+        sign: 1 to pack, -1 to spread: the order of `candidates`.
+        room, on: By node: replicas that fit, and replicas that sit there.
+        usable: By node: the controller believes that it is there.
+        cordoned: Nodes that take no more replicas.
+        node_of: By replica; None: it has no seat.
+        vacant: Replicas without a seat, ascending.
+        taken, free: Replicas with a seat, and seats without a replica.
+        candidates: Heap of nodes with free seats. Entries may be out of date; `_best` drops them.
+        losses: By node: when it was lost with a replica on it.
+        flapping: Nodes that are cordoned, or may be when they join again.
+        failures: Time, node, replica and kind of each failure by a replica's own fault, within the window.
+        others_have_room: Returns whether the minima of other roles have room.
+        wary: A replica may have to leave its node, or a node may have to be avoided.
+    """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
@@ -24,17 +40,17 @@ class Seats:
         self.usable = [node < known for node in range(len(room))]
         self.cordoned: dict[int, None] = {}
         self.node_of: list[int | None] = [None] * role.max_replicas
-        self.vacant = list(range(role.max_replicas))  # replicas without a seat, sorted
+        self.vacant = list(range(role.max_replicas))
         self.taken = 0
         self.free = 0
         self.candidates: list[tuple[int, int]] = []
         self.losses: dict[int, list[int]] = {}
-        self.flapping: dict[int, None] = {}  # nodes that may be used no more when they come back
+        self.flapping: dict[int, None] = {}
         self.failures: list[
             tuple[int, int, int, str]
         ] = []  # time, node, replica and kind of those by a replica's fault
-        self.others_have_room: Callable[[], bool] = lambda: True  # for the minima of other roles
-        self.wary = False  # a replica may have to leave its node, or one node be avoided for it
+        self.others_have_room: Callable[[], bool] = lambda: True
+        self.wary = False
         for node in range(known):
             self.free += room[node]
             self._offer(node)
@@ -48,7 +64,7 @@ class Seats:
         return self.usable[node] and node not in self.cordoned
 
     def _best(self, avoid: list[int]) -> int | None:
-        """The node for one more replica: entries that are no longer so are dropped as they come up."""
+        """Take the best node for one more replica out of the candidates; None if there is none."""
         put_back, found = [], None
         while self.candidates and found is None:
             entry = heapq.heappop(self.candidates)
@@ -64,7 +80,7 @@ class Seats:
         return found
 
     def fill(self, now: int, most: int | None = None) -> int:
-        """Give seats to those that have none, as long as there are any, and to so many at most. Returns how many."""
+        """Give free seats to replicas without one, to `most` of them at most. Return how many got one."""
         before = self.taken
         while self.vacant and self.free and (most is None or self.taken - before < most):
             replica = self.vacant[0]
@@ -72,7 +88,7 @@ class Seats:
             node = self._best(avoid)
             if node is None:
                 node = self._best([])
-            assert node is not None, "a free seat that nobody offers"
+            assert node is not None, "a free seat is not among the candidates"
             del self.vacant[0]
             self.node_of[replica] = node
             self.on[node].append(replica)
@@ -82,7 +98,7 @@ class Seats:
         return self.taken - before
 
     def lose(self, node: int) -> int:
-        """The node is gone with what it ran. Returns how many lost their seat."""
+        """Remove a lost node, and return how many replicas lost their seat."""
         if not self.usable[node]:
             return 0
         lost = self.on[node]
@@ -97,7 +113,7 @@ class Seats:
         return len(lost)
 
     def release(self, replica: int) -> None:
-        """It has done its work, and wants no seat any more; it still counts for the minimum."""
+        """Free the seat of a replica whose work is done. It still counts for the minimum."""
         self._least -= 1
         node = self.node_of[replica]
         assert node is not None
@@ -109,7 +125,7 @@ class Seats:
             self._offer(node)
 
     def note_loss(self, node: int, now: int) -> None:
-        """Something ran there when it was lost."""
+        """Count the loss of a node on which a replica ran (R22)."""
         before = self.losses.get(node)
         if before is None:
             after = self.losses[node] = [now]
@@ -120,7 +136,7 @@ class Seats:
             self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
-        """It is there, for the first time or again; one that flaps is used no more if the job can do without it."""
+        """Add a node, or take it back. A node that flaps is cordoned, if the minima have room without it (R22)."""
         self.usable[node] = True
         if node in self.cordoned:
             return
@@ -133,7 +149,7 @@ class Seats:
                 self._cordon(node)
 
     def blame(self, replica: int, kind: str, now: int) -> None:
-        """A replica failed by itself: that tells against its node."""
+        """Count a failure by a replica's own fault against its node, which may be cordoned for it (R22)."""
         node = self.node_of[replica]
         assert node is not None
         since = now - self._options.bad_node_window_ns
@@ -145,7 +161,7 @@ class Seats:
         self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
 
     def note_failure(self, replica: int, kind: str, now: int) -> bool:
-        """As `blame`, where it is of no consequence. False: it may be, and nothing is noted."""
+        """Count a failure as `blame` does. Return False, with nothing done, where that could change a placement."""
         node, least = self.node_of[replica], min(self._options.move_after, self._options.cordon_after)
         assert node is not None
         since = now - self._options.bad_node_window_ns
@@ -157,11 +173,11 @@ class Seats:
         return True
 
     def forgive(self, at: int) -> None:
-        """A failure of then was none of the replica's."""
+        """Forget the failure at that time: it followed from the loss of a node."""
         self.failures = [past for past in self.failures if past[0] != at]
 
     def _cordon(self, node: int) -> None:
-        """Unless a minimum would have no room without it."""
+        """Cordon the node, unless a minimum has no room without it."""
         own = self.room[node] - len(self.on[node])
         if self.others_have_room() and self.taken - len(self.on[node]) + self.free - own >= self._least:
             self.cordoned[node] = self.flapping[node] = None
@@ -173,7 +189,7 @@ class Seats:
         return [node for (node, _), count in counts.items() if count >= self._options.move_after]
 
     def move_away(self, now: int) -> None:
-        """All have stopped: whoever is on a bad node loses the seat, if there is another one."""
+        """Take the seats of replicas on bad nodes, where there are other seats. All replicas have stopped (R22)."""
         suspects = {replica: None for _, _, replica, _ in self.failures}
         suspects |= {replica: None for node in self.cordoned for replica in self.on[node]}
         for replica in sorted(suspects):

@@ -1,9 +1,17 @@
-"""The steady cases of macro mode, which are nearly all of it.
+"""Fast path of macro mode for the steady cases, which are nearly all of a long run.
 
-A node dies: a spare takes its place, or the gang goes on with fewer, or it waits below its minimum. Nodes come back,
-and it grows. A replica falls over, and all restart where they were. It does what `Macro` does step by step, without its
-steps: that makes a failure four times as cheap. Only what nothing else comes between is done here; the rest is left to
-`Macro` before anything of it is done. A test plays both and compares.
+Three things happen again and again: a node dies, and a spare takes its place, the gang goes on with fewer, or it waits
+below its minimum; a node comes back, and the gang grows; a replica fails, and all restart where they were. For these
+the way from one generation to the next is known in advance, so `SteadyState` adds up what `gang` would do step by step:
+
+    fault       known    stopped   start                  formed    begins                        next fault
+      |           |         |        |                      |         |                               |
+      +-detection-+---re-formation---+-----------start-up-------------+--productive, checkpoints, lost-+
+      |<------ death_to_start ------>|<--------- startup_ns --------->|
+
+A case is taken only when nothing else falls between its fault and its start. Every other case is left to `gang` before
+any of it is done. The results are the same to the nanosecond: tests run both and compare. `benchmarks/macro.py --paths`
+prints what it buys: a failure costs a third to a quarter of the time.
 """
 
 from __future__ import annotations
@@ -13,201 +21,216 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
+from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, is_healthy, next_free_row
+from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.streams import numbers, stream
 from flowdist.graph import MS
+from flowdist.record.accounts import Bucket
 from flowdist.sim.macro.books import ANSWER_NS
+from flowdist.sim.macro.gang import begin, plan_begin, plan_wait
+from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import FAILED, NEVER
 
-if TYPE_CHECKING:
-    from flowdist.faults.grammar import Fault, Rate
-    from flowdist.record.accounts import Bucket
-    from flowdist.sim.macro.macro import Macro
+OTHER = -1  # an entity whose faults are left to `gang`; -2 - replica: they end that replica; else: that node
 
 
-def can_ever_sprint(macro: Macro) -> bool:
-    """Nodes die at a rate, or replicas fall over, a node has room for one replica, and its loss is free."""
-    verdict = macro.policy.judge("node_lost", 0)
-    free = not (verdict.fails or verdict.counted)
-    known = any(_ends_a_node(rate, macro) or _ends_a_replica(rate, macro) for rate in macro.plan.rates)
-    return free and max(macro.scope.seats) == 1 and known
+def may_become_steady(job: Job) -> bool:
+    """Return whether a rate kills nodes or replicas, each node has room for one, and its loss costs no budget."""
+    verdict = job.policy.judge("node_lost", 0)
+    is_free = verdict.action == "restart" and not verdict.counted
+    known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
+    return is_free and max(job.scope.seats) == 1 and known
 
 
-def _ends_a_node(rate: Rate, macro: Macro) -> bool:
-    return rate.kind == "kill" and rate.subject in ("node", *macro.scope.nodes)
+def _ends_a_node(rate: Rate, job: Job) -> bool:
+    return rate.kind == "kill" and rate.subject in ("node", *job.scope.nodes)
 
 
-def _ends_a_replica(rate: Rate, macro: Macro) -> bool:
-    return rate.kind in FAILED and rate.subject in ("replica", macro.role.name)
+def _ends_a_replica(rate: Rate, job: Job) -> bool:
+    return rate.kind in FAILED and rate.subject in ("replica", job.role.name)
 
 
-def may_sprint(macro: Macro) -> bool:
-    """No member is dead, cut off or suspect, no back-off is under way, and nobody wants to know more than the sums."""
-    if macro.doomed or macro.cuts or macro.seats.wary or macro.keep or macro.tell is not None:
+def is_steady(job: Job) -> bool:
+    """Return whether the gang runs or waits, no dead or bad node and no back-off is in the way, and only sums count.
+
+    Callers that follow each change (`tell`), or want each generation (`keep`), get all steps.
+    """
+    if job.death_known_at or job.cut_off_since or job.seats.wary or job.keep or job.tell is not None:
         return False
-    if macro.others.roles and not macro.others.are_settled:
-        return False
-    if macro.phase == "waiting":
-        return macro.books.bucket == "waiting" and not macro.counts
-    return macro.phase == "running" and macro.formed != NEVER and macro.due != NEVER
+    if job.phase == "waiting":
+        return job.books.bucket == "waiting" and not job.is_counted
+    return job.phase == "running" and job.formed != NEVER and job.due != NEVER
 
 
 @dataclass(slots=True)
-class Sprint:
-    """Of one `Macro`, from one failure to the next. Times are in ns; what stands here is there in `run` alone.
+class SteadyState:
+    """One stretch of steady cases of a job. Times are ns.
 
-    Those that are named for a bucket, and their like, are sums of all members, since the sprint began.
+    Attributes that repeat the job's numbers are copies, because a slot is read faster than a chain of attributes. Those
+    without a comment below are set at the start of each stretch, or count within it. Sums in ns are over all members.
     """
 
-    macro: Macro
+    job: Job
+    death_to_start: int = 0  # from the death of a node to the order to start again
+    incident_to_start: int = 0  # from the opening of an incident to that order
     proof: int = 0  # from the death of a node to the proof of it
-    away: int = 0  # from the death of a node to the order to start again
-    reform: int = 0  # from an incident to that order
-    every: int = 0  # of work, and a checkpoint
-    cycle: int = 0  # both together
+    started: int = 0  # from the order to start to the report that all run
+    startup_fixed: int = 0  # from the order to start to the first step, without restore and spread
+    restore: int = 0  # of one start-up
+    work: int = 0  # between two checkpoints
+    cycle: int = 0  # that work, and a checkpoint
     step: int = 0
-    least: int = 0
+    least: int = 0  # members
     most: int = 0
-    slowest: Callable[[int], float] | None = None  # what a start-up is drawn from; None: it is nominal
-    startup: int = 0
-    starts: int = 0  # from the order to the news that all run
-    fixed: int = 0  # of a start-up, without the reading of a checkpoint
-    reads: int = 0  # of a start-up, the reading of one
-    healthy_after: int = 0
-    row_max: int = 0
-    # The node that a fault of each entity ends; -2 and less: replica 0 and those after it; -1: it is another fault.
-    nodes: list[int] = field(default_factory=list)
-    hushes: bool = False  # a node may fall silent: when it was heard of first counts then
-    vacant: list[int] = field(default_factory=list)  # those of `Seats`
-    waits: bool = False  # it is below its minimum
-    due: int = 0  # when all is done, or when it has waited for too long
-    since: int = 0  # when the start-up began, or the waiting
-    reading: int = 0  # of a checkpoint, in this start-up
-    begins: int = 0
-    formed: int = 0  # 0 while it waits
-    active: int = 0
-    durable: int = 0
-    whole: int = 0  # of the work from there
-    ever: int = 0
-    row: int = 0
-    free: int = 0
+    slowest: Callable[[int], float] | None = None  # draws for the start-up of a generation; None: it is nominal
+    targets: list[int] = field(default_factory=list)  # of the entities of `Arrivals`: node, replica or OTHER
+    notes_connections: bool = False  # a node may be cut off, so the time of its last connection matters
+    vacant: list[int] = field(default_factory=list)  # the list of `Seats`
+    waits: bool = False  # the gang is below its minimum
+    due: int = 0  # when the work is done, or when the gang has waited for too long
+    since: int = 0  # when the start-up or the waiting began
+    restoring: int = 0  # the part of this start-up that reads a checkpoint
+    begins: int = 0  # when this generation steps
+    formed: int = 0  # when all of it runs; 0 while the gang waits
+    active: int = 0  # members
+    durable: int = 0  # the step that a restart resumes from
+    remaining: int = 0  # of work and checkpoints, from there
+    size_max: int = 0
+    free_row: int = 0
+    free: int = 0  # seats
     generation: int = 0
-    healthy: bool = False  # enough for the next growth
-    failures: int = 0
-    incidents: int = 0
-    grown: int = 0
+    is_healthy: bool = False  # as of the next growth
+    lost_nodes: int = 0
+    incidents: int = 0  # by lost nodes
+    growths: int = 0
+    failed: Counter[str] = field(default_factory=Counter)  # replicas, by kind
     lost_steps: int = 0  # of one member
-    start_up: int = 0  # with the reading of checkpoints
-    restore: int = 0
-    productive: int = 0
-    worked: int = 0  # productive or lost
-    stepped: int = 0  # with checkpoints
-    detection: int = 0
-    reformation: int = 0
-    backoff: int = 0
-    fallen: Counter[str] = field(default_factory=Counter)  # replicas, by kind
+    sum_startup: int = 0  # restore included
+    sum_restore: int = 0
+    sum_productive: int = 0
+    sum_worked: int = 0  # productive or lost
+    sum_stepped: int = 0  # worked, or written to checkpoints
+    sum_detection: int = 0
+    sum_reformation: int = 0
+    sum_backoff: int = 0
 
     def __post_init__(self) -> None:
-        role, times, load = self.macro.role, self.macro.times, self.macro.role.workload
-        self.away, self.reform, self.fixed = times.stop_and_go, times.stop + times.open, times.up + load.startup_ns
-        self.every, self.cycle = load.checkpoint_every_ns, load.checkpoint_every_ns + load.checkpoint_ns
-        self.step, self.least, self.most = load.step_ns, role.min_replicas, role.max_replicas
-        self.proof, self.starts, self.reads = times.proof, times.started, load.restore_ns
-        self.healthy_after, self.row_max = self.macro.options.min_uptime_ns, self.macro.options.free_incidents_max
-        self.startup = load.startup_ns
-        if self.macro.seed:
-            self.slowest = numbers(stream(self.macro.seed, role.name, "slowest"))
-        for entity in self.macro.arrivals.entities:
-            node = -1
-            if _ends_a_node(entity.rate, self.macro):
-                node = self.macro.names[entity.target]
-            elif _ends_a_replica(entity.rate, self.macro):
-                node = -2 - int(entity.target.rpartition("/")[2])
-            self.nodes.append(node)
-        faults: list[Fault | Rate] = [*self.macro.plan.faults, *self.macro.plan.rates]
-        self.hushes = any(fault.kind == "lost" for fault in faults)
-        self.vacant = self.macro.seats.vacant
+        job = self.job
+        role, times, load = job.role, job.times, job.role.workload
+        self.death_to_start, self.incident_to_start = times.stop_and_go, times.stop + times.open
+        self.proof, self.started, self.restore = times.proof, times.started, load.restore_ns
+        self.startup_fixed = times.up + load.startup_ns
+        self.work, self.step = load.checkpoint_every_ns, load.step_ns
+        self.cycle = self.work + load.checkpoint_ns
+        self.least, self.most, self.vacant = role.min_replicas, role.max_replicas, job.seats.vacant
+        if job.seed:
+            self.slowest = numbers(stream(job.seed, role.name, "slowest"))
+        self.targets = [self._target_of(entity.rate, entity.target) for entity in job.arrivals.entities]
+        faults: list[Fault | Rate] = [*job.plan.faults, *job.plan.rates]
+        self.notes_connections = any(fault.kind == "lost" for fault in faults)
 
-    def run(self, end: int) -> None:
-        """As far as it can, and not beyond `end`."""
+    def _target_of(self, rate: Rate, target: str) -> int:
+        if _ends_a_node(rate, self.job):
+            return self.job.names[target]
+        if _ends_a_replica(rate, self.job):
+            return -2 - int(target.rpartition("/")[2])
+        return OTHER
+
+    def run(self, end: int) -> tuple[str, Rate, int] | None:
+        """Advance the job as far as it is steady, at most to `end`.
+
+        Returns:
+            The next fault, if it is no steady case: target, rate and time. It has been taken from the arrivals.
+        """
         self._enter()
-        left = self._sprint(end)
+        left = self._advance(end)
         self._leave()
-        macro = self.macro
-        if left is not None:
-            if macro.phase == "running" and macro.books.begun is None and macro.due < left[2]:
-                macro.begin(macro.due)
-            macro.hit(*left)
+        job = self.job
+        if left is not None and job.phase == "running" and job.books.begun is None and job.due < left[2]:
+            begin(job, job.due)
+        return left
 
-    def _sprint(self, end: int) -> tuple[str, Rate, int] | None:
-        """Returns a fault that is left to `Macro`: of whom, what and when."""
-        macro, seats, vacant = self.macro, self.macro.seats, self.vacant
-        later, nodes, alive, met, message = macro.later, self.nodes, macro.alive, macro.met, macro.times.message
-        arrivals, drawn, entities = macro.arrivals, macro.arrivals.heap, macro.arrivals.entities
-        advance, bits, mask = arrivals.advance, arrivals.bits, arrivals.mask
-        on, usable, candidates, room, flapping = seats.on, seats.usable, seats.candidates, seats.room, seats.flapping
+    def _advance(self, end: int) -> tuple[str, Rate, int] | None:
+        later, drawn, bits = self.job.later, self.job.arrivals.heap, self.job.arrivals.bits
         while True:
-            at, strike = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
-            if strike < at or not later:
-                if strike > end or strike >= self.due:
+            planned_at, fault_at = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
+            if fault_at < planned_at:
+                if fault_at > end or fault_at >= self.due:
                     return None
-                entity = entities[drawn[0] & mask]
-                node = nodes[drawn[0] & mask]
-                advance()
-                if node < 0:
-                    quiet = min(at, (drawn[0] >> bits) * MS, end + 1)
-                    if node == -1 or not self._fall_over(-2 - node, entity.rate, strike, quiet):
-                        return entity.target, entity.rate, strike
-                    continue
-                if not alive[node]:
-                    continue
-                starts = strike + self.away
-                alone = starts < at and starts < (drawn[0] >> bits) * MS and starts <= end
-                if not (alone and on[node]) or strike < self.formed or not self._lose(node, strike):
-                    return entity.target, entity.rate, strike
-                alive[node] = False
-                if entity.rate.duration_ns is not None:
-                    macro.serial += 1
-                    back = strike + entity.rate.duration_ns
-                    if self.hushes:
-                        met[node] = back
-                    heappush(later, (back + message, macro.serial, None, node))
-                continue
-            node = later[0][3]
-            if at > end or at >= self.due or node == -1 or (node >= 0 and (node in flapping or not room[node])):
+                left = self._take_fault(fault_at, planned_at, end)
+                if left is not None:
+                    return left
+            elif planned_at > end or planned_at >= self.due or not self._take_planned(planned_at, fault_at, end):
                 return None
-            entry = heappop(later)
-            grows = 0
-            if vacant and (node >= 0 or (self.free and node == -2 - self.generation)):
-                quiet = strike if strike <= end else end + 1
-                grows = self._when(at, later[0][0] if later and later[0][0] < quiet else quiet)
-                if not grows:
-                    heappush(later, entry)
-                    return None
-            if node >= 0:
-                alive[node] = usable[node] = True
-                self.free += 1
-                heappush(candidates, (seats.sign, node))
-            if grows > at:
-                macro.serial += 1
-                heappush(later, (grows, macro.serial, None, -2 - self.generation))
-            elif grows:
-                self._grow(at)
 
-    def _lose(self, node: int, now: int) -> bool:
-        """A member dies, and the others stop. False: this is no steady case, and nothing is done."""
-        seats, active, vacant, told = self.macro.seats, self.active, self.vacant, now + self.proof
-        if not self.waits:
-            if active == 1 or not self._note_incident(now, told):
+    def _take_fault(self, now: int, planned_at: int, end: int) -> tuple[str, Rate, int] | None:
+        """Take the next fault of the rates. Return it if it is no steady case: nothing of it is done then."""
+        job, arrivals = self.job, self.job.arrivals
+        index = arrivals.heap[0] & arrivals.mask
+        entity, node = arrivals.entities[index], self.targets[index]
+        arrivals.advance()
+        quiet_until = (arrivals.heap[0] >> arrivals.bits) * MS
+        if planned_at < quiet_until:
+            quiet_until = planned_at
+        if end < quiet_until:
+            quiet_until = end + 1
+        if node < 0:
+            if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
+                return entity.target, entity.rate, now
+            return None
+        if not job.alive[node]:
+            return None
+        is_alone = now + self.death_to_start < quiet_until and now >= self.formed
+        if not is_alone or not job.seats.on[node] or not self._lose_node(node, now):
+            return entity.target, entity.rate, now
+        job.alive[node] = False
+        if entity.rate.duration_ns is not None:
+            job.serial += 1
+            back = now + entity.rate.duration_ns
+            if self.notes_connections:
+                job.connected_at[node] = back
+            heappush(job.later, (back + job.times.message, job.serial, None, node))
+        return None
+
+    def _take_planned(self, now: int, fault_at: int, end: int) -> bool:
+        """Take the next node that joins, or the next growth. Return False, with nothing done, if that is not steady."""
+        job, later, seats = self.job, self.job.later, self.job.seats
+        node = later[0][3]
+        if node == -1 or (node >= 0 and (node in seats.flapping or not seats.room[node])):
+            return False
+        entry = heappop(later)
+        grows_at = 0
+        if self.vacant and (node >= 0 or (self.free and node == -2 - self.generation)):
+            quiet_until = fault_at if fault_at <= end else end + 1
+            if later and later[0][0] < quiet_until:
+                quiet_until = later[0][0]
+            grows_at = self._growth_time(now, quiet_until)
+            if not grows_at:
+                heappush(later, entry)
                 return False
-            if now > self.begins:
-                self._halt(now)
-                self.detection += active * (told - now)
-            else:
-                self.start_up += active * (told - self.since)
-            seats.note_loss(node, told)
-        self.failures += 1
+        if node >= 0:
+            job.alive[node] = seats.usable[node] = True
+            self.free += 1
+            heappush(seats.candidates, (seats.sign, node))
+        if grows_at > now:
+            job.serial += 1
+            heappush(later, (grows_at, job.serial, None, -2 - self.generation))
+        elif grows_at:
+            self._grow(now)
+        return True
+
+    # The three steady cases. Each method returns early, with nothing done, where the case is not steady.
+
+    def _lose_node(self, node: int, now: int) -> bool:
+        """Handle the death of a member's node. Return False if that is no steady case."""
+        seats, active, vacant, known = self.job.seats, self.active, self.vacant, now + self.proof
+        if not self.waits:
+            if active == 1 or not self._note_incident(now, known):
+                return False
+            self._end_generation(now, known)
+            seats.note_loss(node, known)
+        self.lost_nodes += 1
         replica = seats.on[node].pop()
         seats.usable[node] = False
         if self.free and not vacant:
@@ -221,98 +244,96 @@ class Sprint:
                 self._fill()
         members = self.most - len(vacant)
         if members < self.least:
-            self.waits, self.formed, self.active, self.since = True, 0, 0, told + self.macro.times.stop
-            self.reformation += active * self.macro.times.stop
-            self.due = self.since + self.macro.role.pending_timeout_ns
+            stop = self.job.times.stop
+            self.waits, self.formed, self.active, self.since = True, 0, 0, known + stop
+            self.sum_reformation += active * stop
+            self.due = self.since + self.job.role.pending_timeout_ns
         else:
-            self.reformation += active * self.reform
-            self._start(members, now + self.away)
+            self.sum_reformation += active * self.incident_to_start
+            self._start(members, now + self.death_to_start)
         return True
 
-    def _fall_over(self, replica: int, rate: Rate, now: int, quiet: int) -> bool:
-        """A replica fails by itself, and all restart. False: this is no steady case, and nothing is done."""
-        macro, active, told = self.macro, self.active, now + self.macro.times.message
-        if self.waits or now < self.formed or macro.seats.node_of[replica] is None:
-            return True  # nobody is there to be hit
-        kind, signal = FAILED[rate.kind]
-        verdict = macro.policy.judge(kind, told, int(rate.arg) if rate.kind == "exit" else 0, signal)
-        if active == 1 or verdict.fails or not verdict.counted:
+    def _note_incident(self, now: int, known: int) -> bool:
+        """Count the membership change. Return False, with nothing done, if it is one too many in a row (R8)."""
+        options = self.job.options
+        progressed = now - self.begins >= self.cycle + ANSWER_NS
+        healthy = is_healthy(progressed, self.formed, known, options.min_uptime_ns)
+        free_row = next_free_row(self.free_row, healthy)
+        if exceeds_row(free_row, "node_lost", options):
             return False
-        wait = macro.policy.backoff_ns(verdict.level, told)
-        starts = told + max(macro.times.stop, wait) + macro.times.open
-        if starts >= quiet or not macro.seats.note_failure(replica, kind, told):
-            return False
-        macro.policy.charge(verdict.level, told)
-        self.fallen[kind] += 1
-        if now > self.begins:
-            self._halt(now)
-            self.detection += active * (told - now)
-        else:
-            self.start_up += active * (told - self.since)
-        self.reformation += active * (starts - told - wait)
-        self.backoff += active * wait
-        self._fill()
-        self._start(self.most - len(self.vacant), starts)
-        macro.policy.last_counted_ns = self.formed
-        return True
-
-    def _note_incident(self, now: int, told: int) -> bool:
-        """False: it may be one too many in a row."""
-        if told - self.formed >= self.healthy_after or now - self.begins >= self.cycle + ANSWER_NS:
-            self.row = 1
-        elif self.row < self.row_max:
-            self.row += 1
-        else:
-            return False
+        self.free_row = free_row
         self.incidents += 1
         return True
 
-    def _when(self, at: int, quiet: int) -> int:
-        """When those without a seat get one, as a node is free. 0: it is not done here, as something comes between."""
-        macro, times = self.macro, self.macro.times
+    def _fail_replica(self, replica: int, rate: Rate, now: int, quiet_until: int) -> bool:
+        """Handle the failure of a replica, after which all restart. Return False if that is no steady case."""
+        job, active, known = self.job, self.active, now + self.job.times.message
+        if self.waits or now < self.formed or job.seats.node_of[replica] is None:
+            return True  # the replica does not run, so the fault hits nothing
+        kind, signal = FAILED[rate.kind]
+        verdict = job.policy.judge(kind, known, int(rate.arg) if rate.kind == "exit" else 0, signal)
+        if active == 1 or not verdict.counted:
+            return False
+        wait = job.policy.backoff_ns(verdict.level, known)
+        starts = known + max(job.times.stop, wait) + job.times.open
+        if starts >= quiet_until or not job.seats.note_failure(replica, kind, known):
+            return False
+        job.policy.charge(verdict.level, known)
+        self.failed[kind] += 1
+        self._end_generation(now, known)
+        self.sum_reformation += active * (starts - known - wait)
+        self.sum_backoff += active * wait
+        self._fill()
+        self._start(self.most - len(self.vacant), starts)
+        job.policy.last_counted_ns = self.formed
+        return True
+
+    def _growth_time(self, now: int, quiet_until: int) -> int:
+        """Return when replicas without a seat get one, as a node is free; 0 if that is no steady case (R13)."""
+        job, times = self.job, self.job.times
         if self.waits:
-            short = self.least - self.most + len(self.vacant)
-            return at if short > 1 or at + times.open < quiet else 0
-        formed = self.formed
-        late = at if at > formed else formed
-        wait, self.healthy = macro.role.cooldown_ns if self.generation > 1 else 0, True
-        if not (late - formed >= self.healthy_after or late - self.begins >= self.cycle + times.message):
-            self.healthy = False
-            if self.row >= self.row_max - 1 and wait < self.healthy_after:
-                wait = self.healthy_after
-        if at < formed + wait:
-            return formed + wait
-        return at if at + self.reform < quiet and at + self.reform < self.due else 0
+            missing = self.least - self.most + len(self.vacant)
+            return now if missing > 1 or now + times.open < quiet_until else 0
+        late, options = now if now > self.formed else self.formed, job.options
+        progressed = late - self.begins >= self.cycle + times.message
+        self.is_healthy = is_healthy(progressed, self.formed, late, options.min_uptime_ns)
+        cooldown, is_first = job.role.cooldown_ns, self.generation == 1
+        wait = growth_wait_ns(cooldown, self.free_row, options, healthy=self.is_healthy, is_first=is_first)
+        if now < self.formed + wait:
+            return self.formed + wait
+        starts = now + self.incident_to_start
+        return now if starts < quiet_until and starts < self.due else 0
 
     def _grow(self, now: int) -> None:
-        """Free nodes take those without a seat: a gang that waits starts if they are enough, one that runs restarts."""
+        """Seat replicas on free nodes. A gang that waits starts if they are enough; one that runs restarts."""
         self._fill()
-        active, members, times = self.active, self.most - len(self.vacant), self.macro.times
+        active, members, times = self.active, self.most - len(self.vacant), self.job.times
         if self.waits:
             if members >= self.least:
-                self.reformation += self.ever * times.open
+                self.sum_reformation += self.size_max * times.open
                 self._start(members, now + times.open)
             return
-        self.row = 1 if self.healthy else self.row + 1
-        starts = now + self.reform
+        self.free_row = next_free_row(self.free_row, self.is_healthy)
+        starts = now + self.incident_to_start
         if now > self.begins:
-            halts = now + times.stop - times.message  # they step until they are stopped
+            halts = now + times.stop - times.message  # the members step until they are stopped
             self._halt(halts)
-            self.reformation += active * (starts - halts)
+            self.sum_reformation += active * (starts - halts)
         else:
-            self.start_up += active * (now - self.since)
-            self.reformation += active * (starts - now)
-        self.grown += 1
+            self.sum_startup += active * (now - self.since)
+            self.sum_reformation += active * (starts - now)
+        self.growths += 1
         self._start(members, starts)
 
+    # Seats.
+
     def _fill(self) -> None:
-        vacant = self.vacant
-        while vacant and self.free:
-            self._seat(vacant.pop(0))
+        while self.vacant and self.free:
+            self._seat(self.vacant.pop(0))
 
     def _seat(self, replica: int) -> None:
-        """As `Seats.fill`, where a node has room for one and none is to be avoided."""
-        seats = self.macro.seats
+        """Seat the replica as `Seats.fill` does, where a node has room for one and none is to be avoided."""
+        seats = self.job.seats
         on, usable, candidates, cordoned = seats.on, seats.usable, seats.candidates, seats.cordoned
         node = heappop(candidates)[1]
         while not usable[node] or on[node] or node in cordoned:
@@ -321,93 +342,103 @@ class Sprint:
         seats.node_of[replica] = node
         self.free -= 1
 
+    # Generations.
+
     def _start(self, members: int, at: int) -> None:
-        self.waits, self.active, self.since, self.formed = False, members, at, at + self.starts
+        """Start a generation at the time of the order."""
+        self.waits, self.active, self.since, self.formed = False, members, at, at + self.started
         self.generation += 1
-        if members > self.ever:
-            self.ever = members
-        self.reading = reading = self.reads if self.durable else 0
-        begins = at + self.fixed + reading
-        if self.slowest is not None:  # as `Macro.spread`
-            begins += int(self.startup * (0.4 * self.slowest(self.generation) ** (1 / members) - 0.2))
-        self.begins, self.due = begins, begins + self.whole
+        if members > self.size_max:
+            self.size_max = members
+        self.restoring = self.restore if self.durable else 0
+        self.begins = at + self.startup_fixed + self.restoring
+        if self.slowest is not None:
+            self.begins += self.job.extra_startup_ns(self.slowest(self.generation), members)
+        self.due = self.begins + self.remaining
+
+    def _end_generation(self, now: int, known: int) -> None:
+        """Book the time up to when the controller knows of a loss that happens now, in or before the work."""
+        if now > self.begins:
+            self._halt(now)
+            self.sum_detection += self.active * (known - now)
+        else:
+            self.sum_startup += self.active * (known - self.since)
 
     def _halt(self, at: int) -> None:
-        """They step no more: what is not saved is lost."""
-        begins, every, active = self.begins, self.every, self.active
-        cycles, rest = divmod(at - begins, self.cycle)
-        worked = cycles * every + (rest if rest < every else every)
+        """End the stepping of the generation: what is not saved is lost."""
+        work, active = self.work, self.active
+        cycles, rest = divmod(at - self.begins, self.cycle)
+        worked = cycles * work + (rest if rest < work else work)
         if rest < ANSWER_NS:
-            cycles -= 1  # the last one does not count: its answer was under way
+            cycles -= 1  # the last checkpoint does not count: its answer was under way
         self.lost_steps += worked // self.step
         if cycles > 0:
-            saved = cycles * every // self.step
+            saved = cycles * work // self.step
             self.durable += saved
-            self.whole = self._to_do()
+            self.remaining = self._remaining()
             self.lost_steps -= saved
-            self.productive += active * saved * self.step
-        self.start_up += active * (begins - self.since)
-        self.restore += active * self.reading
-        self.worked += active * worked
-        self.stepped += active * (at - begins)
+            self.sum_productive += active * saved * self.step
+        self.sum_startup += active * (self.begins - self.since)
+        self.sum_restore += active * self.restoring
+        self.sum_worked += active * worked
+        self.sum_stepped += active * (at - self.begins)
 
-    def _to_do(self) -> int:
-        """How long the rest of the work will take, with its checkpoints."""
-        load = self.macro.role.workload
+    def _remaining(self) -> int:
+        """Return how long the rest of the work takes, with its checkpoints."""
+        load = self.job.role.workload
         work = (load.steps - self.durable) * self.step
-        return work + (work - 1) // self.every * load.checkpoint_ns
+        return work + (work - 1) // self.work * load.checkpoint_ns
+
+    # From and to the state of the job.
 
     def _enter(self) -> None:
-        macro, books = self.macro, self.macro.books
-        self.waits, self.active, self.durable, self.ever = (
-            macro.phase == "waiting",
-            books.active,
-            books.durable,
-            macro.ever,
-        )
-        self.row, self.free, self.generation = macro.policy.row, macro.seats.free, macro.result.generations
-        self.since, self.formed = books.since, 0 if self.waits else macro.formed
-        self.failures = self.incidents = self.grown = self.lost_steps = 0
-        self.start_up = self.restore = self.productive = self.worked = self.stepped = 0
-        self.detection = self.reformation = self.backoff = 0
-        self.fallen.clear()
-        self.whole = self._to_do()
+        job, books = self.job, self.job.books
+        self.waits, self.active, self.durable = job.phase == "waiting", books.active, books.durable
+        self.size_max, self.generation = job.size_max, job.result.generations
+        self.free_row, self.free = job.policy.free_row, job.seats.free
+        self.since, self.formed = books.since, 0 if self.waits else job.formed
+        self.lost_nodes = self.incidents = self.growths = self.lost_steps = 0
+        self.sum_startup = self.sum_restore = self.sum_productive = self.sum_worked = self.sum_stepped = 0
+        self.sum_detection = self.sum_reformation = self.sum_backoff = 0
+        self.failed.clear()
+        self.remaining = self._remaining()
         if self.waits:
-            self.due = macro.due
+            self.due = job.due
         elif books.begun is not None:  # its start-up is booked
-            self.begins, self.reading, self.due = books.begun, 0, macro.due
+            self.begins, self.restoring, self.due = books.begun, 0, job.due
         else:
-            self.begins, self.reading = macro.due, macro.role.workload.restore_ns if self.durable else 0
+            self.begins, self.restoring = job.due, self.restore if self.durable else 0
             self.due = books.end(self.begins)
 
     def _leave(self) -> None:
-        """`Macro` goes on from here: in a start-up, or waiting."""
-        macro, seats, result = self.macro, self.macro.seats, self.macro.result
+        """Write the sums into the job, which is in a start-up or waits."""
+        job, seats, result = self.job, self.job.seats, self.job.result
         seats.free, seats.taken = self.free, self.most - len(self.vacant)
-        result.faults += self.failures + self.fallen.total()
+        result.faults += self.lost_nodes + self.failed.total()
         if self.generation == result.generations and not self.incidents:
             return
         self._book()
-        result.generations, macro.policy.row, macro.ever, macro.backoff = self.generation, self.row, self.ever, 0
-        for kind, count in (("node_lost", self.incidents), ("joined", self.grown), *self.fallen.items()):
+        result.generations, job.size_max, job.backoff_ns = self.generation, self.size_max, 0
+        job.policy.free_row = self.free_row
+        for kind, count in (("node_lost", self.incidents), ("joined", self.growths), *self.failed.items()):
             if count:
                 result.causes[kind] += count
         if self.waits:
-            macro.plan_wait(self.due)
+            plan_wait(job, self.due)
         else:
-            macro.plan_begin(self.begins, self.formed)
+            plan_begin(job, self.begins, self.formed)
 
     def _book(self) -> None:
-        books = self.macro.books
+        books = self.job.books
         sums: dict[Bucket, int] = {
-            "start-up": self.start_up - self.restore,
-            "restore": self.restore,
-            "productive": self.productive,
-            "lost work": self.worked - self.productive,
-            "checkpoint": self.stepped - self.worked,
-            "detection": self.detection,
-            "re-formation": self.reformation,
-            "back-off": self.backoff,
+            "start-up": self.sum_startup - self.sum_restore,
+            "restore": self.sum_restore,
+            "productive": self.sum_productive,
+            "lost work": self.sum_worked - self.sum_productive,
+            "checkpoint": self.sum_stepped - self.sum_worked,
+            "detection": self.sum_detection,
+            "re-formation": self.sum_reformation,
+            "back-off": self.sum_backoff,
         }
         sums["waiting"] = self.most * (self.since - books.since) - sum(sums.values())
         for bucket, ns in sums.items():

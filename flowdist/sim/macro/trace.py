@@ -1,6 +1,6 @@
-"""What macro mode tells, in the record's lines: the same schema as a journal's, with one line a change.
+"""Trace of macro mode in the schema of a journal, one line a change of membership.
 
-What is said between controller and agents is not in it, so no controller can replay it; the header says so.
+Messages between controller and agents are not in it, so no controller can replay it. The header says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIDELITY = "fidelity"
 
 
 class MacroTrace:
-    """`hear` is for `Macro(tell=...)`; `lines` are what it has heard."""
+    """Collector of lines: pass `hear` to `Macro` as `tell`, and read `lines`."""
 
     def __init__(self, scope: Scope, plan: Plan, seed: int) -> None:
         nodes = scope.graph.cluster.nodes

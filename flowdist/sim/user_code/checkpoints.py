@@ -1,7 +1,7 @@
-"""The disk of a simulation: what user code writes is there when all of it is written, and torn when it was cut short.
+"""Disks of a simulation: a file that user code writes is there when all of it is written, and torn if it was cut short.
 
-While user code saves, what it does is written down, operation by operation, and played afterwards in virtual time; so a
-worker can die in the middle of any of them. A write destroys what was there before it begins; a rename is atomic.
+While user code saves, its operations are recorded one by one, and carried out afterwards in virtual time. So a worker
+can die in the middle of any of them. A write destroys the old content before it begins; a rename is atomic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Damage = Literal["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"]
 
 
 class Operation(NamedTuple):
-    """One thing that user code did to its store, or a commit. `step` is that of the checkpoint it belongs to."""
+    """An operation of user code on its store, or a commit. `step` is the step of its checkpoint."""
 
     kind: Literal["write", "rename", "remove", "commit"]
     name: str
@@ -28,33 +28,37 @@ class Operation(NamedTuple):
 
 @dataclass(slots=True)
 class File:
+    """The content of a file, with the replica that wrote it and the step of its checkpoint."""
+
     data: bytes
     writer: ReplicaId
     step: int
 
 
 class Disk:
-    """The files of all roles, by role and name. `full` are roles that cannot write."""
+    """Files of all roles, by role and name. `full` are the roles that cannot write."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[str, File]] = {}
         self.full: dict[str, None] = {}
 
     def of(self, role: str) -> dict[str, File]:
+        """Return the files of a role, by name."""
         return self._files.setdefault(role, {})
 
     def begin(self, writer: ReplicaId, operation: Operation) -> None:
-        """What was there before is gone as soon as it is written over."""
+        """Begin an operation: a write destroys the old content at once."""
         if operation.kind == "write":
             self.of(writer.role)[operation.name] = File(b"", writer, operation.step)
 
     def cut_short(self, writer: ReplicaId, operation: Operation, done: float) -> None:
-        """The writer died when so much of it was done, from 0 to 1."""
+        """Leave a write unfinished; `done` is the part of it that was done, from 0 to 1."""
         if operation.kind == "write":
             size = min(int(len(operation.data) * done), len(operation.data) - 1)
             self.of(writer.role)[operation.name] = File(operation.data[: max(size, 0)], writer, operation.step)
 
     def finish(self, writer: ReplicaId, operation: Operation) -> None:
+        """Complete an operation."""
         files = self.of(writer.role)
         match operation.kind:
             case "write":
@@ -65,13 +69,13 @@ class Disk:
                 files.pop(operation.name, None)
 
     def newest(self, role: str, writer: ReplicaId | None, step: int | None) -> list[str]:
-        """The files of the checkpoint of that step; without one, the file that was written last."""
+        """Return the files of the checkpoint of a step, or without one the file that was written last."""
         files = {name: file for name, file in self.of(role).items() if writer in (None, file.writer)}
         found = sorted(name for name, file in files.items() if file.step == step)
         return found or list(files)[-1:]
 
     def damage(self, role: str, name: str, how: Damage) -> None:
-        """A file that was whole is so no longer, and nobody is told."""
+        """Damage a complete file without a trace."""
         file = self.of(role)[name]
         match how:
             case "lost-checkpoint":
@@ -87,20 +91,25 @@ class Disk:
 
 @dataclass(slots=True)
 class View:
-    """A worker's store. While it `records`, what it does is only written down, and seen by itself alone."""
+    """The store of a worker.
+
+    While it records, its operations are only written down, and visible to this worker alone.
+    """
 
     disk: Disk
     writer: ReplicaId
     step: int = -1
     records: list[Operation] | None = None
-    is_refused: bool = False  # it could not write, while it records
+    is_refused: bool = False  # a write failed since recording began, because the disk is full
     _own: dict[str, bytes | None] = field(default_factory=dict)
 
     def begin_record(self, step: int) -> None:
+        """Begin to record the operations of the checkpoint of a step."""
         self.step, self.records, self.is_refused = step, [], False
         self._own.clear()
 
     def end_record(self) -> list[Operation]:
+        """Stop recording, and return the operations."""
         records, self.records = self.records or [], None
         self._own.clear()
         return records

@@ -1,4 +1,4 @@
-"""The class that `simulate=` of a role names, imported from beside the topology file."""
+"""The class that `simulate=` of a role names, imported from the folder of the topology file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flowdist.graph import RoleGraph, RoleSpec
 
 
 def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
-    """The class.
+    """Import the class that `simulate=` of a role names.
 
     Raises:
-        FlowdistError: when it cannot be imported, with the place in the user's code.
+        FlowdistError: It cannot be imported or is no model; the text names the place in the user's code.
     """
     folder = str(Path(graph.source).parent) if graph.source else ""
     place, _, name = role.simulate.rpartition(":")
@@ -40,7 +40,7 @@ def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
 
 @lru_cache(maxsize=64)
 def _module(place: str, folder: str) -> ModuleType:
-    """Modules of the same name in different folders are different modules."""
+    """Import a module. Modules of the same name in different folders are different modules."""
     if "/" in place:
         return _execute(Path(place))
     before = list(sys.path)
@@ -54,7 +54,7 @@ def _module(place: str, folder: str) -> ModuleType:
 
 
 def _strangers(folder: str) -> dict[str, ModuleType]:
-    """Modules that were imported from elsewhere under the name of one that is in the folder, taken away for now."""
+    """Remove, and return, imported modules from elsewhere that have the name of a module in the folder."""
     names = {path.stem for path in Path(folder or ".").glob("*.py")}
     hidden = {}
     for name in list(sys.modules):

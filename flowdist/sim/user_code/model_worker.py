@@ -1,4 +1,4 @@
-"""One worker of user code in a simulation: its context, in virtual time."""
+"""One worker of user code in a simulation: the context that it gets, in virtual time."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import random
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.sim.user_code import answers
 from flowdist.sim.user_code.answers import copied, sample_of
-from flowdist.sim.user_code.checkpoints import Operation, View
+from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.worker import Info
 from flowdist.worker.model import stream_of
 
-if TYPE_CHECKING:
-    from flowdist.sim.user_code.models import UserCode
-
-OURS = (__file__, answers.__file__)  # frames that no user wants to see
+OURS = (__file__, answers.__file__)  # frames that are left out of tracebacks
 
 
 class Raised(NamedTuple):
-    """User code ended with an exception. `line` is the last line of its traceback, `place` where in its file."""
+    """The exception that ended user code.
+
+    `line` is the last line of its traceback, `place` where it is in the user's file.
+    """
 
     code: int
     line: str
@@ -30,10 +30,26 @@ class Raised(NamedTuple):
     place: str = ""
 
 
-class ModelWorker:
-    """What user code gets as its `ctx`: see `flowdist.model.Context`."""
+class Surroundings(Protocol):
+    """The rest of the job, as far as a worker of user code can see it."""
 
-    def __init__(self, code: UserCode, start: StartReplica, local_rank: int, procs: int, seed: int) -> None:
+    disk: Disk
+    latest: dict[str, str]
+
+    def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
+        """Offer a commit that user code made outside of a checkpoint."""
+
+    def addresses(self, role: str, port: str) -> list[str]:
+        """Return the address of a port of each replica of a role that has a node, in order."""
+
+    def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
+        """Call a method of the model of a service, and return what it returns."""
+
+
+class ModelWorker:
+    """A worker, and the `ctx` that its model gets: see `flowdist.worker.model.Context`."""
+
+    def __init__(self, code: Surroundings, start: StartReplica, local_rank: int, seed: int) -> None:
         self._code, self.start, self.local_rank, self._seed = code, start, local_rank, seed
         self.replica, self.attempt, self.world = start.replica, start.attempt, start.world
         self.info = Info(
@@ -75,7 +91,7 @@ class ModelWorker:
         self.samples.extend(map(sample_of, samples))
 
     def log(self, **values: object) -> None:
-        self.logged |= {name: copied(value) for name, value in values.items()}  # it may go on changing its arrays
+        self.logged |= {name: copied(value) for name, value in values.items()}  # the model may change its arrays later
 
     def peers(self, role: str, port: str) -> list[str]:
         return self._code.addresses(role, port)
@@ -85,7 +101,7 @@ class ModelWorker:
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
-    """What user code returns; or what it raised, which is never ours to pass on."""
+    """Call user code, and return what it returns or what it raised; its exceptions never pass through the simulator."""
     try:
         return function(*args)
     except SystemExit as error:
@@ -100,6 +116,6 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
 
 
 def _place(stack: traceback.StackSummary) -> str:
-    """The last line of the file that was called: what it calls itself, such as json, is not where to look first."""
+    """Return the last line in the file of the model itself, and not in a library that it calls, such as json."""
     own = [frame for frame in stack if frame.filename == stack[0].filename]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}()" if own else ""

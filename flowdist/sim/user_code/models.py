@@ -1,65 +1,51 @@
-"""User code in virtual time: the models that roles bring (`simulate=`), made, resumed, stepped, saved and served.
+"""User code in virtual time: the models that roles bring (`simulate=`) are made, resumed, stepped, saved and called.
 
-A world's steps are played one after the other, each at its time, by a pump that plays as many at once as nothing else
-comes in between: that changes no decision. What is saved is written down at the beginning of a checkpoint and carried
-out while it lasts. An exception is an exit of its worker, with code 1.
+The steps of a world are played one after the other, each at its time. A pump plays as many at once as come before the
+next event, which changes no decision. The operations of a checkpoint are recorded at its beginning, and carried out
+while it lasts. An exception is an exit of the worker with code 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.streams import draw
+from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.user_code.model_worker import ModelWorker, Raised, attempt
 from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
+from flowdist.sim.user_code.playing import Playing, Serving
 from flowdist.sim.user_code.saving import Writer
-from flowdist.sim.workers.workload import WorldModel
+from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.model import tell_committed
 
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
-
-WRITTEN = 4, 5  # the part of a checkpoint's time after which the last rank has written its part
-
-
-@dataclass(slots=True)
-class Playing:
-    """A generation of a world at work. `done` are the steps that were played."""
-
-    world: str
-    model: WorldModel
-    workers: list[ModelWorker]
-    done: int = 0
-    has_failed: bool = False
-    busy: int = 0  # ranks that still write
-    saving: int = 0  # the step of the checkpoint that they write
-    unsaved: int = -1  # the step of the last of which something could not be written
-    pump: int = 0  # what was planned for an earlier one does not happen
-
-
-@dataclass(slots=True)
-class Serving:
-    """A replica of a service. `saves` counts its checkpoints."""
-
-    worker: ModelWorker
-    is_there: bool = True
-    saves: int = 0
+WRITTEN = 4, 5  # the part of a checkpoint's time by which the last rank has written
 
 
 @dataclass(slots=True)
 class UserCode:
-    """`plays_steps`: play each step by itself, as if somebody waited for it."""
+    """All user code of a simulation.
 
-    sim: Simulation
-    seed: int
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name; their workers exit.
+        on_offer: Called with the replica and the attempt of each commit.
+        plays_steps: Play each step by itself, instead of all up to the next event at once.
+    """
+
+    ctx: Context
+    nodes: dict[NodeName, SimNode]
+    on_offer: Callable[[ReplicaId, int], None]
     plays_steps: bool = False
     disk: Disk = field(default_factory=Disk)
     latest: dict[str, str] = field(default_factory=dict)  # names that were committed, by world
@@ -73,29 +59,32 @@ class UserCode:
     _offers: dict[tuple[ReplicaId, int, str], tuple[ModelWorker, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for role in self.sim.graph.roles:
+        for role in self.ctx.graph.roles:
             if role.simulate:
-                self._classes[role.name] = load_model(self.sim.graph, role)
+                self._classes[role.name] = load_model(self.ctx.graph, role)
 
     def has_model(self, role: str) -> bool:
+        """Return whether the role brings a model."""
         return role in self._classes
 
     def plays(self, world: str) -> bool:
-        """Its present generation is user code at work."""
+        """Return whether the present generation of the world is user code at work."""
         return world in self._playing
 
     @property
     def plays_any(self) -> bool:
+        """Some world is user code at work."""
         return bool(self._playing)
 
     @property
     def is_saving(self) -> bool:
+        """Some worker writes a checkpoint."""
         return any(writer.is_busy for writers in self._writers.values() for writer in writers)
 
     # a world of a task
 
     def begin(self, world: str, model: WorldModel) -> None:
-        """All of a generation are up: they are made, and resume."""
+        """Make the models of a generation whose members are all up, and let them resume."""
         workers = [worker for start in _by_rank(model) for worker in self._workers_of(start)]
         if not workers:
             return
@@ -113,23 +102,21 @@ class UserCode:
             self._refuse_starts(world, steps)
         playing.done = steps[0]
         model.resume_from(steps[0])
-        self.played.resumes(world, workers[0].info.generation, steps[0], self.sim.queue.now)
+        self.played.resumes(world, workers[0].info.generation, steps[0], self.ctx.queue.now)
 
     def _workers_of(self, start: StartReplica) -> list[ModelWorker]:
-        role = self.sim.graph.role(start.replica.role)
+        role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return []
-        procs = role.procs_on(self.sim.nodes[start.node].spec)
-        return [ModelWorker(self, start, rank, procs, self.seed) for rank in range(procs)]
+        procs = role.procs_on(self.nodes[start.node].spec)
+        return [ModelWorker(self, start, rank, self.ctx.seed) for rank in range(procs)]
 
     def _refuse_starts(self, world: str, steps: list[int]) -> None:
-        from flowdist.sim.engine.simulation import Violation  # it imports this module
-
         text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
         raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """The next step of a world that works."""
+        """Plan the next step of a world that works."""
         playing = self._playing.get(world)
         if playing is None or playing.has_failed or playing.done >= model.pace.workload.steps:
             return
@@ -137,17 +124,17 @@ class UserCode:
         playing.pump += 1
         if at is not None:
             turn, version = playing.pump, model.version
-            self.sim.queue.at(at, lambda: self._pump(playing, turn, version))
+            self.ctx.queue.at(at, lambda: self._pump(playing, turn, version))
 
     def _pump(self, playing: Playing, turn: int, version: int) -> None:
-        """Play what is due, and then what is due before anything else happens."""
+        """Play the step that is due, and all that come before the next event."""
         model = playing.model
         if turn != playing.pump or version != model.version or model.begun_ns is None:
             return
         self.catch_up(playing.world)
         steps = model.pace.workload.steps
         while not (self.plays_steps or playing.has_failed or playing.done >= steps):
-            at, other = model.time_of_step(playing.done + 1), self.sim.queue.next_at
+            at, other = model.time_of_step(playing.done + 1), self.ctx.queue.next_at
             if at is None or (other is not None and at >= other):
                 break
             self._play(playing, at)
@@ -158,16 +145,17 @@ class UserCode:
         playing = self._playing.get(world)
         if playing is None or playing.model.begun_ns is None:
             return
-        now = self.sim.queue.now
+        now = self.ctx.queue.now
         while not playing.has_failed and playing.done < playing.model.step_at(now):
             self._play(playing, now)
 
     def catch_up_all(self) -> None:
+        """Play every step of every world up to now."""
         for world in self._playing:
             self.catch_up(world)
 
     def _play(self, playing: Playing, at: int) -> None:
-        """One step of every rank; then each gets what all have returned."""
+        """Play one step of every rank, and then give each rank what all have returned."""
         step, parts = playing.done, []
         self._at_ns = at
         self.played.calls += 1
@@ -187,7 +175,10 @@ class UserCode:
         playing.done += 1
 
     def halt(self, model: WorldModel) -> None:
-        """The world can go on no longer. A step that is more than half done has asked its services for everything."""
+        """End a generation.
+
+        If a step is more than half done it has called its services, so it is called, and its result dropped.
+        """
         playing = next((playing for playing in self._playing.values() if playing.model is model), None)
         if playing is None:
             return
@@ -198,12 +189,12 @@ class UserCode:
         left = model.time_of_step(playing.done + 1)
         if playing.has_failed or not self._serving or left is None or playing.done >= model.pace.workload.steps:
             return
-        if 0 < (left - self.sim.queue.now) * 2 <= model.pace.workload.step_ns:
+        if 0 < (left - self.ctx.queue.now) * 2 <= model.pace.workload.step_ns:
             for worker in playing.workers:
                 attempt(worker.model.step, playing.done)
 
     def finish(self, world: str) -> bool:
-        """The last step is done. False when one on the way there has failed."""
+        """Play the last steps of a world, and return whether none of them failed."""
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None:
@@ -219,12 +210,12 @@ class UserCode:
     # checkpoints
 
     def save(self, world: str, span_ns: int) -> None:
-        """A checkpoint begins: what each rank writes is written down, and takes its time."""
+        """Begin a checkpoint: record what each rank writes, and carry it out over `span_ns`."""
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None or playing.has_failed:
             return
-        now, count = self.sim.queue.now, len(playing.workers)
+        now, count = self.ctx.queue.now, len(playing.workers)
         self.played.saves.append((now, now + span_ns))
         playing.saving = playing.done
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
@@ -234,18 +225,18 @@ class UserCode:
             if playing.has_failed:
                 return
             share = (count + len(writers) + 1) / (2 * count)  # from half of the time to all of it
-            if self.seed:
-                share = 0.5 + draw(self.seed, f"{worker.replica}#{worker.attempt}", "checkpoint", playing.done) / 2
+            if self.ctx.seed:
+                share = 0.5 + draw(self.ctx.seed, f"{worker.replica}#{worker.attempt}", "checkpoint", playing.done) / 2
             done = self._when_written(playing, span_ns - written_ns)
             writers.append(self._writer(worker, operations, round(written_ns * share), done))
         playing.busy = count
         for writer in writers:
-            writer.go_on()
+            writer.begin_next()
 
     def _when_written(self, playing: Playing, span_ns: int) -> Any:
         def written() -> None:
             playing.busy -= 1
-            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # else one of them is gone
+            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # otherwise one of them has ended
                 self._publish(playing, span_ns)
 
         return written
@@ -255,10 +246,13 @@ class UserCode:
             operations = self._record(playing, worker, "publish", playing.saving)
             if playing.has_failed:
                 return
-            self._writer(worker, operations, span_ns, lambda: None).go_on()
+            self._writer(worker, operations, span_ns, lambda: None).begin_next()
 
     def save_at_once(self, world: str) -> None:
-        """The ranks stop at this step: nothing of it is played in between. What they save already is what they save."""
+        """Save at an agreed step, where no step is played in between.
+
+        A checkpoint that is being written is completed.
+        """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is not None and any(writer.is_busy for writer in self._writers_of(playing)):
@@ -286,13 +280,13 @@ class UserCode:
         worker.store.begin_record(number)
         self._ask(playing, worker, getattr(worker.model, name), number)
         if worker.store.is_refused and (playing is None or playing.unsaved != number):
-            self.sim.note_unsaved(worker.world, number, worker.replica.role)
+            self.ctx.note_unsaved(worker.world, number, worker.replica.role)
             if playing is not None:
-                playing.unsaved = number  # one rank after the other finds that out
+                playing.unsaved = number  # every rank finds out, and one notice is enough
         return worker.store.end_record()
 
     def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
-        writer = Writer(self.sim.queue, self.disk, worker, operations, span_ns, self._offer, done)
+        writer = Writer(self.ctx.queue, self.disk, worker, operations, span_ns, self._offer, done)
         known = self._writers.setdefault((worker.replica, worker.attempt), [])
         known[:] = [other for other in known if other.is_busy]
         known.append(writer)
@@ -305,17 +299,17 @@ class UserCode:
             self.disk.finish(worker.replica, operation)
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
-        """User code committed while it did something else."""
-        self.sim.queue.at(self._at_ns, lambda: self._offer(worker, operation))
+        """Offer a commit that user code made outside of a checkpoint."""
+        self.ctx.queue.at(self._at_ns, lambda: self._offer(worker, operation))
 
     def _offer(self, worker: ModelWorker, operation: Operation) -> None:
         key, start, path = (worker.replica, worker.attempt), worker.start, f"{worker.world}/{operation.name}"
-        self.sim.points.offered(*key)
+        self.on_offer(*key)
         self._offers[*key, path] = worker, operation.name
-        self.sim.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
+        self.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
 
     def answered(self, answer: io.AnswerWorker) -> None:
-        """The agent writes the pointer before it answers."""
+        """Pass the answer to a commit on to its worker; the agent has written the pointer before."""
         worker, name = self._offers.pop((answer.replica, answer.attempt, answer.path), (None, ""))
         if worker is None:
             return
@@ -323,10 +317,10 @@ class UserCode:
             self.latest[worker.world] = name
         attempt(tell_committed, worker.model, answer.step, answer.accepted)
 
-    # what befalls them
+    # faults and ends
 
     def ended(self, replica: ReplicaId, number: int) -> None:
-        """The processes of an attempt are gone."""
+        """End the processes of an attempt: what they were writing stays unfinished."""
         for writer in self._writers.pop((replica, number), []):
             writer.die()
         serving = self._serving.get(replica)
@@ -334,26 +328,27 @@ class UserCode:
             serving.is_there = False
 
     def freeze(self, replica: ReplicaId, number: int) -> None:
-        """They get no CPU."""
+        """Pause an attempt."""
         for writer in self._writers.get((replica, number), []):
             writer.freeze()
 
     def thaw(self, replica: ReplicaId, number: int) -> None:
+        """Resume an attempt."""
         for writer in list(self._writers.get((replica, number), [])):
             writer.thaw()
 
     def damage(self, role: str, writer: ReplicaId | None, how: Damage, spec: str) -> None:
-        """One file of the newest checkpoint of a role, or of the part that one replica wrote."""
+        """Damage one file of the newest checkpoint of a role, or of the part that one replica wrote."""
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
-            self.disk.damage(role, found[int(draw(self.seed, spec, "damage") * len(found))], how)
+            self.disk.damage(role, found[int(draw(self.ctx.seed, spec, "damage") * len(found))], how)
 
     # services
 
     def serve(self, start: StartReplica) -> bool:
-        """A service has started up: it is made, and resumes. False when it fails at that."""
-        role = self.sim.graph.role(start.replica.role)
+        """Make the model of a service that has started up, and let it resume; return whether that worked."""
+        role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return True
         worker = self._workers_of(start)[0]
@@ -371,40 +366,45 @@ class UserCode:
 
         def save() -> None:
             self._saves_planned -= 1
-            if not serving.is_there or self.sim.queue.planned == self._saves_planned:
-                return  # when nothing else will ever happen, saving does not hide it
+            if not serving.is_there or self.ctx.queue.planned == self._saves_planned:
+                return  # saving alone must not hide that the job can make no progress
             self.catch_up_all()
             serving.saves += 1
             operations: list[Operation] = []
             for name in ("checkpoint", "publish"):
                 operations += self._record(None, serving.worker, name, serving.saves)
-            self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).go_on()
+            self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
             plan(load.checkpoint_every_ns + load.checkpoint_ns)
 
         def plan(after_ns: int) -> None:
             self._saves_planned += 1
-            self.sim.queue.after(after_ns, save)
+            self.ctx.queue.after(after_ns, save)
 
         plan(load.checkpoint_every_ns)
 
     def addresses(self, role: str, port: str) -> list[str]:
-        replicas = [replica.id for replica in self.sim.job.replicas_of(self.sim.job.roles[role]) if replica.node]
+        """Return the address of a port of each replica of a role that has a node, in order."""
+        replicas = [replica.id for replica in self.ctx.job.replicas_of(self.ctx.job.roles[role]) if replica.node]
         return [f"{replica}:{port}" for replica in sorted(replicas)]
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """A method of a service's model, as over a wire."""
+        """Call a method of the model of a service, as over a wire.
+
+        Raises:
+            ConnectionError: The replica is not there, or the method failed.
+        """
         name, _, index = address.partition(":")[0].partition("/")
         serving = self._serving.get(ReplicaId(name, int(index)))
         if serving is None or not serving.is_there:
             raise ConnectionError(f"{address} is not there")
         returned = attempt(getattr(serving.worker.model, method), *args)
         if isinstance(returned, Raised):
-            self._fail(serving.worker, returned, self.sim.queue.now)
+            self._fail(serving.worker, returned, self.ctx.queue.now)
             raise ConnectionError(f"{address} failed in {method}(): {returned.line}")
         return returned
 
     def close(self) -> Played:
-        """The end of the simulation: what the services hold."""
+        """Return the results at the end of the simulation, with the state of the services."""
         for replica, serving in self._serving.items():
             if hasattr(serving.worker.model, "state"):
                 state = attempt(state_of, serving.worker.model)
@@ -419,13 +419,13 @@ class UserCode:
     def _ask(
         self, playing: Playing | None, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
     ) -> Any:
-        """What it returns; None when it fails, which is an exit of the worker at that time."""
+        """Call user code, and return what it returns; None if it fails, which is an exit of the worker at that time."""
         returned = attempt(function, *args)
         if not isinstance(returned, Raised):
             return returned
         if playing is not None:
             playing.has_failed = True
-        self._fail(worker, returned, self.sim.queue.now if at is None else at)
+        self._fail(worker, returned, self.ctx.queue.now if at is None else at)
         return None
 
     def _try(self, playing: Playing | None, worker: ModelWorker, function: Any, *args: Any) -> bool:
@@ -436,12 +436,12 @@ class UserCode:
     def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
         error = ModelError(worker.replica, worker.attempt, at, *raised[1:])
         self.played.errors.append(error)
-        node = self.sim.nodes[worker.start.node]
+        node = self.nodes[worker.start.node]
 
         def end() -> None:
             node.exit_worker(worker.replica, worker.attempt, worker.local_rank, code=raised.code, detail=raised.line)
 
-        self.sim.queue.at(at, end)
+        self.ctx.queue.at(at, end)
 
 
 def _by_rank(model: WorldModel) -> list[StartReplica]:

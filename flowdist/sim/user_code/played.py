@@ -1,6 +1,6 @@
-"""What user code did in a simulation: each step of the history that counts, how it ended, and what it raised.
+"""The results of user code in a simulation: each step of the history that counts, how it ended, and what it raised.
 
-A world that resumes from an earlier step takes back what it did since: the history that counts is the one that led to
+A world that resumes from an earlier step takes back the steps after it. The history that counts is the one that led to
 the end.
 """
 
@@ -14,7 +14,7 @@ from flowdist.sim.user_code.answers import same
 
 
 class PlayedStep(NamedTuple):
-    """`samples` of all ranks; `logged` by rank 0."""
+    """A step: `samples` are those of all ranks, `logged` the values that rank 0 logged."""
 
     generation: int
     samples: tuple[object, ...]
@@ -22,7 +22,7 @@ class PlayedStep(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A generation of a world began to work, from that step."""
+    """A generation of a world that began to work from a step."""
 
     generation: int
     step: int
@@ -30,9 +30,9 @@ class Resumed(NamedTuple):
 
 
 class ModelError(NamedTuple):
-    """What user code raised: an exit of its worker. `text` is its traceback, `line` the last line of it.
+    """An exception of user code, which is an exit of its worker.
 
-    `place` is the file, the line and the method.
+    `text` is the traceback, `line` its last line, and `place` the file, the line and the method.
     """
 
     replica: ReplicaId
@@ -45,25 +45,25 @@ class ModelError(NamedTuple):
 
 @dataclass(slots=True)
 class Played:
-    """By world; of services by replica. `saves` are the times in which something was being saved."""
+    """Results by world, and of services by replica. `saves` are the times in which something was being saved."""
 
     steps: dict[str, dict[int, PlayedStep]] = field(default_factory=dict)
     resumed: dict[str, list[Resumed]] = field(default_factory=dict)
     ends: dict[str, dict[str, object]] = field(default_factory=dict)
-    clashes: list[str] = field(default_factory=list)  # keys of the state of which ranks have different values
+    clashes: list[str] = field(default_factory=list)  # values of the state that differ between ranks
     errors: list[ModelError] = field(default_factory=list)
     saves: list[tuple[int, int]] = field(default_factory=list)
-    calls: int = 0  # of `step`: how often user code was asked for one
+    calls: int = 0  # of `step()`
 
     def resumes(self, world: str, generation: int, step: int, now: int) -> None:
-        """What was done from that step on no longer counts."""
+        """Note that a generation resumes from a step: steps from there on do not count any more."""
         self.resumed.setdefault(world, []).append(Resumed(generation, step, now))
         steps = self.steps.setdefault(world, {})
         for number in [number for number in steps if number >= step]:
             del steps[number]
 
     def ended(self, name: str, states: list[dict[str, object]]) -> None:
-        """What the ranks of a world say of their state is one state; where they say the same thing, it is the same."""
+        """Merge what the ranks of a world say of their state at the end; where they differ, note the clash."""
         whole: dict[str, object] = {}
         for rank, state in enumerate(states):
             for key, value in state.items():

@@ -1,22 +1,28 @@
-"""A worker that saves: what it wrote down, carried out one after the other in virtual time."""
+"""A worker that saves: its recorded operations, carried out one after the other in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.user_code.checkpoints import Disk, Operation
-
-if TYPE_CHECKING:
-    from flowdist.sim.user_code.model_worker import ModelWorker
+from flowdist.sim.user_code.model_worker import ModelWorker
 
 
 class Writer:
-    """Each operation takes as long as the others, `span_ns` in all; commits go to `offer`.
+    """The operations of one worker. Each takes as long as the others.
 
-    A worker that is paused stands still in the middle of an operation. When it goes on, what it was in is done at once:
-    the kernel was at it, whatever happens to the process next.
+    A worker that is paused stops in the middle of an operation. That operation completes as soon as the worker resumes,
+    because the kernel was at it, whatever happens to the process next.
+
+    Args:
+        queue: Virtual time.
+        disk: Where the operations are carried out.
+        worker: The worker.
+        operations: What it does, in order.
+        span_ns: How long all of it takes.
+        offer: Called with each commit.
+        done: Called when all is done.
     """
 
     def __init__(
@@ -33,7 +39,7 @@ class Writer:
         self._gap_ns = span_ns // max(1, len(operations))
         self._offer, self._done = offer, done
         self._began_ns = queue.now
-        self._turn = 0  # what was planned for an earlier one does not happen
+        self._turn = 0  # entries of the queue with an earlier turn do nothing
         self._frozen_ns: int | None = None
         self._is_dead = False
 
@@ -41,8 +47,8 @@ class Writer:
     def is_busy(self) -> bool:
         return bool(self._left) and not self._is_dead
 
-    def go_on(self) -> None:
-        """The next operation begins."""
+    def begin_next(self) -> None:
+        """Begin the next operation, or finish if there is none."""
         if not self._left:
             self._done()
             return
@@ -57,28 +63,28 @@ class Writer:
             self._offer(self.worker, operation)
         else:
             self._disk.finish(self.worker.replica, operation)
-        self.go_on()
+        self.begin_next()
 
     def hurry(self) -> None:
-        """All that is left is done now."""
+        """Do everything that is left now, unless the worker is paused."""
         while self.is_busy and self._frozen_ns is None:
             self._finish()
 
     def freeze(self) -> None:
-        """The worker gets no CPU."""
+        """Pause the worker."""
         if self._frozen_ns is None:
             self._frozen_ns = self._queue.now
             self._turn += 1
 
     def thaw(self) -> None:
-        """It gets it again."""
+        """Resume the worker, and complete the operation that it was in."""
         if self._frozen_ns is not None:
             self._frozen_ns = None
             if self.is_busy:
                 self._finish()
 
     def die(self) -> None:
-        """What it was in stays as it is."""
+        """End the worker: the operation that it was in stays unfinished."""
         if self.is_busy:
             until = self._queue.now if self._frozen_ns is None else self._frozen_ns
             done = (until - self._began_ns) / max(1, self._gap_ns)

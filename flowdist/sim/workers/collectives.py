@@ -1,45 +1,50 @@
-"""What becomes of the peers of a worker that dies, hangs or is cut off: they are in a collective that never ends.
+"""Collectives: what happens to the peers of a worker that dies, hangs or is cut off.
 
-Where the workload of a role says so (`collective`), since what is true depends on the backend:
+They are inside a collective operation that never completes. What follows depends on the backend, so the workload of a
+role says it (`collective`):
 
-    fail    as with gloo: who is connected with a worker that is gone gets an error, some milliseconds later, and exits
-            with code 1; often before anybody has proved the death of the other one's node
-    hang    as with NCCL: nobody notices. They do nothing more and hear no SIGTERM, since a handler of theirs runs when
-            the collective returns; SIGKILL ends them, or the timeout of the process group, with SIGABRT
+    fail    As with gloo: a peer gets an error some milliseconds later and exits with code 1, often before the death of
+            the first worker's node is proven.
+    hang    As with NCCL: no peer notices. They run no signal handler, since a handler runs when the collective returns.
+            SIGKILL ends them, or the timeout of the process group, with SIGABRT.
+    wait    The peers wait, and obey signals; so do those of a role that says nothing.
 
-A worker that hangs, stands still or is cut off makes its peers hang either way. Workers inside `worker.elastic()` hold
-an error back for a while, to be told to leave, and are freed when they are. `wait`, and nothing said: they stand still
-and do as they are told. Agents and controller are told nothing of it: processes exit, or do not, and that is all.
+A worker that hangs, is paused or is cut off makes its peers hang with either backend. Workers inside `worker.elastic()`
+hold an error back for a while, to be told to leave their generation, and are freed when they are told.
+
+Agents and controller learn nothing of this but that processes exit, or do not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph, RoleSpec
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.streams import draw
-from flowdist.sim.workers.workload import WorldModel
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.workers.partitions import Partitions
+from flowdist.sim.workers.worlds import Worlds
 
 NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer
-NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # of other seeds: up to so many times the double, each as likely as the last
-TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}  # of a process group of torch
-HELD_BACK_NS = 30 * SECOND  # what `worker.elastic()` waits with a broken collective for being told to leave
+NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # other seeds: 1 ms to about 1 s, evenly on a logarithmic scale
+TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}  # the defaults of torch for gloo and NCCL
+HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error for the order to leave
 
 
 def with_collective(graph: RoleGraph, collective: str) -> RoleGraph:
-    """The graph in which the tasks that do not say what becomes of the peers of a dead worker say this."""
+    """Return the graph with this `collective` for the tasks whose workload says nothing about it."""
     roles = [_saying(role, collective) if says_nothing(role) else role for role in graph.roles]
     return msgspec.structs.replace(graph, roles=tuple(roles)) if collective else graph
 
 
 def says_nothing(role: RoleSpec) -> bool:
+    """Return whether the role is a task whose workload does not say what happens to the peers of a dead worker."""
     return role.kind == "task" and not role.workload.collective
 
 
@@ -48,98 +53,109 @@ def _saying(role: RoleSpec, collective: str) -> RoleSpec:
 
 
 class Blocked(NamedTuple):
-    """A generation whose members have been in one collective since then."""
+    """A generation whose members have been inside one collective since a time."""
 
     generation: int
     since_ns: int
 
 
 class Collectives:
-    """Of all worlds. `models` are theirs, by name."""
+    """The collectives of all worlds.
 
-    def __init__(self, sim: Simulation, seed: int, models: dict[str, WorldModel]) -> None:
-        self._sim, self._seed, self._models = sim, seed, models
-        self._broken: dict[str, int] = {}  # generations of worlds that wait for a member in vain
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name; their workers fail.
+        worlds: The worlds, whose members wait.
+        partitions: The partitions that keep members apart.
+    """
+
+    def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], worlds: Worlds, partitions: Partitions) -> None:
+        self._ctx, self._nodes, self._worlds, self._partitions = ctx, nodes, worlds, partitions
+        self._broken: dict[str, int] = {}  # generations that wait for a member in vain, by world
         self._blocked: dict[str, Blocked] = {}
 
-    def lost(self, replica: ReplicaId, attempt: int) -> None:
-        """Workers of that attempt are gone, and those of its world are not at their end: who works on, notices.
+    def lose(self, replica: ReplicaId, attempt: int) -> None:
+        """Let the peers of workers that have ended notice it, or not, as their workload says.
 
-        Those that wait for a service, or for the others to start up, are in no collective.
+        Peers that wait for a service, or for others to start up, are inside no collective; nor are those that are done.
         """
-        work, now = self._sim.work, self._sim.queue.now
-        model = work.model_of(replica, attempt)
-        if model is None or model.begun_ns is None or model.left_ns is not None or work.waits_for_service(model):
+        model = self._worlds.model_of(replica, attempt)
+        if (
+            model is None
+            or model.begun_ns is None
+            or model.left_ns is not None
+            or self._partitions.waits_for_service(model)
+        ):
             return
-        if model.step_at(now) >= model.pace.workload.steps:
+        if model.step_at(self._ctx.queue.now) >= model.pace.workload.steps:
             return
         for start in model.members.values():
-            load = self._sim.graph.role(start.replica.role).workload
+            load = self._ctx.graph.role(start.replica.role).workload
             if load.collective == "fail":
                 held_back = HELD_BACK_NS if load.rejoin_ns is not None else 0
                 self._fail_soon(start, held_back, f"its process group has lost {replica}")
             elif load.collective == "hang":
                 self._broken[start.world] = start.generation
-                self.look(start.world)
+                self.update(start.world)
 
-    def hangs(self, replica: ReplicaId, attempt: int) -> None:
-        """That one is there, and does not answer: its peers wait for it for good."""
-        model = self._sim.work.model_of(replica, attempt)
+    def hang(self, replica: ReplicaId, attempt: int) -> None:
+        """Let the peers of a worker that hangs wait for ever."""
+        model = self._worlds.model_of(replica, attempt)
         if model is not None and model.begun_ns is not None:
             world = model.members[replica].world
             self._broken[world] = model.generation
-            self.look(world)
+            self.update(world)
 
-    def look(self, world: str) -> None:
-        """Whether its members get on may have changed: from when on does their collective last?"""
-        model = self._models.get(world)
+    def update(self, world: str) -> None:
+        """Start the timeout of a world that has become blocked, or drop that of one that is not any more."""
+        model = self._worlds.models.get(world)
         if model is None or not self._is_blocked(world, model):
             self._blocked.pop(world, None)
             return
         known = self._blocked.get(world)
         if known is not None and known.generation == model.generation:
             return
-        blocked = self._blocked[world] = Blocked(model.generation, self._sim.queue.now)
-        members = (self._sim.graph.role(start.replica.role) for start in model.members.values())
+        blocked = self._blocked[world] = Blocked(model.generation, self._ctx.queue.now)
+        members = (self._ctx.graph.role(start.replica.role) for start in model.members.values())
         for timeout_ns in dict.fromkeys(_timeout_ns(role) for role in members if _plays(role)):
-            self._sim.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
+            self._ctx.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Its workers are in a collective that does not end, and run no handler of a signal."""
-        if not _plays(self._sim.graph.role(replica.role)):
+        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
+        if not _plays(self._ctx.graph.role(replica.role)):
             return False
-        model = self._sim.work.model_of(replica, attempt)
+        model = self._worlds.model_of(replica, attempt)
         return model is not None and self._is_blocked(model.members[replica].world, model)
 
     def _is_blocked(self, world: str, model: WorldModel) -> bool:
         if self._broken.get(world) == model.generation:
             return True
-        return model.begun_ns is not None and (bool(model.holds) or self._sim.work.partitions.splits(model))
+        return model.begun_ns is not None and (bool(model.holds) or self._partitions.splits(model))
 
     def _time_out(self, world: str, blocked: Blocked, timeout_ns: int) -> None:
-        """The process group of those who still wait gives up."""
-        if self._blocked.get(world) != blocked or self._models[world].generation != blocked.generation:
+        """Let the process groups give up whose members are still blocked."""
+        if self._blocked.get(world) != blocked or self._worlds.models[world].generation != blocked.generation:
             return
-        for start in self._models[world].members.values():
-            role = self._sim.graph.role(start.replica.role)
+        for start in self._worlds.models[world].members.values():
+            role = self._ctx.graph.role(start.replica.role)
             if _plays(role) and _timeout_ns(role) == timeout_ns:
                 self._fail_soon(start, 0, "a collective has timed out", aborts=role.workload.collective == "hang")
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, *, aborts: bool = False) -> None:
-        """Each of its workers by itself, when it gets there."""
-        for rank in range(self._sim.graph.role(start.replica.role).procs):
+        """Let each worker of a member fail by itself, some milliseconds after the delay."""
+        for rank in range(self._ctx.graph.role(start.replica.role).procs):
             delay = delay_ns + self._notices_after(start, rank)
-            self._sim.queue.after(delay, self._fail, start, rank, why, aborts)
+            self._ctx.queue.after(delay, self._fail, start, rank, why, aborts)
 
     def _notices_after(self, start: StartReplica, rank: int) -> int:
-        if not self._seed:
+        if not self._ctx.seed:
             return NOTICES_NS
-        drawn = DOUBLINGS * draw(self._seed, f"{start.replica}#{start.attempt}", "notices", rank)
+        drawn = DOUBLINGS * draw(self._ctx.seed, f"{start.replica}#{start.attempt}", "notices", rank)
         return round((NOTICES_NS_MIN << int(drawn)) * (1 + drawn - int(drawn)))
 
     def _fail(self, start: StartReplica, rank: int, why: str, aborts: bool) -> None:
-        node, key = self._sim.nodes[start.node], (start.replica, start.attempt)
-        if key in node.suspended or key in node.hung:  # it has left in time, or does not move at all
+        node, key = self._nodes[start.node], (start.replica, start.attempt)
+        if key in node.suspended or key in node.hung:  # it has left in time, or is stopped
             return
         if aborts:
             node.exit_worker(*key, rank, signal="ABRT", detail=why)

@@ -1,27 +1,29 @@
-"""Worlds that leave a step on which all have agreed, for a drain or a preemption: they stand still there and save.
+"""Drains and preemptions: a world stops at a step on which all its members have agreed, saves, and leaves.
 
-What they save is whole when all of it is written, and not before. On a slow disk that takes longer, a member that
-stands still holds it up, on a full disk it comes to nothing, and who dies before that is over loses it.
+The checkpoint is complete when every part of it is written. A slow disk makes that later, a stalled member delays it
+for as long as it is stalled, a full disk prevents it, and so does the death of a member before the end.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import SECOND
-from flowdist.sim.workers.workload import WorldModel
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.user_code.models import UserCode
+from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.workers.disks import Disks
+from flowdist.sim.workers.reports import Reports
+from flowdist.sim.workers.worlds import Worlds
 
-if TYPE_CHECKING:
-    from flowdist.sim.engine.node import SimNode
-    from flowdist.sim.engine.simulation import Simulation
-
-HELD_NS = 1 * SECOND  # how often it is looked whether a member that stood still has saved after all
+HELD_NS = 1 * SECOND  # how often a world that a stalled member holds up tries again to complete its checkpoint
 
 
 class _Stop(NamedTuple):
-    """The workers of an attempt know the step at which they are to stop."""
+    """An order for the workers of an attempt to stop at a step."""
 
     node: SimNode
     replica: ReplicaId
@@ -29,23 +31,24 @@ class _Stop(NamedTuple):
     step: int
 
 
-class Leaving:
-    """Of all worlds, by name."""
+class Drain:
+    """The worlds that are to stop at a step, by name."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim, self._queue = sim, sim.queue
-        self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
-        self._stopped: dict[str, int] = {}  # the generation in which a world has reached that step
+    def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, reports: Reports) -> None:
+        self._ctx, self._queue, self._worlds = ctx, ctx.queue, worlds
+        self._code, self._disks, self._reports = code, disks, reports
+        self._stops: dict[str, list[_Stop]] = {}
+        self._stopped: dict[str, int] = {}  # the generation in which a world has reached its step
 
     def forget(self, world: str) -> None:
-        """A generation begins: what the last one was told is not for it."""
+        """Drop the orders of the last generation of a world, which begins a new one."""
         self._stops.pop(world, None)
 
-    def at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int, model: WorldModel) -> None:
-        """The workers are told to stop at that step: there they save, then they have left it."""
-        world = self._sim.job.replicas[replica].world
+    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int, model: WorldModel) -> None:
+        """Have the workers of an attempt stop at a step: they save there, and then have left it."""
+        world = self._ctx.job.replicas[replica].world
         stop = _Stop(node, replica, attempt, step)
-        if self._stopped.get(world) == model.generation:  # its link is slow: the others are there already, and wait
+        if self._stopped.get(world) == model.generation:  # the order came over a slow link: the others wait already
             self._queue.after(self._save_takes(world, model), self._leave, stop)
             return
         if model.begun_ns is None:
@@ -54,43 +57,42 @@ class Leaving:
         self.plan(world, model)
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """When it will be at that step, as long as it goes on like this."""
+        """Plan the moment at which a world reaches its step, if nothing changes before."""
         if world not in self._stops:
             return
         for step in dict.fromkeys(stop.step for stop in self._stops[world]):
             at = model.time_of_step(min(step, model.pace.workload.steps))
-            if at is not None:  # a world that was told too late is past it, and stops where it is
+            if at is not None:  # an order that comes too late stops the world where it is
                 self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)
 
     def _stop(self, world: str, model: WorldModel, version: int) -> None:
-        """It is: there it stands still, and saves."""
+        """Begin the checkpoint at the step."""
         if model.version != version or model.begun_ns is None:
             return
-        work, stops = self._sim.work, self._stops.pop(world, [])
+        stops = self._stops.pop(world, [])
         self._stopped[world] = model.generation
-        work.code.catch_up(world)
-        work.report_steps(model)
+        self._code.catch_up(world)
+        self._reports.report(model)
         takes = self._save_takes(world, model)
         model.leave(self._queue.now)
         self._queue.after(takes, self._saved, world, model, model.generation, stops)
 
     def _save_takes(self, world: str, model: WorldModel) -> int:
-        return model.save_takes(self._sim.work.slowness(world))
+        return model.save_takes(self._disks.slowness(world))
 
     def _saved(self, world: str, model: WorldModel, generation: int, stops: list[_Stop]) -> None:
-        """What it saved there is whole, and not lost; unless a member has died meanwhile, or the disk is full."""
-        work = self._sim.work
+        """Complete the checkpoint, unless a member has ended meanwhile or a disk is full, and leave the step."""
         if model.generation == generation and model.begun_ns is not None:
-            if model.holds:  # a member stands still: so does its part
+            if model.holds:  # a member is stalled, and has not written its part
                 self._queue.after(HELD_NS, self._saved, world, model, generation, stops)
                 return
-            step, full = model.step_at(self._queue.now), work.full_disk(world)
-            work.code.save_at_once(world)
+            step, full = model.step_at(self._queue.now), self._disks.full_role(world)
+            self._code.save_at_once(world)
             if full is None:
                 model.save(step)
-            elif not work.code.plays(world):
-                self._sim.note_unsaved(world, step, full)
-            work.halt(model)
+            elif not self._code.plays(world):
+                self._ctx.note_unsaved(world, step, full)
+            self._worlds.halt(model)
         for stop in stops:
             self._leave(stop)
 

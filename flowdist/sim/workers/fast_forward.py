@@ -1,99 +1,150 @@
-"""Quiet stretches of a world that steps: between two things that happen its checkpoints need not be played one by one.
+"""Fast-forward: quiet stretches of work are computed instead of played.
 
-Of all the checkpoints before the next thing that is planned only the last is played. The others would have changed
-nothing that it does not change again: how far the workers say that they are, and which checkpoint is the latest. So no
-decision is another one and none comes at another time; the trace lacks the lines of what was not played, and
-`World.checkpoints` does not count it.
+A job that runs for weeks does the same thing most of the time: it steps, and every ten minutes it writes a checkpoint.
+Playing all of that costs time for each checkpoint and each member, and decides nothing. The state of a world that steps
+is known at any time without playing (`user_code.workload`), so the simulator may jump to the next moment that matters.
+The trace then has the same decisions at the same times as if everything had been played. What is missing are lines
+between decisions, which say how far the workers are.
 
-At a checkpoint that is played one member of the world tells how far it is, where nobody asks more: control takes the
-most advanced of all, and looks at each of them only where it has to find out who hangs. Who loses the controller says
-it again to the next: so at each fault the agents of all learn it (`make_known`).
+    time         12:00    12:10    12:20    12:30    12:40    12:50    12:53
+    played       start    save     save     save     save     save     node2 dies
+    computed     start      .        .        .        .      save     node2 dies
+                          |                                   |
+                          |                                   the last checkpoint before the fault is played, so
+                          |                                   that the fault finds everything as it would be
+                          `skip`: the next event is at 12:53, so the checkpoints of 12:10 to 12:40 are only counted
 
-That holds where nobody waits for a step or a checkpoint, every message arrives at once, and each checkpoint would have
-been told at once: an attempt that is old tells its progress ever more rarely, and then when it does matters.
+**What is skipped.** At the time of a checkpoint `skip` asks when something happens next that is no checkpoint: an entry
+of the queue, the end of the work of any world, or the end of the simulation. Of all checkpoints of this world before
+that time only the last is played. The others would change nothing that this one does not change again: the step of each
+member, and which checkpoint is the latest. Their steps are added to `saved`, since a damaged checkpoint makes a restart
+fall back to the one before. Entries of the queue that do nothing do not count: other checkpoints, and wake-ups for
+deadlines that have moved since.
+
+**Who reports.** At a checkpoint that is played each member would report its step. The controller keeps the highest step
+of a world, so one report is enough, unless hangs are detected: then it compares the members, and all report. The agents
+of members that did not report do not know their step. That matters when they have to join anew, since they then report
+their progress again. So `catch_up` tells all agents before any fault acts (`Agent.catch_up`).
+
+**When that is allowed.** Each condition has a case in which the decisions would differ without it:
+
+* Nothing waits for a step or a checkpoint (`is_quiet`): no fault with `@step=`, no property of the user, no role whose
+  disk is full or slow, no user code that is played.
+* A controller runs, and every node that it watches is well. A message over a link with a fault may be late or lost, and
+  each one draws random numbers of that link.
+* Each report that is skipped would have been sent at once (`Agent.reports_at_once`). An agent limits its reports: one
+  for each heartbeat (0.5 s), and one in a hundredth of the age of the attempt. A step that comes sooner is reported
+  later, at a time that depends on the report before. Then all have to be played.
+* The world makes progress: `time_of_checkpoint` is None while it waits for something.
+
+**Heartbeats** are left out in the same way, by `engine.node`: while a node is heard and its link has no fault, they are
+taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Agent.renew`). One
+that is on its way when the link breaks is put on its way after all (`Agent.take_heartbeat`).
+
+**Why `SETTLED_NS` is 4 * LATENCY_NS (2 ms).** A checkpoint that is played is followed by messages: its reports and the
+offer go up (one latency), the answer comes down (another). The next event has to find all of that done. A checkpoint
+closer to the event than two such round trips is not quiet: it is played in its place among the other events, and the
+one before it is the last quiet one. Twice the necessary time costs nothing, and leaves room for messages that a
+schedule keeps 1 ns apart.
+
+The tests compare whole runs with and without fast-forward, under drawn faults (`tests/sim/test_fast_forward.py`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-from flowdist.control.agent.signs import told_after_ns
 from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import NodeName
+from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.workers.workload import WorldModel
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.queue import Action
+from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.workers.worlds import Worlds
 
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
-
-SETTLED_NS = 4 * LATENCY_NS  # after a checkpoint all that it brings about is over: the reports, the offer, the answer
-
-
-def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
-    """At the moment of a checkpoint: take those before the last quiet one as played. False when there are none."""
-    if not sim.is_quiet:
-        return False
-    last = model.checkpoints_by(_next_thing(sim) - SETTLED_NS)
-    skipped = last - model.offered - 1
-    if skipped <= 0:
-        return False
-    at = model.time_of_checkpoint(last)
-    gap = (at - sim.queue.now) // skipped if at is not None else 0
-    if at is None or not all(_tells_at_once(sim, start, at, gap) for start in _who_counts(sim, model)):
-        return False
-    before = model.time_of_checkpoint(last - 1)
-    model.skipped.append((sim.queue.now, at if before is None else before))
-    model.skip(last - 1)
-    return True
+SETTLED_NS = 4 * LATENCY_NS  # from a checkpoint to the arrival of all it causes: reports, the offer, the answer
 
 
-def who_tells(sim: Simulation, model: WorldModel) -> list[StartReplica]:
-    """The members whose word of how far they are may matter now."""
-    counts = _who_counts(sim, model)
-    if len(counts) > 1 or not sim.fast_forward or not sim.is_quiet:
-        return list(model.members.values())
-    [first] = counts
-    attempt = sim.nodes[first.node].agent.attempts.get(first.replica)
-    quiet_for = sim.queue.now - (attempt.told_ns or 0) if attempt is not None else 0
-    return counts if _tells_at_once(sim, first, sim.queue.now, quiet_for) else list(model.members.values())
+class FastForward:
+    """The checkpoints of a simulation that need not be played.
 
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name, with the agents that would report.
+        worlds: The worlds that step.
+        is_quiet: Tells whether nothing waits for an event, and no node may be missed.
+        is_nothing: Tells whether an entry of the queue does nothing that matters: a checkpoint, or a deadline that has
+            moved since.
+    """
 
-def make_known(sim: Simulation) -> None:
-    """The agents of those who had no need to tell how far they are learn it: whoever joins anew says it again."""
-    for model in sim.work.models.values() if sim.fast_forward else ():
-        step, model.untold = model.untold, -1
-        for start in model.members.values() if step >= 0 else ():
-            node = sim.nodes[start.node]
-            attempt = node.agent.attempts.get(start.replica)
-            if attempt is not None and attempt.order.attempt == start.attempt:
-                for local_rank in range(node.procs_of(start.replica)):
-                    attempt.note_step(local_rank, step, sim.queue.now)
+    def __init__(
+        self,
+        ctx: Context,
+        nodes: dict[NodeName, SimNode],
+        worlds: Worlds,
+        is_quiet: Callable[[], bool],
+        is_nothing: Callable[[Action, tuple[Any, ...]], bool],
+    ) -> None:
+        self._ctx, self._nodes, self._worlds = ctx, nodes, worlds
+        self._is_quiet, self._is_nothing = is_quiet, is_nothing
 
+    def skip(self, model: WorldModel) -> bool:
+        """Skip, at the time of a checkpoint, all checkpoints of a world before the last quiet one.
 
-def _who_counts(sim: Simulation, model: WorldModel) -> list[StartReplica]:
-    """Of whom it matters, while it is quiet, how far they are: of all where it is looked who hangs, else of one."""
-    first = model.members[min(model.members)]
-    specs = [sim.graph.role(name) for name in sim.job.worlds[first.world].roles]
-    if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
-        return list(model.members.values())
-    return [first]
+        Returns:
+            Whether any was skipped. Then the next checkpoint of the model is the last quiet one.
+        """
+        ctx = self._ctx
+        if not ctx.fast_forward or model.late_ns or not self._is_quiet():
+            return False
+        now, last = ctx.queue.now, model.checkpoints_by(self._next_event() - SETTLED_NS)
+        skipped = last - model.offered - 1
+        if skipped <= 0:
+            return False
+        at = model.time_of_checkpoint(last)
+        if at is None:
+            return False
+        gap_ns = (at - now) // skipped
+        if not all(self._reports_at_once(start, at, gap_ns) for start in self._members_that_count(model)):
+            return False
+        before = model.time_of_checkpoint(last - 1)
+        model.skipped.append((now, at if before is None else before))
+        model.skip(last - 1)
+        return True
 
+    def members_that_report(self, model: WorldModel) -> list[StartReplica]:
+        """Return the members whose report of the present step may matter."""
+        counts = self._members_that_count(model)
+        if len(counts) > 1 or not self._ctx.fast_forward or not self._is_quiet():
+            return list(model.members.values())
+        [first] = counts
+        return counts if self._reports_at_once(first, self._ctx.queue.now) else list(model.members.values())
 
-def _next_thing(sim: Simulation) -> int:
-    """When something happens next that is no checkpoint: what is planned, the end of a world's work, or of all."""
-    times = [sim.queue.next_but(sim.is_no_matter), sim.until]
-    for model in sim.work.models.values():
-        if model.begun_ns is not None:
-            times.append(model.time_of_step(model.pace.workload.steps))
-    return min([time for time in times if time is not None])
+    def catch_up(self) -> None:
+        """Let the agents know the steps of the members that did not report, before a fault makes that matter."""
+        for model in self._worlds.models.values() if self._ctx.fast_forward else ():
+            step, model.unreported = model.unreported, -1
+            for start in model.members.values() if step >= 0 else ():
+                self._nodes[start.node].agent.catch_up(start.replica, start.attempt, step, self._ctx.queue.now)
 
+    def _members_that_count(self, model: WorldModel) -> list[StartReplica]:
+        """Return the members whose progress is reported in a quiet stretch: all if hangs are detected, else one."""
+        first = model.members[min(model.members)]
+        specs = [self._ctx.graph.role(name) for name in self._ctx.job.worlds[first.world].roles]
+        if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
+            return list(model.members.values())
+        return [first]
 
-def _tells_at_once(sim: Simulation, start: StartReplica, until: int, gap: int) -> bool:
-    """Whether the member's agent hears of each checkpoint and tells it, and is heard, until that time."""
-    node = sim.nodes[start.node]
-    attempt = node.agent.attempts.get(start.replica)
-    if attempt is None or not node.is_well or not node.agent.is_connected or attempt.phase not in ("running", "ready"):
-        return False
-    busy = attempt.stalled is not None or attempt.is_noticed or attempt.stop_grace_ns is not None
-    if busy or attempt.tell_at_ns is not None or attempt.offers:
-        return False
-    return told_after_ns(attempt, until, sim.graph.options.heartbeat_ns) <= gap
+    def _next_event(self) -> int:
+        """Return the time of the next event that is no checkpoint: what is planned, or the end of a world or of all."""
+        times = [self._ctx.queue.next_but(self._is_nothing), self._ctx.until_ns]
+        for model in self._worlds.models.values():
+            if model.begun_ns is not None:
+                times.append(model.time_of_step(model.pace.workload.steps))
+        return min([time for time in times if time is not None])
+
+    def _reports_at_once(self, start: StartReplica, until: int, gap_ns: int | None = None) -> bool:
+        node = self._nodes[start.node]
+        return node.is_well and node.agent.reports_at_once(start.replica, until, gap_ns)

@@ -1,79 +1,81 @@
-"""Nodes whose workers do not hear each other: their worlds stand still, and so do those whose service is on the other
-side. Agents and controller hear each other all the same, but for a partition from the controller: that is the link's.
+"""Network partitions between nodes: worlds with members on both sides wait, and so do worlds cut off from a service.
+
+The agents still reach the controller. A partition from the controller is a fault of the link of a node: see `network`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flowdist.graph import RoleGraph
-from flowdist.sim.workers.workload import WorldModel
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.engine.context import Context
+from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.workers.worlds import Worlds
 
 
 class Partitions:
-    """`stall` and `go_on` of `sim.work` are told of the worlds that wait."""
+    """The partitions that are in force, by the fault that made them."""
 
-    def __init__(self, sim: Simulation, models: dict[str, WorldModel]) -> None:
-        self._sim, self._models = sim, models
-        self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
-        self._services = services_of(sim.graph)
+    def __init__(self, ctx: Context, worlds: Worlds) -> None:
+        self._ctx, self._worlds = ctx, worlds
+        self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot reach each other, by the fault
+        self._services = services_of(ctx.graph)
 
     def part(self, why: str, node: str, others: list[str]) -> None:
-        """A node and some others cannot speak to each other."""
+        """Cut the connections between the workers of a node and those of other nodes."""
         self._parted[why] = (node, others)
-        for world in list(self._models):
-            self.look(world)
+        for world in list(self._worlds.models):
+            self.update(world)
 
     def join(self, why: str) -> None:
-        """They can again."""
+        """End a partition."""
         del self._parted[why]
-        for world in list(self._models):
-            self._sim.work.go_on(world, why)
-            self._sim.work.go_on(world, _away(why))
+        for world in list(self._worlds.models):
+            self._worlds.resume(world, why)
+            self._worlds.resume(world, _away(why))
 
     def splits(self, model: WorldModel) -> bool:
-        """Some of its members cannot speak to others."""
+        """Return whether members of the world cannot reach each other."""
         return any(self.is_of_members(why) for why in model.stalls)
 
     def is_of_members(self, why: str) -> bool:
-        """A world stalls because of a partition among its members, and not for a service."""
+        """Return whether a reason to wait is a partition among the members of a world, and not from a service."""
         return why in self._parted
 
-    def look(self, world: str) -> None:
-        """A world with members on both sides of a partition cannot go on, nor one with a service on the other side."""
-        if not self._parted or world not in self._models:
+    def waits_for_service(self, model: WorldModel) -> bool:
+        """Return whether the world waits for something other than a partition among its members."""
+        return any(not self.is_of_members(why) for why in model.stalls)
+
+    def update(self, world: str) -> None:
+        """Stall or resume a world, whose members or services have changed, for each partition that splits it."""
+        if not self._parted or world not in self._worlds.models:
             return
-        members = {start.node for start in self._models[world].members.values()}
+        members = {start.node for start in self._worlds.models[world].members.values()}
         served = self._nodes_of_services(world)
         for why, (node, others) in self._parted.items():
             is_split = node in members and not members.isdisjoint(others)
             is_away = (node in members and not served.isdisjoint(others)) or (
                 node in served and not members.isdisjoint(others)
             )
-            for is_so, says in ((is_split, why), (is_away, _away(why))):
-                if is_so:
-                    self._sim.work.stall(world, says)
+            for waits, reason in ((is_split, why), (is_away, _away(why))):
+                if waits:
+                    self._worlds.stall(world, reason)
                 else:
-                    self._sim.work.go_on(world, says)
+                    self._worlds.resume(world, reason)
 
-    def look_at_users(self, service: str) -> None:
-        """A replica of it is there, or gone."""
-        for world in self._sim.work.users(service) if self._parted else ():
-            self.look(world)
+    def update_users(self, service: str) -> None:
+        """Update the worlds that depend on a service, of which a replica has come or gone."""
+        for world in self._worlds.users(service) if self._parted else ():
+            self.update(world)
 
     def _nodes_of_services(self, world: str) -> set[str]:
-        nodes = set()
-        for role in self._sim.job.worlds[world].roles:
+        job, nodes = self._ctx.job, set()
+        for role in job.worlds[world].roles:
             for service in self._services[role]:
-                nodes |= {self._sim.job.replicas[replica].node or "" for replica in self._sim.work.serving(service)}
+                nodes |= {job.replicas[replica].node or "" for replica in self._worlds.serving.get(service, ())}
         return nodes
 
 
 def services_of(graph: RoleGraph) -> dict[str, tuple[str, ...]]:
-    """The services that each role depends on."""
+    """Return the services that each role depends on."""
     return {
         role.name: tuple(gate.role for gate in role.gates if graph.role(gate.role).kind == "service")
         for role in graph.roles
@@ -81,5 +83,5 @@ def services_of(graph: RoleGraph) -> dict[str, tuple[str, ...]]:
 
 
 def _away(why: str) -> str:
-    """Why a world stalls that waits for its service, other than for a member."""
+    """Return the reason for which a world waits that a partition cuts off from a service, and not from a member."""
     return f"{why}, from a service"

@@ -1,46 +1,50 @@
-"""Services that run and do nothing, since they hang or their node stands still: whoever needs one waits in its work.
+"""Services that run and do nothing, because they hang or their node is paused: the worlds that need one wait.
 
-One that is gone is another matter: who reconnects waits for it, who restarts with it does that.
+A service that has ended is different: its users wait for the next attempt, or are restarted with it (`services.py`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.sim.engine.context import Context
+from flowdist.sim.workers.worlds import Worlds
 
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
 
+class StalledServices:
+    """The attempts of services that do nothing, and since when.
 
-class Standstill:
-    """`stall` and `go_on` of `sim.work` are told of the worlds that wait."""
+    `hung` holds the attempts of all roles that will never do anything again, in the order in which they hung.
+    """
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-        self._since: dict[tuple[ReplicaId, int], int] = {}  # attempts, and from when on
-        self.hung: dict[tuple[ReplicaId, int], None] = {}  # those of any role that will never do anything again
+    def __init__(self, ctx: Context, worlds: Worlds) -> None:
+        self._ctx, self._worlds = ctx, worlds
+        self._since: dict[tuple[ReplicaId, int], int] = {}
+        self.hung: dict[tuple[ReplicaId, int], None] = {}
 
-    def begins(self, replica: ReplicaId, attempt: int) -> None:
-        """An attempt does nothing from now on; of a task its own world says so."""
-        if self._sim.graph.role(replica.role).kind == "service":
-            self._since[replica, attempt] = self._sim.queue.now
-            for world in self._sim.work.users(replica.role):
-                self._sim.work.stall(world, f"{replica} stands still")
+    def begin(self, replica: ReplicaId, attempt: int) -> None:
+        """Let an attempt do nothing from now on. Only services count: a task holds up its own world by itself."""
+        if self._ctx.graph.role(replica.role).kind == "service":
+            self._since[replica, attempt] = self._ctx.queue.now
+            for world in self._worlds.users(replica.role):
+                self._worlds.stall(world, _why(replica))
 
-    def ends(self, replica: ReplicaId) -> None:
-        """It does something again, or is gone, or another attempt serves in its place."""
+    def end(self, replica: ReplicaId) -> None:
+        """Resume the users of a replica that works again, has ended, or is served by another attempt."""
         for key in [key for key in self._since if key[0] == replica]:
             del self._since[key]
-            for world in self._sim.work.users(replica.role):
-                self._sim.work.go_on(world, f"{replica} stands still")
+            for world in self._worlds.users(replica.role):
+                self._worlds.resume(world, _why(replica))
 
     def output_ns(self, replica: ReplicaId, attempt: int) -> int | None:
-        """When it wrote into its log last: a service does all the time. None for tasks, which report steps."""
-        if self._sim.graph.role(replica.role).kind != "service":
+        """Return when an attempt wrote its last output, in ns: now, for a service that works; None for tasks."""
+        if self._ctx.graph.role(replica.role).kind != "service":
             return None
-        return self._since.get((replica, attempt), self._sim.queue.now)
+        return self._since.get((replica, attempt), self._ctx.queue.now)
 
     def has_begun(self, replica: ReplicaId, attempt: int) -> bool:
-        """It is a service, and stands still."""
+        """Return whether the attempt is a service that does nothing."""
         return (replica, attempt) in self._since
+
+
+def _why(replica: ReplicaId) -> str:
+    return f"{replica} stands still"

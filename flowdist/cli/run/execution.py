@@ -1,0 +1,171 @@
+"""Execution of a role graph on this machine, in the foreground or in the background, to the exit code of the job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from flowdist import __version__
+from flowdist.cli.run.console import LINES, Console, Shown, finish
+from flowdist.errors import FlowdistError
+from flowdist.faults.grammar import Plan
+from flowdist.faults.rates import entities, expected
+from flowdist.faults.unfired import why_it_never_fired
+from flowdist.graph import RoleGraph
+
+if TYPE_CHECKING:
+    from flowdist.runtime.run_folder.logs import OpenSink
+    from flowdist.runtime.supervisor.event_printer import Show
+    from flowdist.runtime.supervisor.host_process import RunResult
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
+    from flowdist.runtime.supervisor.supervisor import Hosting
+    from flowdist.runtime.worker_env.secret_values import Mask
+
+EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
+
+
+class RunSettings(NamedTuple):
+    """Settings of one run: faults, folder, terminal, background, metrics and other hosts."""
+
+    base: Path  # folder with the folders of runs
+    plan: Plan = Plan(())
+    resume: str = ""  # the run to resume; empty: a new one
+    shown: Shown = LINES
+    detach: bool = False  # run in the background, and exit with 0 once the job has started
+    metrics_port: int | None = None  # port for Prometheus; 0: any free one; None: no metrics
+    seed: int = 0  # of the faults at random
+    prefix: str = ""  # first part of the name of the run's folder; empty: the name of the topology
+    opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
+    hosting: Hosting | None = None  # lets other hosts join; the graph then has the node of this host alone
+
+
+def needs_linux(verb: str) -> None:
+    """Refuse the verb on other systems.
+
+    Raises:
+        FlowdistError: This system is not Linux.
+    """
+    if platform.system() != "Linux":
+        raise FlowdistError(f"{verb} needs Linux", help="check, plan and simulate work here")
+
+
+def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
+    """Run the graph, or without one the run to resume, and exit with the exit code of the job."""
+    from flowdist.report.static.room import stranding
+    from flowdist.runtime.controller.metrics import listen
+    from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster  # asyncio and more: not needed by --help
+    from flowdist.runtime.injection.injector import check_faults
+    from flowdist.runtime.run_folder.folder import find_run, new_run
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
+    from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
+
+    plan, hosting = settings.plan, settings.hosting
+    gpus = machine_gpus(os.environ)
+    run_dir, warnings = None, list[str]()
+    if graph is None:
+        run_dir, graph = find_run(settings.base, settings.resume)
+    elif hosting is None:
+        graph, warnings = settle_cluster(graph, gpus, len(plan.new_nodes))
+    check_faults(plan, graph, has_guests=hosting is not None)
+    if hosting is None and (note := stranding(plan, graph)):  # which other hosts will join is not known
+        warnings = [*warnings, note]
+    mask = Mask(check_secrets(graph, os.environ))
+    metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None
+    console = Console(settings.shown, mask)
+    console.now_ns = lambda: 0  # the job has not begun
+    for warning in warnings:
+        console.show("warning", warning)
+    with StartupSignals() as early:
+        run_dir = run_dir or new_run(settings.base, graph, settings.prefix)
+        if metrics is not None:
+            console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
+        run = _Run(graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, early)
+        if settings.detach:
+            from flowdist.cli.run.detaching import detached  # as above
+
+            detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
+        sys.exit(run.supervise(console))
+
+
+class _Run(NamedTuple):
+    """A run that has its folder, and whose job has not started."""
+
+    graph: RoleGraph
+    gpus: Sequence[str]
+    run_dir: Path
+    settings: RunSettings
+    mask: Mask
+    metrics: int | None  # file descriptor of the listening socket
+    early: StartupSignals
+
+    def supervise(self, console: Console) -> int:
+        """Run the job to its end and return its exit code."""
+        try:
+            return EXIT_CODES[self._run_job(console)]
+        except KeyboardInterrupt:
+            if self._cancel_before_start(console):
+                return EXIT_CODES["cancelled"]
+            raise
+
+    def _run_job(self, console: Console) -> str:
+        """Run the job, write and show its summary, and return its outcome."""
+        from flowdist.runtime.worker_env.run_environment import write_environment  # as in execute
+
+        self.early.check()
+        plan = self.settings.plan
+        supervisor = self._supervisor(console)
+        console.now_ns = supervisor.now_ns
+        try:
+            console.show("event", f"run {self.run_dir}")
+            if plan.rates:
+                console.show("event", f"faults at random, by --seed {self.settings.seed}: {self._expected_faults()}")
+            write_environment(self.run_dir, self.graph, self.mask, __version__)
+            result: RunResult = asyncio.run(supervisor.run())
+        finally:
+            console.close()
+        for fault in result.unfired:
+            why = why_it_never_fired(fault, result.job, result.job.now)
+            console.show("warning", f"fault {fault.spec} never fired: {why}")
+        drawn = {"rates": [rate.spec for rate in plan.rates], "seed": self.settings.seed} if plan.rates else {}
+        finish(result, console.shown.as_json, self.mask, drawn)
+        return result.outcome
+
+    def _supervisor(self, console: Console) -> Any:
+        from flowdist.runtime.supervisor.supervisor import Supervisor  # as in execute
+
+        opener = self.settings.opener
+        open_sink = opener(self.run_dir, console.show) if opener is not None else None
+        return Supervisor(
+            self.graph,
+            self.gpus,
+            self.settings.plan,
+            self.run_dir,
+            console.show,
+            open_sink,
+            self.settings.hosting,
+            onlooker=console.onlooker(self.run_dir.name),
+            metrics=self.metrics,
+            seed=self.settings.seed,
+            early=self.early,
+        )
+
+    def _expected_faults(self) -> str:
+        plan = self.settings.plan
+        nodes = [node.name for node in self.graph.cluster.nodes] + plan.new_nodes
+        return "; ".join(expected(rate, len(entities(rate, self.graph, nodes))) for rate in plan.rates)
+
+    def _cancel_before_start(self, console: Console) -> bool:
+        """End an interrupted run as cancelled if nothing of it has happened yet; else say how to resume it."""
+        from flowdist.runtime.run_folder.runs import has_begun, resume_help
+        from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start  # as in execute
+
+        if has_begun(self.run_dir):
+            console.show("warning", f"interrupted before it could end in order; {resume_help(self.run_dir)}")
+            return False
+        finish(cancelled_before_start(self.run_dir, self.graph), console.shown.as_json, self.mask)
+        return True

@@ -1,0 +1,97 @@
+"""Result of one simulated run, as the terminal or --json shows it, and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from flowdist.cli.shared.common import print_json
+from flowdist.cli.shared.simulated import simulated_summary
+from flowdist.faults.scenario import Scenario
+from flowdist.graph import HOUR, format_duration
+
+TRACE_LINES = 60  # of a long trace, without --full
+END_NS = 1000 * HOUR  # of the run without faults with which models are compared
+
+
+def show_result(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: Sequence[str]) -> NoReturn:
+    """Show the run and exit with 0, 1 if the job failed, or 3 if an expectation or a property does not hold.
+
+    Args:
+        full: Show all lines of a long trace.
+        broken: Bounds that do not hold, in words.
+    """
+    from flowdist.sim.checks.expectations import unmet
+
+    wrong = [*(unmet(scenario.expect, result) if scenario is not None else []), *broken]
+    summary = _summary(result, wrong)
+    if as_json:
+        print_json("simulation", **summary)
+    else:
+        _print(result, scenario, summary, full)
+        _print_wrong(result, scenario, summary)
+    if wrong or summary["violation"] is not None:
+        sys.exit(3)
+    sys.exit(1 if result.job.outcome == "failed" and scenario is None else 0)
+
+
+def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:
+    summary = simulated_summary(result)
+    summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong, "seen": list(result.seen)}
+    summary["violation"] = str(result.violation) if result.violation else _difference(result)
+    if result.played.errors:
+        summary["raised"] = [error._asdict() | {"replica": str(error.replica)} for error in result.played.errors]
+    summary["unfired"] = [fault.spec for fault in result.unfired]
+    return summary
+
+
+def _print(result: Any, scenario: Scenario | None, summary: dict[str, Any], full: bool) -> None:
+    from flowdist.report.record.summary import summary_text
+    from flowdist.report.record.trace import shown_lines, trace_lines
+
+    if scenario is not None:
+        click.echo(f"{scenario.title}\n")
+    for line in trace_lines(result.lines) if full else shown_lines(result.lines, TRACE_LINES):
+        click.echo(line)
+    click.echo("\n" + summary_text(summary), nl=False)
+    click.echo(f"\ndigest {result.digest}")
+
+
+def _print_wrong(result: Any, scenario: Scenario | None, summary: dict[str, Any]) -> None:
+    """Print exceptions of user code, violations, unfired faults and unmet expectations on stderr."""
+    from flowdist.sim.faults.unfired import unfired_texts
+
+    if result.played.errors:
+        first = result.played.errors[0]
+        click.echo(f"\nuser code raised first in {first.replica}, after {format_duration(first.at_ns)}:", err=True)
+        click.echo(first.text or first.line, err=True)
+    if summary["violation"] is not None:
+        click.echo(f"\nviolated: {summary['violation']}", err=True)
+    for text in unfired_texts(result) if scenario is None else ():
+        click.echo(f"warning: {text}", err=True)
+    for text in summary["unmet"]:
+        click.echo(f"expectation not met: {text}", err=True)
+    if scenario is not None and not summary["unmet"] and summary["violation"] is None:
+        click.echo("all expectations hold")
+
+
+def _difference(result: Any) -> str | None:
+    """Return how the results of the user's models differ from a run without faults; None if they do not.
+
+    Only a job that has succeeded with models and faults is compared.
+    """
+    from flowdist.record.journal import FaultLine
+    from flowdist.sim.simulation import Simulation
+    from flowdist.testing.sameness import difference, has_models
+
+    if result.job.outcome != "succeeded" or not has_models(result.job.graph):
+        return None
+    if not any(isinstance(line, FaultLine) for line in result.lines):
+        return None
+    header = result.lines[0]
+    truth = Simulation(header.graph, seed=header.seed, checks="paced").run(END_NS)
+    broken = difference(truth, result) if truth.job.outcome == "succeeded" else None
+    return f"{broken.property}: {broken.text}" if broken is not None else None

@@ -1,0 +1,123 @@
+"""Checks between roles: gates, addresses, restart scopes, hang times, room on the nodes, and the end of the job."""
+
+from __future__ import annotations
+
+from flowdist.dsl.check.room import check_fits, check_minima
+from flowdist.dsl.problems.problem import Problems, did_you_mean
+from flowdist.dsl.read.commands import macros_of
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.placement import check_placement
+from flowdist.dsl.topology import Gate, Role, Topology
+from flowdist.graph import Gate as GateSpec
+from flowdist.graph import RoleGraph, RoleSpec, format_duration
+
+
+def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Add to `problems` every contradiction between roles, and between the job and its nodes."""
+    specs: dict[str, RoleSpec] = {}
+    for role, spec in zip(topology.roles, graph.roles, strict=True):
+        specs.setdefault(spec.name, spec)
+        fields = Fields.of_role(role, problems)
+        for gate in spec.gates:
+            _check_gate(fields, spec, gate, specs)
+        _check_addresses(fields, spec, specs)
+        _check_scope(fields, spec, graph)
+        _check_ignore(fields, spec)
+        check_fits(fields, spec, graph)
+        check_placement(fields, spec, graph)
+        _check_hang(fields, spec)
+    check_minima(topology, graph, problems)
+    _check_can_end(topology, graph, problems)
+
+
+def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
+    upstream = specs.get(gate.role)
+    if upstream is None or upstream is spec:
+        help = "declare it before the roles that depend on it; a cycle of gates can never start"
+        _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
+        return
+    if gate.condition == "ready" and upstream.ready is None:
+        help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
+        message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
+        _gate_error(fields, gate, "FD115", message, help)
+    if gate.condition == "succeeded" and upstream.kind == "service":
+        message = f"it waits for service {gate.role!r} to succeed, but services never end"
+        _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
+    if gate.on_restart == "reconnect" and upstream.state == "memory":
+        message = f"role {gate.role!r} keeps its state in memory and restarts without it, but this role keeps running"
+        help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
+        _gate_error(fields, gate, "FD118", message, help)
+
+
+def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
+    """Add a problem at the element of `depends_on=` that made the gate."""
+    items = fields.items("depends_on", Gate, Role)
+    roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
+    fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
+
+
+def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
+    for where, macro in macros_of(fields, spec.command, spec.env):
+        if not macro.startswith("addresses:"):
+            continue
+        _, _, rest = macro.partition(":")
+        role, _, port = rest.partition(":")
+        gate = spec.gate_on(role)
+        if gate is None:
+            message = f"it uses the address of {role!r} but does not depend on it"
+            fields.error("FD122", where, message, f"write depends_on=[{role}.started()] or {role}.ready()")
+        elif gate.on_restart == "reconnect":
+            message = f"it reads the address of {role!r} at its start; if the address changes, it is restarted"
+            fields.warn("FD302", where, message, 'read it from flowdist.worker.peers(), or write on_restart="restart"')
+        upstream = specs.get(role)
+        if upstream is not None and port not in upstream.ports:
+            fields.error("FD119", where, f"role {role!r} has no port {port!r}", did_you_mean(port, upstream.ports))
+
+
+def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    policy = spec.restart
+    if policy is None:
+        return
+    if any(each.scope == "domain" for each in policy.chain()) and graph.domain_of(spec.name) is None:
+        message = 'it restarts its "domain", but no restart_together() names it'
+        fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
+    if policy.scope == "replica" and spec.gang:
+        message = 'Restart("replica") with gang=True: a gang restarts as one'
+        fields.error("FD129", "gang", message, 'write Restart("role"), or gang=False')
+
+
+def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
+    policy = spec.restart
+    if policy is None or not spec.primary or not spec.gang:
+        return
+    if any(each.then == "ignore" for each in policy.chain()) or any(rule.do == "ignore" for rule in policy.rules):
+        message = "a primary gang cannot go on without a member whose failure is ignored"
+        fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
+
+
+def _check_hang(fields: Fields, spec: RoleSpec) -> None:
+    load = spec.workload
+    longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
+    begins = load.startup_ns + load.restore_ns + load.warmup_ns
+    if spec.hang_after_ns is not None and spec.hang_after_ns <= max(longest, begins) and spec.kind == "task":
+        step = f"a step of its workload takes {format_duration(load.step_ns)}"
+        if spec.hang_after_ns > longest:
+            step = f"its workload needs {format_duration(begins)} before the first step"
+        elif spec.hang_after_ns > load.step_ns:
+            step = f"steps of its workload with a checkpoint between them are {format_duration(longest)} apart"
+        message = f"{step}: a healthy worker counts as hanging"
+        fields.warn("FD304", "hang_after", message, "make hang_after= as long as several steps")
+    if spec.start_timeout_ns is not None and spec.kind == "service":
+        message = "a service that never calls progress() within this time counts as hanging, even if it is ready"
+        instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="
+        fields.warn("FD307", "start_timeout", message, f"write {instead} instead, or call it")
+
+
+def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    if not graph.roles:
+        help = 'write t.role("trainer", ["python", "train.py"])'
+        problems.error("FD127", f"topology {topology.name!r} has no role", help, topology.site.place())
+    elif not any(spec.kind == "task" and spec.primary for spec in graph.roles):
+        message = f"topology {topology.name!r}: the job can never end: it has no primary task"
+        help = 'make one role kind="task" with primary=True'
+        problems.error("FD127", message, help, topology.site.place("name"))

@@ -1,0 +1,139 @@
+"""Room on the nodes: whether each replica fits a node, and whether the minima of all roles fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heapreplace
+
+from flowdist.dsl.problems.problem import Problems
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.placement import allowed_nodes
+from flowdist.dsl.topology import Topology
+from flowdist.graph import Capacity, Need, RoleGraph, RoleSpec, format_memory
+from flowdist.graph.capacity import add, fits, moments, needed, offered, pick, slots, subtract
+
+Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
+
+# With these problems, sizes or the order of the roles are unknown, and "no room" would be a guess.
+_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
+
+
+def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    """Check that some node is large enough for one replica."""
+    need = needed(spec.resources)
+    nodes = graph.cluster.nodes
+    if not graph.cluster.given:
+        if need.gpu:
+            help = f"write Topology(..., nodes=[Node(gpu={need.gpu})])"
+            fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but the nodes have no sizes", help)
+        return
+    if need.gpu and not any(node.gpu for node in nodes):
+        help = f"write nodes={len(nodes)} * [Node(gpu={need.gpu})]"
+        fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but no node has one", help)
+    elif not any(fits(need, offered(node)) for node in nodes):
+        largest = max(nodes, key=lambda node: (node.gpu, node.cpu, node.memory))
+        size = f"{largest.cpu:g} cpu, {largest.gpu} gpu, {format_memory(largest.memory)}"
+        argument = next((name for name in ("cpu", "gpu", "memory") if fields.values.get(name) is not None), "resources")
+        fields.error("FD112", argument, f"a replica is larger than any node ({size})", "ask for less, or larger nodes")
+
+
+def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Check that the minima of roles that are alive together have seats, chosen as the controller chooses them."""
+    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
+        return
+    before = _before_success(graph)
+    rooms = _Rooms(graph)
+    for gone in moments(before):
+        short = rooms.seat_all(gone, before)
+        if short is not None:
+            role = next(role for role, spec in zip(topology.roles, graph.roles, strict=True) if spec is short)
+            message = f"its minimum of {short.min_replicas} has no room beside the roles that are alive with it"
+            fields = Fields.of_role(role, problems)
+            fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
+            return
+
+
+class _Rooms:
+    """Seats of the roles that start first, and the room that these leave on the nodes."""
+
+    def __init__(self, graph: RoleGraph) -> None:
+        self._graph = graph
+        self._needs = {spec.name: needed(spec.resources) for spec in graph.roles}
+        self._free = {node.name: offered(node) for node in graph.cluster.nodes}
+        self._seats: dict[str, list[Seat]] = {}
+
+    def seat_all(self, gone: frozenset[str], before: Mapping[str, Mapping[str, None]]) -> RoleSpec | None:
+        """Seat the minimum of each role that can run once the roles `gone` have succeeded; return the first that fails.
+
+        Seats of the moment at which nothing has succeeded are kept: the roles of later moments get what is left.
+        """
+        free = self._free if not gone else self._without(gone)
+        for spec in self._graph.roles:
+            if spec.name in gone or spec.name in self._seats or not before[spec.name].keys() <= gone:
+                continue
+            seats = _seat(spec, self._needs[spec.name], free, _allowed(spec, self._graph, self._seats))
+            if len(seats) < spec.min_replicas:
+                return spec
+            if not gone:
+                self._seats[spec.name] = seats
+        return None
+
+    def _without(self, gone: frozenset[str]) -> dict[str, Capacity]:
+        """Return the room on the nodes after the roles `gone` have left their seats."""
+        free = dict(self._free)
+        for name in self._seats:
+            for node, devices in self._seats[name] if name in gone else ():
+                free[node] = add(free[node], self._needs[name], devices)
+        return free
+
+
+def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
+    """Return the nodes that the role's placement allows, given the seats of the roles before it."""
+    names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
+    for near in spec.placement.near:
+        if near in seats:  # others start later, or have ended: only the controller knows their nodes
+            names &= _nodes_of(seats[near])
+    for apart in spec.placement.apart:
+        names -= _nodes_of(seats.get(apart, ()))
+    return names
+
+
+def _nodes_of(seats: Iterable[Seat]) -> set[str]:
+    return {node for node, _ in seats}
+
+
+def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
+    """Take seats for the minimum of replicas from `free` in the controller's order, and return them."""
+    sign = 1 if spec.placement.strategy == "pack" else -1
+    left = [
+        (sign * slots(need, capacity), i, name)
+        for i, (name, capacity) in enumerate(free.items())
+        if name in allowed and fits(need, capacity)
+    ]
+    heapify(left)
+    seats: list[Seat] = []
+    while left and len(seats) < spec.min_replicas:
+        _, i, name = left[0]
+        seats.append((name, pick(need, free[name])))
+        free[name] = subtract(free[name], need)
+        if fits(need, free[name]) and spec.name not in spec.placement.apart:
+            heapreplace(left, (sign * slots(need, free[name]), i, name))
+        else:
+            heappop(left)
+    return seats
+
+
+def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
+    """Return, for each role, the roles that succeed before it starts. A joint world starts and succeeds as one."""
+    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
+    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
+    found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
+    before, count = -1, 0
+    while count > before:  # the gates of a joint world delay roles that stand before them, too
+        for spec in graph.roles:
+            for gate in spec.gates:
+                more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
+                for mate in mates[spec.name]:
+                    found[mate] |= more
+        before, count = count, sum(map(len, found.values()))
+    return found

@@ -1,0 +1,95 @@
+"""`nodes=`, `heartbeat=` and `lease=` of a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from flowdist.dsl.problems.places import COMMAND_LINE
+from flowdist.dsl.problems.problem import Problems
+from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields
+from flowdist.dsl.read.sizes import parse_sizes
+from flowdist.dsl.words import Node
+from flowdist.graph import MS, Cluster, JobOptions, NodeSpec, format_duration
+
+HELP = 'write nodes=4, nodes="2:4" or a list of Node'
+
+
+def read_cluster(top: Fields, problems: Problems) -> Cluster:
+    """Return the nodes of the topology; `given` is false if it declares none, or none that can be used."""
+    nodes = top.values.get("nodes")
+    if nodes is None:
+        return Cluster(given=False)
+    if isinstance(nodes, int | str):
+        return _read_count(top, nodes)
+    specs: dict[str, NodeSpec] = {}
+    for i, node in enumerate(top.items("nodes", Node, help=HELP)):
+        if isinstance(node, Node):
+            spec = _read_node(node, i, specs, problems)
+            specs[spec.name] = spec
+        else:
+            message = f"nodes[{i}] is not a Node"
+            top.error_at(top.element("nodes", i), "FD134", message, "write nodes=[Node(cpu=8), ...]")
+    if isinstance(nodes, Sequence) and not nodes:
+        top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+    if not specs:
+        return Cluster(given=False)
+    return Cluster(tuple(specs.values()), len(specs))
+
+
+def _read_count(top: Fields, nodes: int | str) -> Cluster:
+    """Read `nodes=4` or `nodes="2:4"`: nodes of the default size."""
+    try:
+        sizes = parse_sizes(nodes)
+        if sizes.procs is not None:
+            raise ValueError("nodes have no procs")
+    except ValueError:
+        top.error("FD104", "nodes", f"nodes={nodes!r} cannot be read", HELP)
+        return Cluster(given=False)
+    if sizes.high > MOST:
+        top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
+    elif sizes.low < 1:
+        top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
+    elif sizes.low > sizes.high:
+        top.error("FD103", "nodes", f"nodes={nodes!r} is not a range", f'write nodes="{sizes.high}:{sizes.low}"')
+    else:
+        return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
+    return Cluster(given=False)
+
+
+def _read_node(node: Node, index: int, taken: Collection[str], problems: Problems) -> NodeSpec:
+    name = f"node{index}" if node.name is None else str(node.name)
+    fields = Fields(f"node {name!r}", vars(node), node.site, problems)
+    if not NAME.fullmatch(name) or name in RESERVED:
+        fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
+    if name in taken:
+        fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
+    cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
+    return NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+
+
+def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
+    """Read `heartbeat=` and `lease=` in ns.
+
+    An agent fences a margin before the end of its lease, so a heartbeat has to be due before that.
+    """
+    usual = JobOptions()
+    margin = usual.lease_margin_ns
+    given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]
+    beat, lease = given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns
+    is_read = all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True))
+    if not is_read or lease - margin > beat:
+        return beat, lease
+    words = {"lease": format_duration(lease), "heartbeat": format_duration(beat)}
+    words |= {name: top.values[name] for name in words if top.values.get(name) is not None}
+    message = (
+        f"lease={words['lease']!r} and heartbeat={words['heartbeat']!r}: "
+        f"a node stops its workers {format_duration(margin)} before its lease is over, "
+        "and no heartbeat would renew it before that"
+    )
+    help = f'write lease="{format_duration(margin + 2 * beat)}" or more'
+    if (most := (lease - margin) // 2) >= MS:
+        help += f', or heartbeat="{format_duration(most)}" or less'
+    on_command_line = [top.place(name).file == COMMAND_LINE for name in ("heartbeat", "lease")]
+    is_of_beat = lease == usual.lease_ns or on_command_line == [True, False]
+    top.error("FD156", "heartbeat" if is_of_beat else "lease", message, help)
+    return usual.heartbeat_ns, usual.lease_ns

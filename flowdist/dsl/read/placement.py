@@ -1,0 +1,83 @@
+"""`placement=`, `near=`, `apart=` and `where=`: the nodes on which replicas may run."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Any
+
+from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.topology import Role, Topology
+from flowdist.graph import NodeSpec, Placement, RoleGraph, RoleSpec
+
+
+def read_placement(fields: Fields, topology: Topology) -> Placement:
+    """Read the placement of a role."""
+    apart: Any = fields.values["apart"]
+    own = (str(fields.values["name"]),) if apart is True else ()
+    return Placement(
+        strategy=fields.choice("placement", ("spread", "pack")),
+        near=_roles(fields, "near", topology),
+        apart=own if apart in (True, False) else _roles(fields, "apart", topology),
+        where=fields.pairs("where"),
+    )
+
+
+def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
+    """Return the names of the roles in an argument that takes a role or a list of roles."""
+    help = f"write {name}=ROLE or {name}=[ROLE, ...] with what this topology's role() returned"
+    known = [role.name for role in topology.roles]
+    value = fields.values[name]
+    found: dict[str, None] = {}
+    for i, role in enumerate([value] if isinstance(value, str) else fields.items(name, Role, help=help)):
+        if isinstance(role, Role) and role.topology is topology:
+            found[role.name] = None
+            continue
+        message = f"{name}= takes roles of this topology, not {role!r}"
+        near = did_you_mean(role, known) if isinstance(role, str) and role not in known else ""
+        hint = f"{near} {help}" if "mean" in near else help
+        fields.error_at(fields.element(name, i), "FD135", message, hint)
+    return tuple(found)
+
+
+def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    """Check that the placement does not contradict itself, and that the nodes can satisfy it."""
+    placement = spec.placement
+    earlier = list(takewhile(lambda name: name != spec.name, (role.name for role in graph.roles)))
+    for name in placement.near:
+        if name in placement.apart:
+            fields.error("FD146", "near", f"it is both near {name!r} and apart from it", "leave one of them out")
+        if name not in earlier:  # seats are given in the order of the roles
+            fields.error("FD146", "near", f"it is near {name!r}, which is not declared before it", "leave it out")
+    if not graph.cluster.given:
+        return
+    allowed = allowed_nodes(spec, graph.cluster.nodes)
+    if not allowed:
+        _no_such_node(fields, spec, graph.cluster.nodes)
+    if spec.name in placement.apart and 0 < len(allowed) < spec.min_replicas:
+        nodes = f"{len(allowed)} node{'s' * (len(allowed) != 1)}"
+        message = f"with apart=True its minimum of {spec.min_replicas} needs as many nodes, but it may use {nodes}"
+        fields.error("FD146", "apart", message, "lower the minimum, or leave apart= out")
+
+
+def _no_such_node(fields: Fields, spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> None:
+    """Report the labels that no node has, or that no node has all of them."""
+    labels = [label for node in nodes for label in node.labels]
+    keys = sorted({key for key, _ in labels})
+    missing = [label for label in spec.placement.where if label not in labels]
+    for key, value in missing:
+        values = sorted({known for label, known in labels if label == key})
+        help = f'write Node(..., labels={{"{key}": "{value}"}})'
+        if values:
+            help = did_you_mean(value, values)
+        elif keys:
+            help = f"{did_you_mean(key, keys)} Or {help}"
+        fields.error("FD146", "where", f"no node has the label {key}={value}", help)
+    if not missing:
+        wanted = " and ".join(f"{key}={value}" for key, value in spec.placement.where)
+        fields.error("FD146", "where", f"no node has both {wanted}", "leave one of them out")
+
+
+def allowed_nodes(spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> list[NodeSpec]:
+    """Return the nodes with all labels that the role asks for."""
+    return [node for node in nodes if set(spec.placement.where) <= set(node.labels)]

@@ -1,0 +1,172 @@
+"""Words of a topology file that are plain values: nodes, sizes, restart policies, workloads and secrets.
+
+The constructors check nothing. Each value remembers the call that made it, so that the compiler can report every
+problem of a topology at once, each at its argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from flowdist.dsl.problems.places import call_site
+
+Duration = str | int | float
+Memory = str | int
+FailureWord = Literal[
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "gpu_lost", "node_lost"
+]
+
+
+class Node:
+    """Capacity and labels of one node: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
+
+    Args:
+        name: Name of the node (default: `node0`, `node1`, ... by its position).
+        cpu: Cores.
+        gpu: Whole devices.
+        memory: Bytes, or text such as `64GiB`.
+        labels: Names and values of your choice, for `where=` of roles.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        cpu: float = 8,
+        gpu: int = 0,
+        memory: Memory = "32GiB",
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, labels
+        self.site = call_site(("name",))
+
+
+class Resources:
+    """A named size for roles: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`."""
+
+    def __init__(self, *, cpu: float = 1, gpu: float = 0, memory: Memory = 0) -> None:
+        self.cpu, self.gpu, self.memory = cpu, gpu, memory
+        self.site = call_site(())
+
+
+class On:
+    """One rule of a restart policy: the action for a failure that matches. The first rule that matches decides.
+
+    Args:
+        kind: Kind of failure; None matches every kind.
+        exit: Exit code; None matches every code.
+        signal: Signal, such as `"SEGV"`; None matches every signal.
+        do: `restart`, `fail` the job, or `ignore` the replica.
+        count: True if a restart by this rule is charged to the budget.
+    """
+
+    def __init__(
+        self,
+        kind: FailureWord | None = None,
+        *,
+        exit: int | None = None,
+        signal: str | None = None,
+        do: Literal["restart", "fail", "ignore"] = "restart",
+        count: bool = True,
+    ) -> None:
+        self.kind, self.exit, self.signal, self.do, self.count = kind, exit, signal, do, count
+        self.site = call_site(("kind",))
+
+
+class Restart:
+    """Restart policy of a role: what a failure restarts, how often, and what follows.
+
+    Args:
+        scope: `replica` (roles without gang), `role`, `domain` or `job`.
+        max_restarts: Budget of restarts; with 0 a failure is final.
+        within: Window of the budget; None: the whole job.
+        then: Action when the budget is used up: `fail` the job, `ignore` the replica, or a wider Restart with a budget
+            of its own, such as `Restart("job", max_restarts=2)`.
+        rules: Exceptions by kind of failure; the first match decides.
+        backoff: Wait before the second counted restart. It doubles with each further one; the first does not wait.
+        backoff_max: Longest wait.
+        backoff_reset: Time without a counted incident after which the back-off starts anew.
+    """
+
+    def __init__(
+        self,
+        scope: Literal["replica", "role", "domain", "job"] = "role",
+        *,
+        max_restarts: int = 0,
+        within: Duration | None = None,
+        then: Literal["fail", "ignore"] | Restart = "fail",
+        rules: Sequence[On] = (),
+        backoff: Duration = "1s",
+        backoff_max: Duration = "1m",
+        backoff_reset: Duration = "10m",
+    ) -> None:
+        self.scope, self.max_restarts, self.within, self.then, self.rules = scope, max_restarts, within, then, rules
+        self.backoff, self.backoff_max, self.backoff_reset = backoff, backoff_max, backoff_reset
+        self.site = call_site(("scope",))
+
+
+class Workload:
+    """Timing of a worker of the role in the simulator.
+
+    Args:
+        steps: Steps until the task is done; services ignore it.
+        step_time: Duration of one step of the fastest worker.
+        step_spread: Share by which a step of the slowest worker may be longer. With 0.1 each attempt of a worker draws
+            a step time from `step_time` to a tenth more. A world has the pace of its slowest member: with N workers a
+            step takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
+        startup: Time from the start of the process to its first step, or to readiness.
+        warmup: Time from the start-up of the last worker of the world to the first step: compilation, caches, first
+            connections. Spent in each generation in which a worker is a new process.
+        checkpoint_every: Time from one checkpoint to the next, without the time for which a checkpoint blocks.
+        checkpoint_time: Time until a checkpoint is complete. Workers that fail earlier resume from the one before.
+        checkpoint_blocks: Part of `checkpoint_time` for which workers do not step. None: all of it. With less, the
+            checkpoint is asynchronous: workers step while it is written.
+        restore_time: Time that a restarted worker needs to read its checkpoint.
+        rejoin_time: Time until workers that call `worker.elastic()` train again in a new generation, in the same
+            process. None: workers are restarted.
+        collective: What the peers of a worker that dies do. "fail": they exit with code 1 a moment later, as with gloo.
+            "hang": they hang until they are killed, as with NCCL. "wait": they wait for orders. None: they wait, and
+            campaigns try all three.
+        collective_timeout: Time after which the process group gives up. None: as in torch, 30 minutes with "fail" and
+            10 minutes with "hang".
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int = 600,
+        step_time: Duration = "1s",
+        startup: Duration = "5s",
+        checkpoint_every: Duration = "1m",
+        checkpoint_time: Duration = "1s",
+        restore_time: Duration = "0s",
+        rejoin_time: Duration | None = None,
+        collective: Literal["wait", "fail", "hang"] | None = None,
+        collective_timeout: Duration | None = None,
+        step_spread: float = 0.0,
+        warmup: Duration = "0s",
+        checkpoint_blocks: Duration | None = None,
+    ) -> None:
+        self.steps, self.step_time, self.startup = steps, step_time, startup
+        self.step_spread, self.warmup, self.checkpoint_blocks = step_spread, warmup, checkpoint_blocks
+        self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
+        self.restore_time, self.rejoin_time = restore_time, rejoin_time
+        self.collective, self.collective_timeout = collective, collective_timeout
+        self.site = call_site(())
+
+
+class Secret:
+    """Secret value for `env=`. It is read when a worker starts, and is never in the graph, the plan or the journal.
+
+    Args:
+        env: Variable of the flowdist process that has the value.
+        file: File that has the value, relative to the topology file; `~` is the home. A newline at its end is removed.
+    """
+
+    def __init__(self, *, env: str | None = None, file: str | None = None) -> None:
+        self.env, self.file = env, file
+        self.site = call_site(())
+
+    def __repr__(self) -> str:
+        return f"Secret(env={self.env!r})" if self.env is not None else f"Secret(file={self.file!r})"

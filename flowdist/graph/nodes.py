@@ -1,0 +1,38 @@
+"""Nodes of the job, as the topology declares them or as a host offers itself."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+Pairs = tuple[tuple[str, str], ...]
+
+# Label by which a host sets its own number of workers per replica. Labels of users never have a `=` in their names.
+NODE_PROCS = "procs="
+
+
+class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Name, labels and capacity of one node: cpu in cores, gpu in devices, memory in bytes."""
+
+    name: str
+    cpu: float = 8.0
+    gpu: int = 0
+    memory: int = 32 << 30
+    labels: Pairs = ()
+
+    @property
+    def procs(self) -> int:
+        """Workers that a replica has on this node, if the host sets a number of its own; else 0."""
+        if not self.labels:
+            return 0
+        text = dict(self.labels).get(NODE_PROCS, "")
+        return int(text) if re.fullmatch("[0-9]{1,5}", text) else 0
+
+
+class Cluster(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Nodes of the job. `given` is false if the topology declares none: `run` then uses this machine as one node."""
+
+    nodes: tuple[NodeSpec, ...] = ()
+    min_nodes: int = 1
+    given: bool = True

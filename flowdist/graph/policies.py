@@ -1,0 +1,45 @@
+"""Restart policies: what a failure of a role restarts, how often, and what follows when the budget is used up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flowdist.graph.units import MINUTE, SECOND
+
+Scope = Literal["replica", "role", "domain", "job"]
+Action = Literal["restart", "fail", "ignore"]
+Then = Literal["fail", "ignore", "widen"]
+FailureKind = Literal[
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "store_lost", "preempted", "gpu_lost",
+    "node_lost",
+]  # fmt: skip
+
+
+class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """One `On(...)` of a policy. The first rule that matches a failure decides (R9); None matches every value."""
+
+    do: Action
+    kind: FailureKind | None = None
+    exit: int | None = None
+    signal: str | None = None  # without SIG: "SEGV"
+    counted: bool = True
+
+
+class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Restart policy of a role: scope, rules, budget, back-off and the wider policy after it (R5, R7, R9, R10, R11)."""
+
+    scope: Scope = "role"
+    max_restarts: int = 0
+    within_ns: int | None = None  # window of the budget; None: the whole job
+    then: Then = "fail"
+    rules: tuple[Rule, ...] = ()
+    backoff_ns: int = 1 * SECOND  # before the second counted restart; the first starts at once
+    backoff_max_ns: int = 1 * MINUTE
+    backoff_reset_ns: int = 10 * MINUTE  # without a counted incident for this long, the back-off starts anew
+    wider: RestartPolicy | None = None  # with then="widen": its scope, budget and `then` apply next (R11)
+
+    def chain(self) -> tuple[RestartPolicy, ...]:
+        """Return this policy and the wider ones after it, in the order in which their budgets are used up."""
+        return (self, *(self.wider.chain() if self.wider is not None else ()))

@@ -1,0 +1,135 @@
+"""Roles: command, size, resources, placement, gates, readiness and timeouts of a group of equal replicas."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flowdist.graph.mesh import Parallel, replica_step
+from flowdist.graph.nodes import NodeSpec, Pairs
+from flowdist.graph.policies import RestartPolicy
+from flowdist.graph.units import MINUTE, SECOND
+from flowdist.graph.workload import WorkloadSpec
+
+RoleKind = Literal["task", "service"]
+GateCondition = Literal["started", "ready", "succeeded"]
+OnRestart = Literal["reconnect", "restart"]
+Strategy = Literal["spread", "pack"]
+
+
+class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Resources of one replica: cpu in cores (fractions allowed), gpu in devices, memory in bytes.
+
+    `gpu_share` is its part of one device, in thousandths: with less than 1000, other replicas may use the device too.
+    """
+
+    cpu: float = 1.0
+    gpu: int = 0
+    memory: int = 0
+    gpu_share: int = 1000
+
+    @property
+    def gpu_words(self) -> str:
+        """GPUs as text, `2 gpu` or `0.5 gpu`; empty if the replica needs none."""
+        if self.gpu_share == 1000:
+            return f"{self.gpu} gpu" if self.gpu else ""
+        return f"{self.gpu_share / 1000:g} gpu"
+
+
+class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Rules for the nodes that may take a replica, and the order in which they are tried.
+
+    A replica runs on a node with a replica of every role in `near`, and of no role in `apart`. A role that names itself
+    in `apart` has at most one replica on a node. `where` lists the labels that the node must have.
+    """
+
+    strategy: Strategy = "spread"
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    where: Pairs = ()
+
+
+class Readiness(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Readiness check of a replica. `target` is the port, file or regular expression; empty for `call`."""
+
+    how: Literal["tcp", "http", "file", "log", "call"]
+    target: str = ""
+
+
+class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Dependency on `role`: start after it meets the condition, and do `on_restart` when it restarts."""
+
+    role: str
+    condition: GateCondition = "started"
+    on_restart: OnRestart = "reconnect"
+
+
+class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Source of a secret environment variable: a variable of the flowdist process, or a file.
+
+    The value is read when a worker starts, and is never in the graph.
+    """
+
+    name: str  # variable of the worker
+    env: str = ""
+    file: str = ""  # absolute, or beginning with ~
+
+
+class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A group of equal replicas: one command, one resource request, one restart policy."""
+
+    name: str
+    command: tuple[str, ...]  # with its macros: their values are known when a worker starts
+    kind: RoleKind = "task"
+    min_replicas: int = 1
+    max_replicas: int = 1
+    procs: int = 1  # workers of a replica; `procs_on` has the number on a given node
+    resources: Resources = Resources()
+    placement: Placement = Placement()
+    env: Pairs = ()
+    secrets: tuple[SecretRef, ...] = ()  # their names are not in `env`
+    ports: tuple[str, ...] = ()
+    workdir: str = ""  # absolute; empty: the folder of the topology
+    gang: bool = True
+    primary: bool = True
+    gates: tuple[Gate, ...] = ()
+    restart: RestartPolicy | None = None
+    ready: Readiness | None = None
+    ready_timeout_ns: int = 5 * MINUTE
+    state: Literal["none", "memory", "checkpoint"] = "none"
+    grace_ns: int = 10 * SECOND
+    stop_grace_ns: int = 2 * SECOND
+    drain_ns: int = 30 * SECOND
+    join_window_ns: int = 10 * SECOND
+    pending_timeout_ns: int = 10 * MINUTE
+    finish_timeout_ns: int = 5 * MINUTE
+    cooldown_ns: int = 30 * SECOND
+    hang_after_ns: int | None = None
+    start_timeout_ns: int | None = None
+    preload: tuple[str, ...] = ()
+    warm: bool = True
+    numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU
+    virtual_local_rank: bool = False  # each worker has LOCAL_RANK=0 and sees one device
+    parallel: Parallel = ()
+    workload: WorkloadSpec = WorkloadSpec()
+    simulate: str = ""  # `module:Class` or `/path/file.py:Class`, the user's model of a worker; empty: the workload
+    address_edges: tuple[str, ...] = ()  # roles whose addresses stand in the command or environment
+
+    @property
+    def step(self) -> int:
+        """Number of replicas of which the gang has a multiple: with others its ranks form no mesh."""
+        return replica_step(self.parallel, self.procs) if self.parallel else 1
+
+    def procs_on(self, node: NodeSpec) -> int:
+        """Return the number of workers that a replica has on the node.
+
+        The host's own number counts for gangs alone, and only without GPUs and without a mesh: the number of workers of
+        a replica with GPUs follows its devices, and a mesh has the same number of ranks in every replica.
+        """
+        follows = self.gang and not self.resources.gpu and not self.parallel
+        return (node.procs if follows else 0) or self.procs
+
+    def gate_on(self, role: str) -> Gate | None:
+        """Return the gate on the role of that name; None if there is none."""
+        return next((gate for gate in self.gates if gate.role == role), None)

@@ -1,0 +1,159 @@
+"""Replay: the job that a record describes, rebuilt by a fresh controller from the events of the record.
+
+The controller is deterministic. The same events at the same times give the same state and the same effects, so a record
+holds everything that a controller ever knew (R21). Every reader of a record goes through this class: replay, report,
+status, what-if, the timeline, the mirror in the foreground process, and a controller that takes over.
+
+A record may have been edited, or written by a version of flowdist that decided otherwise. Its state then means nothing
+from the first event whose effects differ. `Replay` keeps that event, and raises `ReplayError` if it is strict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import NamedTuple, Self
+
+import msgspec
+
+from flowdist.control.controller import Controller
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.effects import AnswerCheckpoint, Effect, FinishJob, Notify
+from flowdist.control.protocol.events import Event
+from flowdist.errors import FlowdistError
+from flowdist.record.journal import FORMAT, Header, Line, Record, record
+from flowdist.record.status import RecentDecisions
+from flowdist.record.timesheet import Timesheet
+
+HELP = "use the version of flowdist that wrote the record; flowdist replay shows what it holds"
+
+
+class ReplayError(FlowdistError):
+    """The controller of this version of flowdist decides otherwise than the record says."""
+
+
+class Difference(NamedTuple):
+    """An event of a record for which the controller decided otherwise: `decided` instead of `line.effects`."""
+
+    line: Record
+    decided: tuple[Effect, ...]
+
+    @property
+    def is_wording(self) -> bool:
+        """Return whether only the words of messages differ, and every order is the same."""
+        return _orders(self.line.effects) == _orders(self.decided)
+
+    @property
+    def text(self) -> str:
+        """Return one line that names the event, and the first effect that differs."""
+        pairs = zip_longest(self.line.effects, self.decided)
+        recorded, decided = next((one, other) for one, other in pairs if one != other)
+        where = f"event {self.line.n} ({type(self.line.event).__name__}) does not replay"
+        said, now = _brief(recorded, decided), _brief(decided, recorded)
+        return f"{where}: the record says {said}, this version of flowdist decides {now}"
+
+
+class Replay:
+    """Controller, time accounts and recent decisions of one job, moved forward one line at a time.
+
+    `last` is the last event so far, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is
+    the first event that does not replay; None if all do.
+
+    Args:
+        header: First line of the record: the graph, the expected nodes and the format.
+        strict: Raise `ReplayError` at an event that does not replay, instead of keeping it in `difference`.
+    """
+
+    def __init__(self, header: Header, *, strict: bool = False) -> None:
+        self.controller = Controller(header.graph, header.known_nodes)
+        self.sheet = Timesheet(self.controller.state)
+        self.decisions = RecentDecisions()
+        self.last: Record | None = None
+        self.n = self.t_ns = 0
+        self.difference: Difference | None = None
+        self._format, self._is_strict = header.format, strict
+
+    @property
+    def job(self) -> JobState:
+        return self.controller.state
+
+    @property
+    def n_different(self) -> int | None:
+        """Return the number of the first event that does not replay; None if all do."""
+        return self.difference.line.n if self.difference is not None else None
+
+    def hear(self, line: Line, *, counted_as: Line | None = None) -> Difference | None:
+        """Feed one line of the record, and return how the decision of the controller differs from it, if it does.
+
+        Args:
+            line: The next line. Lines other than events are for the timesheet alone.
+            counted_as: The line that the timesheet gets instead.
+
+        Raises:
+            ReplayError: if the replay is strict, and the orders of the controller differ.
+        """
+        if isinstance(line, Header):
+            self._format = line.format
+        if not isinstance(line, Record):
+            self.sheet.hear(line)
+            return None
+        decided = tuple(self.controller.handle(line.event, line.t_ns))
+        difference = Difference(line, decided) if decided != line.effects else None
+        if difference is not None and self._format < FORMAT and difference.is_wording:
+            difference = None  # earlier versions had other words for the same decisions
+        if self._is_strict and difference is not None and not difference.is_wording:
+            raise ReplayError(difference.text, help=HELP)
+        self.difference = self.difference or difference
+        self._note(line, counted_as or line)
+        return difference
+
+    def follow(self, lines: Iterable[Line]) -> Self:
+        """Feed all lines, and return this replay."""
+        for line in lines:
+            self.hear(line)
+        return self
+
+    def decide(self, event: Event, now: int) -> Record:
+        """Let the controller decide about an event that is in no record yet, and return the line for it.
+
+        Args:
+            event: What happened.
+            now: Nanoseconds since the start of the job, not before the last event.
+        """
+        line = record(self.n + 1, now, event, self.controller.handle(event, now))
+        self._note(line, line)
+        return line
+
+    def _note(self, line: Record, counted: Line) -> None:
+        self.sheet.hear(counted)
+        self.decisions.hear(line)
+        self.last, self.n, self.t_ns = line, line.n, line.t_ns
+
+
+def _orders(effects: tuple[Effect, ...]) -> list[Effect]:
+    """Return the effects with all texts for people emptied."""
+    return [_without_words(effect) for effect in effects]
+
+
+def _without_words(effect: Effect) -> Effect:
+    match effect:
+        case Notify():
+            return Notify("", effect.level)
+        case AnswerCheckpoint() | FinishJob():
+            return msgspec.structs.replace(effect, reason="")
+        case _:
+            return effect
+
+
+def _brief(effect: Effect | None, other: Effect | None) -> str:
+    """Return the effect in a few words: of two effects of one type, the fields that differ."""
+    if effect is None:
+        return "nothing more"
+    if isinstance(effect, Notify):
+        return repr(effect.text)
+    about = getattr(effect, "replica", None) or getattr(effect, "world", None)
+    text = f"{type(effect).__name__} {about or ''}".rstrip()
+    if type(effect) is not type(other):
+        return text
+    fields = {name: getattr(effect, name) for name in effect.__struct_fields__}
+    return f"{text} with " + ", ".join(f"{k}={v}" for k, v in fields.items() if v != getattr(other, k))

@@ -1,0 +1,30 @@
+"""Configuration of the processes of a node, and the signal that kills them."""
+
+from __future__ import annotations
+
+import signal
+
+import msgspec
+
+from flowdist.graph import NodeSpec
+from flowdist.runtime.wire.endpoint import ControllerEndpoint
+
+KILL_NODE = signal.SIGUSR1  # to a guardian: kill everything that runs on the node, now
+
+
+class NodeConfig(msgspec.Struct, frozen=True):
+    """Configuration of a node's processes. `lifeline` is a pipe whose other end closes when the supervisor ends."""
+
+    node: NodeSpec
+    number: int  # of the node in the job, from 0: selects its range of ports
+    incarnation: int
+    run_dir: str
+    run_id: str
+    control_socket: str
+    socket_dir: str
+    lifeline: int
+    lock: int  # file descriptor, open until nothing of the node runs any more: see folder.lock_run
+    devices: tuple[str, ...] = ()  # real GPUs of the node, by its own numbers
+    address: str = "127.0.0.1"  # by which the other nodes of the job reach this one
+    interface: str = "lo"  # network interface that has the address; empty: unknown
+    controller: ControllerEndpoint | None = None  # None: the controller is on this host, at `control_socket`

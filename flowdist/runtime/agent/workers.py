@@ -1,0 +1,286 @@
+"""The workers of a node: started, signalled and resumed through the spawner, on orders of the pure agent.
+
+What the spawner answers becomes inputs of the pure agent. An attempt counts as spawned when all of its workers are; if
+one of them cannot be started, the others are killed and the attempt has failed to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import Addresses, ReplicaId
+from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.agent.readiness import Listener, until_ready
+from flowdist.runtime.agent.worker_exits import WorkerExits
+from flowdist.runtime.agent.worker_socket import WorkerSocket
+from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.gpus.guard import GpuGuard
+from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.run_folder.remote_error_report import collect_report
+from flowdist.runtime.wire.frames import RemoteErrorReport
+from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fork_server_spec, macro_values, worker_env
+from flowdist.runtime.worker_env.ports import Ports
+from flowdist.runtime.worker_env.secret_values import Mask
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt of a replica whose workers have been ordered."""
+
+    start: StartReplica
+    ports: dict[str, int]
+    since_ns: int  # wall clock
+    missing: set[int]  # local ranks of the workers that are not spawned yet
+    ids: dict[int, int] = field(default_factory=dict)  # local ranks, by the spawner's ids of the workers
+    refused: str | None = None  # why a worker could not be started
+    server: spawner.ForkServerSpec | None = None  # from which its workers are forked, as far as is known
+
+
+class Collaborators(NamedTuple):
+    """The parts of the agent process that `Workers` uses."""
+
+    handle: Callable[[io.AgentInput], None]  # gives the pure agent an input
+    send: Callable[[spawner.Request], None]  # sends the spawner a request
+    report: Callable[[RemoteErrorReport], None]  # sends the controller a report
+    fork_stores_from: Callable[[spawner.ForkServerSpec | None], None]
+    ids: Iterator[int]  # of workers and of store hosts: the spawner does not distinguish them
+    sockets: WorkerSocket
+    gpus: GpuGuard
+    has_store: bool  # see worker_env
+
+
+class Workers:
+    """All workers of a node, by the ids that the spawner knows them by."""
+
+    def __init__(self, config: NodeConfig, graph: RoleGraph, paths: RunPaths, others: Collaborators) -> None:
+        self._config, self._graph, self._paths, self._others = config, graph, paths, others
+        self._handle, self._send = others.handle, others.send
+        self._ports = Ports(config.run_id, config.number, config.address)
+        self._workers: dict[int, tuple[StartReplica, int]] = {}  # the order and the local rank
+        self._attempts: dict[tuple[ReplicaId, int], _Attempt] = {}
+        self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
+        self._mask = Mask()  # the last lines of a worker's output go into the journal
+        self._exits = WorkerExits(self._mask)
+
+    def prepare(self) -> spawner.ForkServerSpec | None:
+        """Have the fork server import its modules before the first order, if all roles use the same one; return it."""
+        wanted: dict[spawner.ForkServerSpec, None] = {}
+        for role in self._graph.roles:
+            size = role.max_replicas * role.procs
+            world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # placeholders: a fork server does not depend on these
+            start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
+            values = macro_values(start, role, 0, self._paths, {})
+            with contextlib.suppress(OSError):  # a missing secret: the start of the worker reports it
+                env = worker_env(start, role, 0, os.environ, self._paths, {}, (), self._others.has_store)
+                server = fork_server_spec(
+                    role, expand_command(role.command, values, os.environ), os.environ, env, values
+                )
+                wanted |= {server: None} if server is not None else {}
+        if len(wanted) != 1:
+            return None
+        (server,) = wanted
+        self._send(spawner.Prepare(server))
+        return server
+
+    def spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
+        """Start the workers of an attempt.
+
+        Args:
+            start: The order.
+            kept: Local ranks whose workers of the attempt before stay in place and are resumed as workers of this one.
+        """
+        role = self._graph.role(start.replica.role)
+        try:
+            ports = self._ports.of(str(start.replica), role.ports)
+            envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
+            cores = self._others.gpus.cores(role, start)
+        except OSError as error:
+            self._handle(io.SpawnFailed(start.replica, start.attempt, str(error)))
+            return
+        self.write_peers(start.replica, start.attempt, start.addresses)
+        attempt = _Attempt(start, ports, time.time_ns(), set(range(role.procs)))
+        self._attempts[start.replica, start.attempt] = attempt
+        for id, (before, local_rank) in list(self._workers.items()):
+            if before.replica == start.replica and local_rank in kept:
+                attempt.ids[id] = local_rank
+                attempt.missing.discard(local_rank)
+                self._workers[id] = (start, local_rank)
+                self._resume(before, start, local_rank, envs[local_rank])
+        self._forget_before(start)
+        if not attempt.missing:
+            self._all_spawned(attempt)
+        for local_rank in sorted(attempt.missing):
+            self._spawn_one(attempt, role, local_rank, envs[local_rank], cores[local_rank])
+
+    def _spawn_one(
+        self, attempt: _Attempt, role: RoleSpec, local_rank: int, env: dict[str, str], cores: tuple[int, ...]
+    ) -> None:
+        start = attempt.start
+        values = macro_values(start, role, local_rank, self._paths, attempt.ports)
+        argv = expand_command(role.command, values, os.environ)
+        id = next(self._others.ids)
+        self._workers[id] = (start, local_rank)
+        attempt.ids[id] = local_rank
+        attempt.server = fork_server_spec(role, argv, os.environ, env, values)
+        self._send(
+            spawner.Spawn(id, argv, env, role.workdir, str(self._folder(start, local_rank)), attempt.server, cores)
+        )
+
+    def _forget_before(self, start: StartReplica) -> None:
+        """Forget earlier attempts of the replica, which are over: an agent that runs for weeks has thousands."""
+        over = [key for key in self._attempts if key[0] == start.replica and key[1] < start.attempt]
+        for key in over:
+            del self._attempts[key]
+            self._exits.forget(*key)
+
+    def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
+        """Have a worker that has left its generation continue as a worker of this attempt."""
+        folder = self._folder(start, local_rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (pid := spawner.read_pid(self._folder(before, local_rank))) is not None:
+            spawner.write_pid(folder, pid)  # a fault may target the worker as soon as it is reported to run
+        role, ports = self._graph.role(start.replica.role), self._attempts[before.replica, before.attempt].ports
+        old = self._env(before, role, local_rank, ports)
+        changed = {name: value for name, value in env.items() if old.get(name) != value}
+        self._others.sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
+
+    def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
+        devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
+        env = worker_env(start, role, local_rank, os.environ, self._paths, ports, devices, self._others.has_store)
+        self._mask.add(env[secret.name] for secret in role.secrets)
+        return env
+
+    def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
+        """Send a signal to the process group of each worker of the attempt."""
+        if number == signal.SIGKILL:
+            self._exits.note_kill(replica, attempt)
+        for id in self._ids_of(replica, attempt):
+            self._send(spawner.Signal(id, number))
+
+    def hurry(self, replica: ReplicaId, attempt: int) -> None:
+        """Give up starting the attempt's workers that still wait for a GPU or a fork server."""
+        self._others.gpus.cancel(replica, attempt)
+        for id in self._ids_of(replica, attempt):
+            self._send(spawner.CancelSpawn(id))
+
+    def _ids_of(self, replica: ReplicaId, attempt: int) -> list[int]:
+        return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
+
+    def handle_answer(
+        self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold
+    ) -> None:
+        """Handle an answer of the spawner about a worker."""
+        match answer:
+            case spawner.Spawned():
+                self._spawned(answer.id)
+            case spawner.SpawnRefused():
+                self._refused(answer)
+            case spawner.Ended():
+                self._ended(answer)
+            case spawner.StartedCold():
+                start, _ = self._workers[answer.id]
+                self._attempts[start.replica, start.attempt].server = None
+                self._handle(io.SpawnedCold(start.replica, start.attempt, answer.reason))
+
+    def _spawned(self, id: int) -> None:
+        start, local_rank = self._workers[id]
+        attempt = self._attempts[start.replica, start.attempt]
+        attempt.missing.discard(local_rank)
+        if attempt.missing:
+            return
+        if attempt.refused is None:
+            self._all_spawned(attempt)
+        else:
+            self._fail_start(attempt)
+
+    def _all_spawned(self, attempt: _Attempt) -> None:
+        start = attempt.start
+        self._others.fork_stores_from(attempt.server)
+        self._handle(io.WorkersSpawned(start.replica, start.attempt, tuple(attempt.ports.items())))
+        self._watch_readiness(attempt)
+
+    def _refused(self, answer: spawner.SpawnRefused) -> None:
+        start, local_rank = self._workers.pop(answer.id)
+        attempt = self._attempts[start.replica, start.attempt]
+        attempt.missing.discard(local_rank)
+        del attempt.ids[answer.id]
+        attempt.refused = attempt.refused or answer.detail
+        if not attempt.missing:
+            self._fail_start(attempt)
+
+    def _fail_start(self, attempt: _Attempt) -> None:
+        """Kill the workers of an attempt some of which could not be started; report the failure once none is left."""
+        for id in attempt.ids:
+            self._send(spawner.Signal(id, signal.SIGKILL))
+        if not attempt.ids:
+            self._handle(io.SpawnFailed(attempt.start.replica, attempt.start.attempt, attempt.refused or ""))
+
+    def _ended(self, answer: spawner.Ended) -> None:
+        start, local_rank = self._workers.pop(answer.id)
+        key = (start.replica, start.attempt)
+        attempt = self._attempts[key]
+        attempt.ids.pop(answer.id, None)
+        if attempt.refused is not None:
+            if not attempt.ids:
+                self._fail_start(attempt)
+            return
+        if key in self._probes:
+            self._probes.pop(key).cancel()
+        folder = self._folder(start, local_rank)
+        exited = self._exits.describe(start, local_rank, answer.code, folder)
+        if self._config.controller is not None and (exited.exit_code or exited.signal):
+            self._others.report(collect_report(start, local_rank, folder, self._mask))
+        self._handle(exited)
+
+    def _watch_readiness(self, attempt: _Attempt) -> None:
+        start = attempt.start
+        role = self._graph.role(start.replica.role)
+        if role.ready is None or role.ready.how == "call":
+            return
+        key = (start.replica, start.attempt)
+        here = Listener(self._config.address, attempt.ports)
+        probe = until_ready(role.ready, here, role.workdir, self._paths.attempt_dir(start), attempt.since_ns)
+        task = asyncio.create_task(probe)
+        task.add_done_callback(lambda task: None if task.cancelled() else self._handle(io.ProbePassed(*key)))
+        self._probes[key] = task
+
+    def attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
+        """Return the log folder of an attempt."""
+        return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+
+    def _folder(self, start: StartReplica, local_rank: int) -> Path:
+        return self._paths.attempt_dir(start) / str(local_rank)
+
+    def write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
+        """Write the addresses of other roles where the attempt's workers read them."""
+        content = {key: [part for part in address.split(",") if part] for key, address in addresses}
+        _write_json(self.attempt_dir(replica, attempt) / "peers.json", content)
+
+    def answer_commit(self, answer: io.AnswerWorker) -> None:
+        """Tell a worker whether its checkpoint is accepted; if so, publish it first.
+
+        In that order a worker that received "accepted" finds its checkpoint again after any crash.
+        """
+        attempt = self._attempts.get((answer.replica, answer.attempt))
+        if answer.accepted and attempt is not None:
+            start, role = attempt.start, self._graph.role(answer.replica.role)
+            pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
+            _write_json(self._paths.latest(start, role), pointer, durable=True)
+        self._others.sockets.answer(answer)
+
+
+def _write_json(path: Path, content: object, *, durable: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content), durable=durable)

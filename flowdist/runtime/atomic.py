@@ -1,0 +1,27 @@
+"""Atomic replacement of a file. The module is small, because workers and guardians import it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Replace the content of a file, so that a reader sees either the old content or all of the new.
+
+    Args:
+        path: The file.
+        content: Its new content.
+        durable: Force the content to the disk first, so that a crash of the machine cannot lose it. This takes some
+            milliseconds.
+
+    Raises:
+        OSError: The file cannot be written; the old one is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.rename(path)

@@ -1,0 +1,191 @@
+"""Reading of a run's logs from its folder: choosing the files, their last lines, and lines as they are added.
+
+It needs nothing but the folder, whether the run is running, is over, or has died.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.runtime.run_folder.logs import LogFile, Stream
+
+BLOCK = 64 << 10
+_TARGET = re.compile(r"(?P<role>[^/]+)(?:/(?P<index>\d+)(?:\.(?P<worker>\d+))?)?")
+
+
+class Target(NamedTuple):
+    """The workers whose logs are wanted: those of a role, of one replica, or one worker alone."""
+
+    role: str
+    replica: int | None = None
+    worker: int | None = None
+
+
+class Log(NamedTuple):
+    """One log file. Logs sort by role in the order of the graph, then by replica, attempt, worker and stream."""
+
+    place: tuple[int, int, int, int, str]
+    name: str  # trainer/0, or trainer/0.1 where there are several workers
+    attempt: int
+    stream: Stream
+    path: Path
+
+
+def parse_target(text: str, graph: RoleGraph) -> Target:
+    """Parse `ROLE[/REPLICA[.WORKER]]`.
+
+    Raises:
+        FlowdistError: if the text has another form, or the graph has no such role, replica or worker.
+    """
+    match = _TARGET.fullmatch(text)
+    roles = {spec.name: spec for spec in graph.roles}
+    if match is None:
+        raise FlowdistError(
+            f"{text!r} names no logs", help="write ROLE, ROLE/REPLICA or ROLE/REPLICA.WORKER: trainer/0.1"
+        )
+    if match["role"] not in roles:
+        close = difflib.get_close_matches(match["role"], roles, n=1)
+        help = f"did you mean {close[0]!r}?" if close else f"roles: {', '.join(roles)}"
+        raise FlowdistError(f"there is no role {match['role']!r} in this run", help=help)
+    spec = roles[match["role"]]
+    index, worker = (int(match[part]) if match[part] is not None else None for part in ("index", "worker"))
+    if index is not None and index >= spec.max_replicas:
+        last = f"{spec.name}/{spec.max_replicas - 1}"
+        raise FlowdistError(f"there is no replica {spec.name}/{index}", help=f"the last one is {last}")
+    if worker is not None and worker >= spec.procs:
+        has = f"a replica of {spec.name} has {spec.procs} worker{'s' * (spec.procs != 1)}, from 0"
+        raise FlowdistError(f"there is no worker {text}", help=has)
+    return Target(spec.name, index, worker)
+
+
+def find_logs(
+    run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream], attempt: int | None = None
+) -> list[Log]:
+    """Return the logs in the folder of a run, in order.
+
+    Args:
+        targets: Whose logs; none: those of all workers.
+        streams: Which streams.
+        attempt: Which attempt of each replica; None: all of them.
+    """
+    found: list[Log] = []
+    for order, spec in enumerate(graph.roles):
+        meant = [target for target in targets if target.role == spec.name] if targets else [Target(spec.name)]
+        for index in _numbers(run_dir / spec.name) if meant else []:
+            workers = [target.worker for target in meant if target.replica in (None, index)]
+            found += _logs_of_replica(run_dir, (order, index), spec, workers, streams, attempt)
+    return sorted(found)
+
+
+def _logs_of_replica(
+    run_dir: Path,
+    replica: tuple[int, int],
+    spec: RoleSpec,
+    workers: Sequence[int | None],
+    streams: Sequence[Stream],
+    attempt: int | None,
+) -> Iterator[Log]:
+    """Yield the logs of one replica, given by the numbers of its role and itself. A worker of None stands for all."""
+    index = replica[1]
+    base = run_dir / spec.name / str(index)
+    for number in _numbers(base, "attempt_") if workers else []:
+        if attempt not in (None, number):
+            continue
+        for worker in _numbers(base / f"attempt_{number}"):
+            if None not in workers and worker not in workers:
+                continue
+            name = f"{spec.name}/{index}" if spec.procs == 1 and not worker else f"{spec.name}/{index}.{worker}"
+            for stream in streams:
+                place = (*replica, number, worker, "0" if stream == "stdout" else "1")
+                yield Log(place, name, number, stream, base / f"attempt_{number}" / str(worker) / f"{stream}.log")
+
+
+def latest_attempts(logs: Sequence[Log]) -> list[Log]:
+    """Return the logs of the last attempt of each replica."""
+    last: dict[tuple[int, int], int] = {}
+    for log in logs:
+        last[log.place[:2]] = max(last.get(log.place[:2], 0), log.attempt)
+    return [log for log in logs if log.attempt == last[log.place[:2]]]
+
+
+def _numbers(folder: Path, prefix: str = "") -> list[int]:
+    """Return the numbers that entries of the folder have as names, after the prefix; none if there is no folder."""
+    try:
+        names = [entry.name.removeprefix(prefix) for entry in os.scandir(folder) if entry.name.startswith(prefix)]
+    except OSError:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
+    """Yield the lines of a file, or its `last` ones, an incomplete one included. A missing file has no lines."""
+    try:
+        with path.open("rb") as file:
+            if last is not None:
+                file.seek(start_of_last(path, last))
+            for line in file:
+                yield line.decode(errors="replace").rstrip("\r\n")
+    except OSError:
+        return
+
+
+def start_of_last(path: Path, count: int) -> int:
+    """Return the offset, in bytes, at which the last `count` lines of a file begin."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        if count <= 0 or end == 0:
+            return end
+        at, newlines = end, 0
+        while at > 0:
+            size = min(BLOCK, at)
+            at -= size
+            file.seek(at)
+            block = file.read(size)
+            if at + size == end and block.endswith(b"\n"):
+                newlines -= 1  # no line begins after the newline at the end of the file
+            where = len(block)
+            while (where := block.rfind(b"\n", 0, where)) >= 0:
+                newlines += 1
+                if newlines == count:
+                    return at + where + 1
+        return 0
+
+
+class LogTail:
+    """The lines that are added to logs from now on, also to logs of attempts that start later.
+
+    Args:
+        run_dir, graph, targets, streams: As for `find_logs`.
+    """
+
+    def __init__(self, run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream]) -> None:
+        self._what = (run_dir, graph, targets, streams)
+        self._files: dict[Log, LogFile] = {}
+
+    def start(self, logs: Sequence[Log], last: int | None) -> None:
+        """Start at the end of every log, but for these logs `last` lines before it; None: at their beginning."""
+        for log in find_logs(*self._what):
+            file = LogFile(log.path, lambda line: None)
+            if log in logs:
+                file.skip(start_of_last(log.path, last) if last is not None and log.path.exists() else 0)
+            else:
+                file.skip(log.path.stat().st_size if log.path.exists() else 0)
+            self._files[log] = file
+
+    def find_new_files(self) -> None:
+        """Look for logs of attempts that have started since the last call."""
+        for log in find_logs(*self._what):
+            self._files.setdefault(log, LogFile(log.path, lambda line: None))
+
+    def new_lines(self, *, final: bool = False) -> Iterator[tuple[Log, str]]:
+        """Yield the lines that were added since the last call, with their logs; with `final` incomplete lines too."""
+        for log, file in self._files.items():
+            for line in file.new_lines(final):
+                yield log, line

@@ -1,0 +1,92 @@
+"""Keeps a controller running: one after the other, each of which continues from the journal of the last (R21)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from flowdist.control.process_restarts import ControllerUpkeep
+from flowdist.record.journal import Line, decode_lines
+from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.journal_file import JOURNAL_LOST
+from flowdist.runtime.supervisor.host_process import HostProcess
+from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller
+
+CONNECT_RETRY_S = 0.01  # between two attempts to connect to a controller that is starting
+
+
+class ControllerKeeper:
+    """Starts the controller, reads its journal, and starts the next one when it dies, while all else continues.
+
+    Args:
+        host: The foreground process.
+        configure: Returns the configuration for the next controller.
+        outbox: Gets the connection to the controller.
+        handle: Is called with each line of the journal that is new to this process.
+    """
+
+    def __init__(
+        self,
+        host: HostProcess,
+        configure: Callable[[], ControllerConfig],
+        outbox: Outbox,
+        handle: Callable[[Line], None],
+    ) -> None:
+        self._host, self._configure, self._outbox, self._handle = host, configure, outbox, handle
+        self._restarts = ControllerUpkeep(str(host.run_dir))
+        self.lines_read = 0
+        self.lost = ""  # why no controller is left
+
+    async def start(self) -> None:
+        """Start a controller."""
+        config = self._configure()
+        self._socket = config.control_socket
+        hold = [config.lifeline] if config.metrics is None else [config.lifeline, config.metrics]
+        self._process = await self._host.processes.start(
+            "flowdist.runtime.controller.controller_main", config, "controller.log", hold
+        )
+
+    async def keep(self) -> None:
+        """Read the journal until the job is over. If too many controllers die, set `lost` and end the job."""
+        over = self._host.over
+        while not over.is_set():
+            await self._read_journal()
+            self._outbox.detach()
+            await self._process.wait()
+            if over.is_set():
+                break
+            journal_lost = self._process.returncode == JOURNAL_LOST
+            after_ns, cause = self._restarts.died(journal_lost=journal_lost)
+            if after_ns is None:
+                self.lost = cause
+                over.set()
+                break
+            self._host.show("error" if journal_lost else "warning", cause)
+            await asyncio.sleep(after_ns / 1e9)
+            await self.start()
+
+    async def _read_journal(self) -> None:
+        """Connect to the controller and handle every new line of the journal, until the connection ends."""
+        reader = None
+        while reader is None and self._process.returncode is None:
+            try:
+                reader, writer = await asyncio.open_unix_connection(self._socket)
+            except OSError:
+                await asyncio.sleep(CONNECT_RETRY_S)
+        if reader is None:
+            return
+        writer.write(encode(Watch(self.lines_read)))
+        self._outbox.attach(writer)
+        while (message := await read_from_controller(reader)) is not None:
+            if isinstance(message, JournalLine):
+                for line in decode_lines([message.line]):
+                    self.lines_read += 1
+                    self._restarts.wrote()
+                    self._handle(line)
+
+    def kill(self) -> None:
+        """Kill the controller, as a fault demands."""
+        if self._process.returncode is None:
+            self._process.kill()
+            self._outbox.detach()

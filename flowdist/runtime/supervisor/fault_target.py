@@ -1,0 +1,59 @@
+"""Faults of the supervisor's plan that hit the node of a joined host."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from flowdist.control.job.state import JobState
+from flowdist.runtime.injection.remote_faults import Paused, apply, workers_hit
+from flowdist.runtime.processes.pausing import PausedNode
+from flowdist.runtime.supervisor.event_printer import Show
+from flowdist.runtime.supervisor.local_node import LocalNode
+from flowdist.runtime.wire.fault_messages import RemoteFault
+
+
+class FaultTarget:
+    """Injects faults into the node of this host and its workers.
+
+    That gives the controller's host no new power: a host that joins a job runs the job's commands anyway.
+    """
+
+    def __init__(self, node: LocalNode, run_dir: Path, show: Show) -> None:
+        self._node, self._run_dir, self._show = node, run_dir, show
+        self._paused: list[PausedNode | Paused] = []
+
+    def inject(self, fault: RemoteFault, job: JobState) -> None:
+        """Inject a fault, unless the node does not run."""
+        guardian = self._node.process
+        if guardian is None:
+            return
+        self._show("warning", f"a fault hits {fault.target}: {fault.kind}")
+        if fault.replica is not None:
+            if fault.replica in job.replicas:
+                for folder in workers_hit(self._run_dir, fault):
+                    if (paused := apply(folder, fault)) is not None:  # a hang lasts until the worker is killed
+                        self._pause_for(paused, fault.duration_ns if fault.kind != "hang" else None)
+            return
+        match fault.kind:
+            case "pause":
+                node = PausedNode(guardian.pid)
+                node.pause()
+                self._pause_for(node, fault.duration_ns)
+            case "kill" | "leave":
+                self._node.take_away(fault)
+
+    def resume_all(self) -> None:
+        """Resume whatever faults have paused or slowed down."""
+        for paused in list(self._paused):
+            self._resume(paused)
+
+    def _pause_for(self, paused: PausedNode | Paused, duration_ns: int | None) -> None:
+        self._paused.append(paused)
+        if duration_ns is not None:
+            asyncio.get_running_loop().call_later(duration_ns / 1e9, self._resume, paused)
+
+    def _resume(self, paused: PausedNode | Paused) -> None:
+        if paused in self._paused:
+            self._paused.remove(paused)
+            paused.resume()

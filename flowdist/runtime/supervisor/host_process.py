@@ -1,0 +1,161 @@
+"""The part of the foreground process that is the same on the controller's host and on a host that has joined.
+
+It owns all processes below it, the lock and the sockets of the run's folder, and the terminal. It keeps a mirror of the
+controller that it feeds with the journal: what is shown, what faults wait for and what the summary says comes from that
+mirror, never from decisions of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.effects import FinishJob
+from flowdist.control.protocol.ids import NodeName
+from flowdist.faults.grammar import Fault
+from flowdist.graph import RoleGraph
+from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.replay import Replay
+from flowdist.record.timesheet import Timesheet
+from flowdist.runtime.processes.owned_processes import OwnedProcesses
+from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
+from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
+from flowdist.runtime.run_folder.logs import Follower, OpenSink
+from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
+
+LOOK_S = 0.1  # between two looks at the workers' output
+WIND_DOWN_S = 5.0  # for processes to end by themselves
+
+
+@dataclass(slots=True)
+class RunResult:
+    """The end of a run: outcome and reason, the mirror's last state, and what the summary needs besides."""
+
+    outcome: str
+    reason: str
+    run_dir: str
+    job: JobState
+    faults: list[Line]  # the journal's lines about faults
+    unfired: list[Fault]
+    sheet: Timesheet  # how the time was spent
+
+
+class HostProcess:
+    """The foreground process of one host. `begin` starts it, `close` ends it.
+
+    Args:
+        run_dir: The run's folder on this host.
+        lock: The file descriptor of its lock, which this object closes.
+        nodes: The names of the nodes that may run on this host.
+        graph: The job, as this host runs it.
+        show: Prints a line on the terminal.
+        open_sink: Selects where the output of a worker goes, if not to the terminal.
+        journal_graph: The job as the journal has it, where that differs from `graph`.
+        known_nodes: The nodes that the controller expects from its start.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        lock: int,
+        nodes: Sequence[NodeName],
+        graph: RoleGraph,
+        known_nodes: tuple[NodeName, ...],
+        show: Show,
+        open_sink: OpenSink | None,
+        journal_graph: RoleGraph | None = None,
+    ) -> None:
+        self.run_dir, self.lock, self.show = run_dir, lock, show
+        self.sockets = socket_dir(run_dir, list(nodes))
+        self.processes = OwnedProcesses(run_dir)
+        self.follower = Follower(run_dir, show, open_sink)
+        self.printer = EventPrinter(graph, self.follower, nodes, show)
+        self._mirror = Replay(Header(journal_graph or graph, known_nodes))
+        self.fault_lines: list[Line] = []
+        self.finished: FinishJob | None = None  # the end of the job, once the journal has it
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> JobState:
+        """The state of the mirror."""
+        return self._mirror.job
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job has ended, or this host has to stop its part of it."""
+        return self.finished is not None or self.over.is_set()
+
+    def begin(self, interrupted: Callable[[], None]) -> None:
+        """Adopt orphaned descendants, open the lifeline, and call `interrupted` on SIGINT, SIGTERM and SIGHUP."""
+        become_subreaper()
+        self.over = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, interrupted)
+        self.lifeline, self._lifeline_end = os.pipe()
+
+    def background(self, job: Coroutine[None, None, None]) -> None:
+        """Run a coroutine until it returns or this process winds down."""
+        task = asyncio.create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait(self, timeout_s: float = LOOK_S) -> None:
+        """Wait until `over` is set, at most for `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.over.wait(), timeout_s)
+
+    def apply(self, line: Line) -> Record | None:
+        """Feed the mirror with the next line of the journal. Return the line if it is a record, else None."""
+        if (difference := self._mirror.hear(line)) is not None:
+            self.show("error", f"{difference.text}: please report this as a bug")
+        if isinstance(line, FaultLine):
+            self.fault_lines.append(line)
+        return line if isinstance(line, Record) else None
+
+    def print(self, record: Record) -> bool:
+        """Show a record on the terminal. Return whether it ends the job, which is then `finished`."""
+        self.printer.print(record)
+        ends = [effect for effect in record.effects if isinstance(effect, FinishJob)]
+        if ends:
+            self.finished = ends[-1]
+        return bool(ends)
+
+    def result(self, finished: FinishJob, unfired: list[Fault]) -> RunResult:
+        """Return the result of the run. `unfired` are the faults of the plan that were never injected."""
+        return RunResult(
+            finished.outcome,
+            finished.reason,
+            str(self.run_dir),
+            self.state,
+            self.fault_lines,
+            unfired,
+            self._mirror.sheet,
+        )
+
+    async def end_processes(self) -> None:
+        """Close the lifeline, on which every process of flowdist ends, and wait for them, at most WIND_DOWN_S."""
+        os.close(self._lifeline_end)
+        waits = [asyncio.create_task(process.wait()) for process in self.processes.running()]
+        if waits:
+            await asyncio.wait(waits, timeout=WIND_DOWN_S)
+
+    def cancel_tasks(self) -> None:
+        """Cancel what runs in the background."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def close(self) -> None:
+        """Show the rest of the output, kill every process that is left below this one, and release the run's folder."""
+        self.cancel_tasks()
+        self.follower.read(final=True)
+        if left := kill_descendants():
+            self.show("error", f"these processes survived SIGKILL: {left}")
+        os.close(self.lifeline)
+        os.close(self.lock)
+        remove_sockets(self.sockets, self.run_dir)

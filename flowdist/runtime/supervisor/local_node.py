@@ -1,0 +1,103 @@
+"""The nodes of this host: each is a guardian, with an agent, a spawner and workers below it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from flowdist.control.process_restarts import AgentUpkeep
+from flowdist.control.protocol.ids import NodeName
+from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
+from flowdist.runtime.supervisor.host_process import HostProcess
+from flowdist.runtime.wire.endpoint import INCARNATIONS
+from flowdist.runtime.wire.fault_messages import RemoteFault
+
+
+class Site(NamedTuple):
+    """The address by which other hosts reach this one, and the network interface that has it; empty if unknown."""
+
+    address: str
+    interface: str
+
+
+class NodeOwner(Protocol):
+    """The supervisor or the joined host, as seen by its local nodes."""
+
+    def node_starts(self, node: NodeName) -> None:
+        """Prepare for a start of the node's guardian."""
+
+    async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
+        """Handle the end of a guardian. If it was killed, the processes of its node are left to this process."""
+
+    def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
+        """Handle that nothing of the node runs any more. With `is_given_up` it is not started again."""
+
+
+class LocalNode:
+    """One node of this host. When its guardian ends while the job continues, it is started again.
+
+    Args:
+        host: The foreground process.
+        config: The configuration for the first start.
+        log: The name of the log of its processes, in the run's folder.
+        owner: The supervisor or the joined host.
+    """
+
+    def __init__(self, host: HostProcess, config: NodeConfig, log: str, owner: NodeOwner) -> None:
+        self._host, self._config, self._log, self._owner = host, config, log, owner
+        self._name = config.node.name
+        self._starts = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._restarts = AgentUpkeep(log)
+        self._was_taken_away = False  # by a fault
+        self._back_after_ns: int | None = None  # then; None: never
+
+    @property
+    def process(self) -> asyncio.subprocess.Process | None:
+        """The guardian, while it runs."""
+        return self._process if self._process is not None and self._process.returncode is None else None
+
+    @property
+    def last_incarnation(self) -> int:
+        """The highest incarnation that the agents of the latest guardian can have."""
+        return self._config.incarnation + self._starts * INCARNATIONS - 1
+
+    async def start(self) -> None:
+        """Start the guardian, and watch it in the background."""
+        self._owner.node_starts(self._name)
+        first = self._config.incarnation + self._starts * INCARNATIONS
+        config = msgspec.structs.replace(self._config, incarnation=first)
+        self._starts += 1
+        hold = [config.lifeline, config.lock]
+        process = await self._host.processes.start("flowdist.runtime.agent.guardian", config, self._log, hold)
+        self._process = process
+        self._host.background(self._watch(process))
+
+    def take_away(self, fault: RemoteFault) -> None:
+        """Inject a fault that ends the node: at once for a `kill`, in order for a `leave`."""
+        if (guardian := self.process) is not None:
+            self._was_taken_away, self._back_after_ns = True, fault.duration_ns
+            guardian.send_signal(KILL_NODE if fault.kind == "kill" else signal.SIGTERM)
+
+    async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
+        """Wait for the end of the guardian, which proves that its node is empty, and start the next one.
+
+        Only a guardian that was itself killed leaves processes behind; they become children of this process.
+        """
+        await guardian.wait()
+        self._process = None
+        await self._owner.guardian_ended(self._name, was_killed=guardian.returncode not in (0, 1))
+        if self._host.is_over:
+            return
+        taken_away, self._was_taken_away = self._was_taken_away, False
+        after_ns, cause = self._restarts.taken_away(self._back_after_ns) if taken_away else self._restarts.died()
+        self._owner.node_gone(self._name, cause, is_given_up=after_ns is None and not taken_away)
+        if after_ns is None:
+            return
+        await asyncio.sleep(after_ns / 1e9)
+        if not self._host.is_over:
+            self._host.show("event", f"{self._name}: agent started again")
+            await self.start()

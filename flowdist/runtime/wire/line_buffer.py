@@ -1,0 +1,25 @@
+"""Lines out of a byte stream, for the pipes and files in which each message is one line."""
+
+from __future__ import annotations
+
+
+class LineBuffer:
+    """Splitter of a byte stream into lines; it keeps the incomplete last line until the rest of it arrives."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add the bytes that were read and return the lines that they complete, without the newline."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return lines
+
+    def flush(self) -> bytes:
+        """Return the incomplete last line, empty if there is none, and forget it."""
+        partial, self._partial = self._partial, b""
+        return partial
+
+    @property
+    def has_partial_line(self) -> bool:
+        """Return whether bytes of an incomplete line are kept."""
+        return bool(self._partial)

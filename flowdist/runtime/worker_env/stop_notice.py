@@ -1,0 +1,51 @@
+"""The agent's side of the agreement on a last step (R14): it announces a stop, and learns how far its workers are.
+
+The agreement is kept in files, which either side can read without waiting for the other: `notice.json`, written by the
+agent, and one file `asked` for each worker. A worker first writes the step that it asks about and then looks for a
+notice; the agent first writes the notice and then reads the steps. A worker that has seen no notice is therefore never
+further than the step that the agent reads. `flowdist.worker.should_stop` is the workers' side.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flowdist.runtime.atomic import write_atomically
+
+NOTICE = "notice.json"
+ASKED = "asked"
+
+
+def announce_stop(folder: Path, procs: int) -> int | None:
+    """Make the workers of an attempt wait in their next `should_stop()` until the step is set.
+
+    Args:
+        folder: The folder of the attempt.
+        procs: The number of its workers.
+
+    Returns:
+        The highest step that a worker has asked about; None if any worker has never asked.
+    """
+    _write(folder, {"ask": True})
+    steps = [_asked_step(folder / str(local_rank) / ASKED) for local_rank in range(procs)]
+    known = [step for step in steps if step is not None]
+    return max(known) if len(known) == procs else None
+
+
+def set_stop_step(folder: Path, step: int | None) -> None:
+    """Set the step at which `should_stop()` turns true. None: it turns true at the step that each worker asks about."""
+    _write(folder, {"stop_at": step})
+
+
+def _write(folder: Path, content: dict[str, int | bool | None]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / NOTICE, json.dumps(content))
+
+
+def _asked_step(path: Path) -> int | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return int.from_bytes(data, "little", signed=True) if len(data) == 8 else None

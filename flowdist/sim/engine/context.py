@@ -1,0 +1,48 @@
+"""The part of a simulation that every other part shares: the job, the clock, the seed and the trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowdist.control.controller import Controller
+from flowdist.control.job.state import JobState
+from flowdist.graph import RoleGraph
+from flowdist.record.journal import UnsavedLine
+from flowdist.sim.engine.queue import Queue
+from flowdist.sim.engine.trace import Trace
+
+
+@dataclass(slots=True)
+class Context:
+    """Shared state of one simulation. Only `SimController` replaces `controller` and sets `is_down`.
+
+    Args:
+        graph: The job, with the nodes of its cluster.
+        queue: Virtual time.
+        trace: The record of the job as it grows.
+        controller: The present controller; another one takes its place when it is killed (R21).
+        seed: The source of everything that is drawn; 0 means that every duration is nominal.
+        schedule: Which order events of one time have; 0 means the order in which they were planned.
+        plays_heartbeats: Play each heartbeat instead of computing those that cannot matter.
+        fast_forward: Compute quiet stretches of work instead of playing them.
+    """
+
+    graph: RoleGraph
+    queue: Queue
+    trace: Trace
+    controller: Controller
+    seed: int = 0
+    schedule: int = 0
+    plays_heartbeats: bool = False
+    fast_forward: bool = False
+    is_down: bool = False  # no controller runs: the last one was killed, and the next one has not taken over
+    until_ns: int | None = None  # when the clock stops, if it does
+
+    @property
+    def job(self) -> JobState:
+        """The state of the job as the present controller sees it."""
+        return self.controller.state
+
+    def note_unsaved(self, world: str, step: int, role: str) -> None:
+        """Record that the checkpoint of `step` is not on the disk of `role`, because that disk is full."""
+        self.trace.append(UnsavedLine(self.queue.now, world, step, f"the disk of {role} is full"))

@@ -1,0 +1,251 @@
+"""The simulated controller: the controller of production behind links, in virtual time.
+
+It does what the real driver does: it receives messages, records each event, carries out the effects, and wakes the
+controller at its deadline. It also checks the invariants after each event, and can be killed: the next controller
+replays the record and takes over 300 ms later (R21).
+
+While a node and its link are well, its heartbeats are not played one by one (see `node.py`), so the failure detector is
+not up to date for it. The silence of such a node cannot matter. Only nodes that are not well are watched: those that
+are dead, paused, suspected, or behind a link with a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from flowdist.control.connection.sessions import Sessions
+from flowdist.control.controller import Controller
+from flowdist.control.invariants.incremental import Checks, InvariantChecker
+from flowdist.control.invariants.invariants import check_job
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.effects import Effect, FinishJob, StartReplica, is_order
+from flowdist.control.protocol.events import Event, NodeGone, TimePassed
+from flowdist.control.protocol.ids import NodeName
+from flowdist.control.protocol.messages import Heartbeat, Report, ToAgent, ToController
+from flowdist.graph import MS
+from flowdist.record.journal import Record, record
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.queue import Action
+from flowdist.sim.engine.violation import Violation
+
+TAKE_OVER_NS = 300 * MS  # from the death of the controller to the first event of the next one
+MOMENT_NS = 1_000  # events this close are of one moment: a link keeps its messages 1 ns apart
+
+
+class Observer(Protocol):
+    """The rest of the simulation, as far as decisions of the controller concern it."""
+
+    def decided(self, job: JobState, line: Record) -> None:
+        """Handle an event and its effects, which are not carried out yet."""
+
+    def before_start(self, start: StartReplica) -> None:
+        """Prepare for the start of an attempt, which is about to be sent to its node."""
+
+    def carried_out(self, job: JobState, line: Record) -> None:
+        """Handle an event whose effects are all on their way."""
+
+
+class SimController:
+    """The controller of one simulation, with its sessions, its deadline and its checks.
+
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name.
+        observer: Called around each decision.
+        checks: How often the invariants of the job are checked.
+    """
+
+    def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], observer: Observer, checks: Checks) -> None:
+        self._ctx, self._nodes, self._observer, self._queue = ctx, nodes, observer, ctx.queue
+        self._checker = InvariantChecker(checks)
+        self.sessions = Sessions(ctx.graph.options)
+        self._n = 0
+        self._planned: int | None = None
+        self._unwell: dict[NodeName, None] = {}  # nodes whose silence may become too long
+        self._unheard: list[Event] = []  # that came while no controller ran, and are told to the next one
+        self._past: tuple[Controller | None, int] = (None, 0)  # the one killed last, and the number of lines it knew
+
+    def hear(self, message: ToController) -> None:
+        """Receive a message of an agent."""
+        heard = self.sessions.hear(message, self._queue.now)
+        if type(message) is not Report:  # a report changes nothing about whether its node is heard
+            self.watch(self._nodes[message.node])
+        for answer in heard.answers:
+            self._send(self._nodes[message.node], answer)
+        for event in heard.events:
+            self.handle(event)
+        if type(message) is Heartbeat:
+            self.plan()
+
+    def note_heard(self, node: NodeName, at: int) -> None:
+        """Note heartbeats of a node that were not played; the last of them arrived at `at`."""
+        self.sessions.note_heartbeat(node, at)
+
+    def watch(self, node: SimNode) -> None:
+        """Update whether the silence of a node may become too long; called when the node or its link has changed."""
+        node.is_heard = self.sessions.is_heard(node.spec.name)
+        if self._nodes.get(node.spec.name) is not node:
+            return  # another took its place
+        if node.is_well:
+            self._unwell.pop(node.spec.name, None)
+        else:
+            self._unwell[node.spec.name] = None
+
+    def note_new(self, node: SimNode) -> None:
+        """Note that a node has come up. The silence of one that has never joined does not matter yet."""
+        if self._ctx.is_down or self.sessions.is_watched(node.spec.name):
+            self.watch(node)
+
+    def handle(self, event: Event) -> None:
+        """Handle an event: record it, check the job, carry out the effects."""
+        ctx = self._ctx
+        job = ctx.controller.state
+        if job.outcome is not None:
+            return
+        if ctx.is_down:
+            self._unheard.append(event)
+            return
+        now, checker = self._queue.now, self._checker
+        if checker.by_moment and now > job.now + MOMENT_NS:
+            self._check(checker.check)  # the moment before is over
+        self.sessions.note(event)
+        if type(event) is NodeGone:
+            self._update_heard(event.node)
+        effects = ctx.controller.handle(event, now)
+        self._n += 1
+        line = record(self._n, now, event, effects)
+        ctx.trace.append(line)
+        checker.note(job, event, line.effects, self._n, now)
+        if not checker.by_moment:
+            self._check(checker.check)
+        self._observer.decided(job, line)
+        if job.outcome is not None:
+            self._queue.stop()
+        for effect in effects:
+            self._carry_out(effect)
+        self._observer.carried_out(job, line)
+        self.plan()
+
+    def check_all(self) -> None:
+        """Check every invariant of the job.
+
+        Raises:
+            Violation: One does not hold.
+        """
+        self._check(check_job)
+
+    def _check(self, check: Callable[[JobState], None]) -> None:
+        try:
+            check(self._ctx.job)
+        except AssertionError as error:
+            raise Violation("invariant", str(error)) from error
+
+    def kill(self) -> None:
+        """Kill the controller. The next one knows what is in the record, and takes over 300 ms later (R21)."""
+        self._ctx.is_down = True
+        for node in self._nodes.values():
+            node.lose_link()
+        self._queue.after(TAKE_OVER_NS, self._take_over)
+
+    def _take_over(self) -> None:
+        ctx = self._ctx
+        fresh = self._replayed()
+        if fresh.state != ctx.job:
+            raise Violation("replay", "a controller that replays the record is not where the last one was")
+        ctx.controller, self.sessions, ctx.is_down = fresh, Sessions(ctx.graph.options), False
+        self._checker = InvariantChecker(self._checker.checks)
+        started = self.sessions.take_over(fresh.state, self._queue.now)
+        for name in self._nodes:
+            self._update_heard(name)
+        self.handle(started)
+        unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            self.handle(event)
+        for node in self._nodes.values():
+            node.connect()
+
+    def _replayed(self) -> Controller:
+        """Return a controller that has handled every event of the record.
+
+        A campaign ("changed") replays only the lines since the last takeover, on the controller that was killed then.
+        """
+        trace = self._ctx.trace
+        fresh, heard = self._past
+        if fresh is None or not self._checker.by_moment:
+            graph = self._ctx.graph
+            fresh, heard = Controller(graph, tuple(node.name for node in graph.cluster.nodes)), 0
+        self._past = (self._ctx.controller, len(trace))
+        for line in trace.since(heard):
+            if isinstance(line, Record):
+                fresh.handle(line.event, line.t_ns)
+        return fresh
+
+    def _update_heard(self, node: NodeName) -> None:
+        self._nodes[node].is_heard = self.sessions.is_heard(node)
+
+    def _carry_out(self, effect: Effect) -> None:
+        if is_order(effect):
+            if type(effect) is StartReplica:
+                self._observer.before_start(effect)
+            self._send(self._nodes[effect.node], self.sessions.order(effect))
+        elif type(effect) is FinishJob:
+            for node in self._nodes.values():
+                self._send(node, self.sessions.dismiss(node.spec.name))
+
+    def _send(self, node: SimNode, message: ToAgent) -> None:
+        if node.net.is_quiet:
+            self._queue.at(node.net.arrival("down", self._queue.now), node.receive, message, node.link)
+        elif not node.net.is_cut("down"):
+            for at in node.net.arrivals("down", self._queue.now):
+                self._queue.at(at, node.receive, message, node.link)
+
+    @property
+    def awaits_no_silence(self) -> bool:
+        """A controller runs, and no node has to be watched for heartbeats that do not come."""
+        return not self._ctx.is_down and not self._ctx.plays_heartbeats and self._silent_at() is None
+
+    def is_put_off(self, action: Action, args: tuple[Any, ...]) -> bool:
+        """Return whether an entry of the queue is a wake-up of the controller for a deadline that has moved since."""
+        return action == self._wake and bool(args[0] != self._planned)
+
+    def plan(self) -> None:
+        """Plan the next wake-up: at the deadline of the controller, or when a node may become suspected or silent."""
+        if self._ctx.is_down:
+            return
+        due = self._due_at()
+        if due is None or (self._planned is not None and self._queue.now < self._planned <= due):
+            return
+        self._planned = due
+        self._queue.at(due, self._wake, due)
+
+    def _due_at(self) -> int | None:
+        due, silent = self._ctx.controller.deadline(), self._silent_at()
+        return silent if due is None or (silent is not None and silent < due) else due
+
+    def _silent_at(self) -> int | None:
+        """Return when a node will be suspected or silent; None while every node is certain to be heard."""
+        if self._ctx.plays_heartbeats:
+            return self.sessions.deadline()
+        return self.sessions.deadline_of(self._unwell) if self._unwell else None
+
+    def _wake(self, planned: int) -> None:
+        if self._planned != planned or self._ctx.is_down:
+            return
+        self._planned = None
+        due = self._due_at()
+        if due is not None and due <= self._queue.now:  # else the deadline has moved: a missing node was heard
+            self._pass_time()
+        self.plan()
+
+    def _pass_time(self) -> None:
+        for node in self._nodes.values():
+            node.renew()
+        for silent in self.sessions.expire(self._queue.now):
+            self._update_heard(silent.node)
+            self._nodes[silent.node].replan()  # the next heartbeat is an event now, so it has to be played
+            self.handle(silent)
+        deadline = self._ctx.controller.deadline()
+        if deadline is not None and deadline <= self._queue.now:
+            self.handle(TimePassed())

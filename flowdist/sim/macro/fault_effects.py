@@ -1,0 +1,100 @@
+"""Effects of faults in macro mode: nodes die, are cut off and come back, processes end; and when control knows."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from flowdist.faults.grammar import Fault, Rate
+from flowdist.faults.rates import fault_of
+from flowdist.sim.macro.gang import fail_replica, lose_node, stop_short
+from flowdist.sim.macro.job import Job
+
+
+def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
+    """Apply a fault to a node, to all nodes with a label (`zone=a`), or to a replica of the gang."""
+    node = job.names.get(target)
+    if node is not None:
+        if what.kind == "add":
+            job.at(now + job.times.message, None, node)
+        elif job.alive[node] and node not in job.cut_off_since:  # one that is cut off is as good as dead
+            _note_fault(job, target, what, now)
+            _kill_node(job, node, what, now)
+    elif "=" in target:
+        specs = job.scope.graph.cluster.nodes
+        for place, name in enumerate(job.scope.nodes):
+            spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
+            if tuple(target.split("=", 1)) in spec.labels:
+                apply_fault(job, name, what, now)
+    else:
+        _kill_replica(job, int(target.rpartition("/")[2]), what, now)
+
+
+def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
+    job.result.faults += 1
+    if job.tell is not None:
+        spec = what.spec if isinstance(what, Fault) else fault_of(what, target, now).spec
+        job.tell(now, "fault", target, spec)
+
+
+def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
+    """Switch a node off, or cut it off: then its workers run until its agent fences them at the end of its lease."""
+    times = job.times
+    back = now + what.duration_ns if what.duration_ns is not None else None
+    dies, known, why = now, now + times.proof, "it was killed"
+    if what.kind == "lost":
+        job.cut_off_since[node] = now
+        heard = _last_heard(job, node, now)
+        dies, known, why = heard + times.fence, heard + times.silent, "not heard"
+        if back is not None and back < dies:  # a short silence changes nothing
+            job.connected_at[node] = back
+            job.at(back, lambda now: _reconnect(job, node))
+            return
+    job.alive[node] = False
+    job.workers_end_at[node], job.dead_since[node] = dies, now
+    if back is not None:
+        job.connected_at[node] = back
+        back += times.message
+        known = min(known, back)
+    job.at(known, lambda now: lose_node(job, node, why, now))
+    if back is not None:
+        job.at(back, None, node)
+    job.death_known_at[node] = known
+    job.companions.end_workers(node, dies)
+    if job.members_on(node):
+        _kill_members(job, dies, known, now)
+
+
+def _kill_members(job: Job, dies: int, known: int, now: int) -> None:
+    if job.phase == "running" and now < job.formed - job.times.message:
+        job.is_incomplete = True
+    if dies > now:
+        job.at(dies, partial(stop_short, job))
+    else:
+        stop_short(job, now)
+    if job.phase == "stopping" and now < job.stopped_at:  # a dead node does not say that its members have stopped
+        job.due = max(job.due, known)
+
+
+def _last_heard(job: Job, node: int, now: int) -> int:
+    """Return when the last heartbeat was sent that was answered."""
+    period, connected = job.options.heartbeat_ns, job.connected_at.get(node, 0)
+    return connected + (now - 2 * job.times.message - connected) // period * period
+
+
+def _reconnect(job: Job, node: int) -> None:
+    job.cut_off_since.pop(node, None)
+
+
+def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
+    """End the processes of a member. Nothing is hit if the replica does not run."""
+    node = job.seats.node_of[replica]
+    runs = job.phase == "running" and now >= job.formed
+    if node is None or not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):
+        return
+    _note_fault(job, f"{job.role.name}/{replica}", what, now)
+    stop_short(job, now)
+    job.exited[replica] = None
+    if not job.alive[node]:
+        return  # the node is cut off: its agent cannot report the exit
+    generation = job.result.generations
+    job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, what, at))

@@ -1,0 +1,316 @@
+"""The gang in macro mode: what control decides about it, from one change of membership to the next.
+
+    opening --> running --> stopping --> [back-off] --> [gated] --> opening        or waiting, below its minimum
+
+Each phase knows when it ends by itself (`Job.due`) and what follows (`Job.on_due`). Where no event from outside comes
+before that, the next phase begins at once, without a turn of the main loop.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.incidents.causes import PEER_KINDS
+from flowdist.control.incidents.judge import Verdict
+from flowdist.faults.grammar import Fault, Rate
+from flowdist.graph import FailureKind, format_duration
+from flowdist.sim.engine.streams import draw
+from flowdist.sim.macro.ending import complete, fail
+from flowdist.sim.macro.job import DeferredFailure, Job
+from flowdist.sim.macro.result import FAILED, NEVER
+
+# Failures.
+
+
+def stop_short(job: Job, now: int) -> None:
+    """Stop the progress of the gang: a member is gone, so the others wait for it in vain."""
+    if job.phase == "running":
+        job.halt(now)
+        job.due = NEVER
+    elif job.phase == "stopping":
+        job.halt(min(now, job.halt_at or now))
+
+
+def lose_node(job: Job, node: int, why: str, now: int) -> None:
+    """Handle that the controller knows a node to be lost."""
+    job.death_known_at.pop(node, None)
+    job.cut_off_since.pop(node, None)
+    reason = f"{job.scope.nodes[node]} is gone: {why}"
+    job.say(now, "gone", job.scope.nodes[node], reason)
+    if job.seats.lose(node):
+        _lose_members(job, node, why, reason, now)
+    job.companions.lose_node(node, reason, now)
+    if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
+        job.companions.settle(now)
+    awaited = any(job.seats.on[each] for each in job.death_known_at)
+    if job.phase == "stopping" and job.due <= now and not awaited:
+        job.call_on_due(now)  # no other member's node has died that the controller does not know of
+
+
+def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
+    if job.phase == "opening":
+        form(job, now)  # a seat was lost before anything started
+    elif job.phase == "running":
+        job.seats.note_loss(node, now)
+        _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
+    elif job.phase == "stopping" and _is_cause(job, node, why, now):
+        _excuse(job, reason, now)
+
+
+def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
+    """Handle a report that a replica failed, unless the gang restarts for another reason by now."""
+    if job.phase != "running" or generation != job.result.generations:
+        return
+    kind, signal = FAILED[what.kind]
+    verdict = job.policy.judge(kind, now, int(what.arg) if what.kind == "exit" else 0, signal)
+    reason = f"{job.role.name}/{replica} failed: {kind}"
+    ends = verdict.action == "fail"
+    job.deferred = _deferred(job, replica, kind, f"{reason}; {verdict.because}") if ends else None
+    if job.deferred is not None:
+        open_incident(job, kind, reason, now)
+        return
+    job.seats.blame(replica, kind, now)
+    _restart(job, kind, reason, verdict, now)
+
+
+def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int) -> None:
+    if verdict.action == "fail":
+        fail(job, f"{reason}; {verdict.because}", now)
+    else:
+        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None)
+
+
+def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure | None:
+    """Return the failure if it is judged only once the nodes of the other members have answered (R8), else None."""
+    seats = job.seats
+    node = seats.node_of[replica]
+    if kind not in PEER_KINDS or node is None or seats.taken == len(seats.on[node]):
+        return None
+    return DeferredFailure(reason, replica, node)
+
+
+def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
+    """Return whether the failure that opened the incident follows from the loss of this node.
+
+    The node has to have died before it could answer that its members have stopped, and a failure has to be there that
+    would cost something.
+    """
+    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS:
+        return False
+    if job.deferred is not None:
+        return job.deferred.node != node
+    window_ns = job.options.silent_after_ns if why == "not heard" else job.options.cause_window_ns
+    return job.is_counted and now - job.opened <= window_ns
+
+
+def _excuse(job: Job, reason: str, now: int) -> None:
+    """Turn the open incident, in which the gang stops already, into the loss of a node: no budget pays for it."""
+    if job.deferred is None:
+        job.policy.excuse(job.opened)
+        job.seats.forgive(job.opened)
+    job.note_incident("node_lost", reason, now)
+    job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
+    job.deferred, job.on_due = None, stopped
+    note_change(job, "node_lost", reason, now)
+
+
+# Incidents.
+
+
+def note_change(job: Job, kind: str, reason: str, now: int) -> None:
+    """Count a membership change, and fail the job after too many in a row (R8)."""
+    too_many = job.policy.note_change(kind, reason, healthy=job.is_healthy(now))
+    if too_many:
+        fail(job, too_many, now)
+    job.books.progressed = False
+
+
+def open_incident(
+    job: Job, kind: str, reason: str, now: int, *, level: int | None = None, steps_on: bool = False
+) -> None:
+    """Open an incident with one cause: all of the gang stops before any of it starts again (R6).
+
+    Args:
+        job: The job.
+        kind: A failure kind, or "joined".
+        reason: One line for people.
+        now: The time, in ns.
+        level: Of the budget that pays for it; None: it is a membership change.
+        steps_on: All members step until they are stopped: what was lost is none of them.
+    """
+    books, joined = job.books, kind == "joined"
+    job.note_incident(kind, reason, now)
+    job.incident_kind, job.opened = kind, now
+    if books.begun is None:
+        books.move("re-formation", books.active, now)
+    job.stopped_at = now + job.times.stop - job.times.message
+    job.halt_at = job.stopped_at if joined or steps_on else None
+    job.reported = books.reported(now - job.times.message)
+    job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
+    job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
+    if level is None and job.deferred is None:
+        note_change(job, kind, reason, now)
+        if job.result.outcome is not None:
+            return
+    _stop_members(job, books.active if joined else job.seats.taken, now)
+    job.due = max(job.due, job.companions.stop(now))
+    if job.due < job.quiet_until() and not job.backoff_ns:
+        job.call_on_due(job.due)
+
+
+def _stop_members(job: Job, members: int, now: int) -> None:
+    """Tell all members to stop. Those on dead nodes do not answer: they are gone when their node is known to be."""
+    was_up = job.phase == "running"
+    dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
+    others = members - len(job.exited) - sum(count for count, _ in dead)
+    job.ran_from = job.formed
+    job.phase, job.formed = "stopping", NEVER
+    job.due, job.on_due = now + job.times.stop if others and was_up else now, stopped
+    if job.deferred is not None:
+        job.on_due = _judge_deferred
+    if was_up:
+        job.due = max([job.due, *(known for count, known in dead if count)])
+
+
+def _judge_deferred(job: Job, now: int) -> None:
+    """Fail the job: all other nodes have answered, so the deferred failure follows from the loss of none of them."""
+    assert job.deferred is not None
+    if job.seats.node_of[job.deferred.replica] is not None:
+        job.seats.blame(job.deferred.replica, job.incident_kind, job.opened)
+    fail(job, job.deferred.reason, now)
+
+
+def stopped(job: Job, now: int) -> None:
+    """Go on with the back-off, or form again: all of the gang is gone."""
+    job.halt(job.halt_at or now)
+    job.halt_at, job.ran_from = None, NEVER
+    job.seats.move_away(now)
+    if job.backoff_until > now:
+        job.phase, job.due, job.on_due = "back-off", job.backoff_until, _reform
+    else:
+        _reform(job, now)
+
+
+def _reform(job: Job, now: int) -> None:
+    job.phase = "gated"
+    job.companions.start(now)
+    form(job, now)
+
+
+# Formation.
+
+
+def form(job: Job, now: int) -> None:
+    """Form a generation of all replicas that have a seat; below the minimum wait for nodes, but not for ever (R12)."""
+    seats, books = job.seats, job.books
+    if not job.companions.let_gang_form(now):
+        if job.give_up_at is not None and job.phase == "waiting":
+            job.at(job.give_up_at, job.companions.give_up_waiting)
+        job.phase, job.due, job.formed = "gated", NEVER, NEVER
+        return
+    if seats.free and seats.vacant:
+        seats.fill(now)
+    if seats.taken < job.role.min_replicas:
+        if job.give_up_at is None and books.bucket == "re-formation":
+            books.move("waiting", 0, now)
+        plan_wait(job, now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at)
+        return
+    if job.give_up_at is not None:
+        job.give_up_at = None
+        books.move("re-formation", job.size_max, now)
+    job.result.generations += 1
+    job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
+    first = job.first_node() if job.death_known_at else None
+    if first is not None and not job.alive[first]:
+        job.due = NEVER  # its agent does not open the store; that is noticed when the node is known to be dead
+    elif job.due < job.quiet_until():
+        _start(job, job.due)
+
+
+def _start(job: Job, now: int) -> None:
+    """Start all members: the store of the generation is open."""
+    seats, books, times, load = job.seats, job.books, job.times, job.role.workload
+    books.start(seats.taken, job.backoff_ns, now)
+    job.size_max = max(job.size_max, seats.taken)
+    job.exited.clear()
+    job.newcomers = set()
+    job.phase, job.is_incomplete = "running", False
+    if job.keep:
+        job.result.sizes.append(seats.taken)
+    job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
+    if any(seats.on[node] for node in job.death_known_at):  # some members never run, which is not known yet
+        job.due = job.formed = NEVER
+        return
+    job.formed = now + times.started
+    if job.is_counted:
+        job.policy.last_counted_ns, job.is_counted = job.formed, False
+    at = now + times.up + load.startup_ns + (load.restore_ns if books.durable else 0)
+    if job.seed:
+        at += job.extra_startup_ns(draw(job.seed, job.role.name, "slowest", job.result.generations), seats.taken)
+    plan_begin(job, at, job.formed)
+    if not job.companions.is_empty:
+        job.at(job.formed, job.companions.settle)
+    elif seats.vacant and seats.free:
+        grow(job, job.result.generations, job.formed)
+
+
+def plan_begin(job: Job, at: int, formed: int) -> None:
+    """Plan the start-up of a generation: all members run at `formed`, and the last of them is up at `at`."""
+    job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
+    job.due, job.on_due = at, begin
+
+
+def plan_wait(job: Job, until: int) -> None:
+    """Wait for nodes, below the minimum, and give up at `until`."""
+    job.phase, job.formed, job.give_up_at = "waiting", NEVER, until
+    job.due, job.on_due = until, _give_up
+
+
+def _give_up(job: Job, now: int) -> None:
+    fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
+
+
+def begin(job: Job, now: int) -> None:
+    """Begin to step: the last member is up."""
+    job.due, job.on_due = job.books.begin(now, is_stalled=job.companions.is_gang_stalled), complete
+    if job.keep:
+        job.result.begins.append(now)
+
+
+# Growth.
+
+
+def add_node(job: Job, node: int, now: int) -> None:
+    """Handle that a node joined, for the first time or again."""
+    job.alive[node] = True
+    job.seats.join(node, now)
+    job.companions.add_node(node, now)
+    job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
+    if job.companions.is_empty:
+        take_room(job, now)
+    else:
+        job.companions.settle(now)
+
+
+def take_room(job: Job, now: int) -> None:
+    """Form or grow if that is possible by now: there may be a free seat, or what the gang waited for may be there."""
+    if job.phase in ("waiting", "gated"):
+        form(job, now)
+    elif job.phase == "running":
+        grow(job, job.result.generations, now)
+
+
+def grow(job: Job, generation: int, now: int) -> None:
+    """Re-form that generation with more members if there are free seats, after its cool-down (R13)."""
+    seats, formed = job.seats, job.formed
+    if job.phase != "running" or generation != job.result.generations or formed == NEVER:
+        return
+    if not (seats.vacant and seats.free):
+        return
+    wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
+    earliest = max(formed, formed + wait)
+    if now < earliest:
+        job.at(earliest, None, -2 - generation)
+        return
+    before = set(seats.vacant)
+    if seats.fill(now):
+        job.newcomers = before.difference(seats.vacant)
+        open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)

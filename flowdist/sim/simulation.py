@@ -1,0 +1,247 @@
+"""The simulation of one job in virtual time: where its parts are made and joined.
+
+The controller and the agents are those of production; only links, processes and user code are simulated. Layers, each
+of which imports those before it alone:
+
+    engine      the event queue, the links, nodes and the controller behind them, the trace
+    user_code   what the processes of a world do: computed from a workload, or played from a model
+    workers     the processes at work: they start up, step, save, hang, wait and end
+    faults      what goes wrong, at a time, after an event or at a rate
+    checks      what must hold: properties, points that a campaign reaches, bounds
+
+Faults act on nodes and processes; the controller has to notice them. Three things are checked in every run: the
+invariants of the job, that no two attempts of one replica run at the same time (R19), and that the job ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from flowdist.control.controller import Controller
+from flowdist.control.invariants.incremental import Checks
+from flowdist.control.job.state import JobState
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import DrainRequested, ScaleRequested
+from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.grammar import NOTHING, Fault, Plan
+from flowdist.graph import Cluster, NodeSpec, RoleGraph
+from flowdist.record.accounts import Accounts
+from flowdist.record.journal import FaultLine, Header, Record
+from flowdist.sim.checks.points import POINTS, Points
+from flowdist.sim.checks.properties import Properties, Watching
+from flowdist.sim.engine.attempts import RunningAttempts
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.controller import SimController
+from flowdist.sim.engine.machines import Machines
+from flowdist.sim.engine.node import SimNode, is_put_off
+from flowdist.sim.engine.queue import Action, Queue
+from flowdist.sim.engine.trace import Trace
+from flowdist.sim.engine.violation import Violation
+from flowdist.sim.faults.injector import FaultInjector
+from flowdist.sim.result import SimResult
+from flowdist.sim.user_code.models import UserCode
+from flowdist.sim.workers.accounts import close
+from flowdist.sim.workers.work import Work
+
+__all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
+
+NOTHING_DEMANDED = Properties()
+TELLS_EVERY = 128  # events
+
+
+class Simulation:
+    """One job in virtual time.
+
+    Args:
+        graph: The job, with nodes; see `with_nodes`.
+        plan: The faults, and what the operator does.
+        seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
+            up to a fifth, each attempt's drawn from a stream of its own.
+        play_heartbeats: Play each heartbeat, as production does, instead of computing those that cannot matter.
+        play_steps: Play each step of user code by itself, instead of all up to the next event at once.
+        schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
+            other number draws another one.
+        checks: How often the invariants of the job are checked: after each event ("all"), in part in large jobs
+            ("paced"), or what has changed after each moment ("changed"); see `control.invariants.incremental`. All of
+            them are checked at the end.
+        tell: Called every 128 events with the virtual time in ns and the number of events so far.
+        fast_forward: Compute quiet stretches instead of playing them; see `workers.fast_forward`. The decisions and
+            their times are the same. Lines of the trace between them, which say how far the workers are, are missing.
+        properties: What the user demands of the run; see `checks.properties`.
+    """
+
+    def __init__(
+        self,
+        graph: RoleGraph,
+        plan: Plan = NOTHING,
+        *,
+        seed: int = 0,
+        play_heartbeats: bool = False,
+        play_steps: bool = False,
+        schedule: int = 0,
+        checks: Checks = "all",
+        tell: Callable[[int, int], None] | None = None,
+        fast_forward: bool = False,
+        properties: Properties = NOTHING_DEMANDED,
+    ) -> None:
+        names = tuple(node.name for node in graph.cluster.nodes)
+        trace = Trace(Header(graph, names, seed=seed, options=_options(plan, schedule)))
+        self.queue = Queue(schedule)
+        self.ctx = Context(
+            graph, self.queue, trace, Controller(graph, names), seed, schedule, play_heartbeats, fast_forward
+        )
+        self.nodes: dict[NodeName, SimNode] = {}
+        self._tell = tell
+        self._hits: Counter[tuple[str, str]] = Counter()
+        seen: dict[str, int] = {}
+        self._watching, self._is_watched = Watching(properties, seen), not properties.is_empty
+        self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
+        self._controller = self._new_controller(checks)
+        code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
+        self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet, self._is_put_off)
+        self.points = Points(self.ctx, self.work, seen)
+        self._machines = Machines(self.ctx, self.nodes, self._controller, self._new_node)
+        self._faults = FaultInjector(
+            self.ctx, self.nodes, self._machines, self._controller, self.work, plan, self._note_fault
+        )
+        self._plan_all(plan)
+
+    def _new_controller(self, checks: Checks) -> SimController:
+        return SimController(self.ctx, self.nodes, self, checks)
+
+    def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
+        return SimNode(self.ctx, spec, self._controller, self.work, self.running, starts)
+
+    def _plan_all(self, plan: Plan) -> None:
+        """Plan what happens in any case. The order matters: of two events of one time the first planned is first."""
+        for spec in self.ctx.graph.cluster.nodes:
+            self._machines.add(spec)
+        for scale in plan.scales:
+            self.queue.at(scale.at_ns, self._controller.handle, ScaleRequested(scale.role, scale.replicas))
+        for drain in plan.drains:
+            self.queue.at(drain.at_ns, self._controller.handle, DrainRequested(drain.node))
+        for add in plan.adds:
+            self.queue.at(add.at_ns, self._machines.add_like_first, add.node)
+        self._faults.plan()
+        self._controller.plan()
+
+    @property
+    def job(self) -> JobState:
+        """The state of the job as its present controller sees it."""
+        return self.ctx.job
+
+    def run(self, until: int | None = None) -> SimResult:
+        """Run to the end of the job, or to `until` in ns.
+
+        A job that has neither ended nor anything left to do violates liveness.
+        """
+        self.ctx.until_ns = until
+        try:
+            self.queue.run(until)
+            if self.job.outcome is None and (until is None or self.queue.now < until):
+                waits = ", ".join(waiting_for(self.job)) or "nothing"
+                hangs = _unseen_hangs(self.nodes.values(), self.ctx.graph)
+                raise Violation("liveness", f"no event is left, and the job has not ended; waiting for {waits}{hangs}")
+            self._controller.check_all()
+            self._watching.close(self.job, self.queue.now)
+        except Violation as error:
+            return self.result(error)
+        return self.result(None)
+
+    def result(self, violation: Violation | None, *, has_crashed: bool = False) -> SimResult:
+        """Return how far the job has come.
+
+        Args:
+            violation: What did not hold, if anything.
+            has_crashed: The run broke off in the middle of an event, so the accounts need not add up.
+        """
+        if not has_crashed:
+            close(self._accounts, self.job, self.work.models.values(), self.queue.now)
+        return SimResult(
+            spent=self._accounts.spent,
+            hits=self._hits,
+            job=self.job,
+            lines=self.ctx.trace,
+            now=self.queue.now,
+            models=self.work.models,
+            unfired=self._faults.never_fired(),
+            violation=violation,
+            waiting=waiting_for(self.job),
+            handled=self.queue.handled,
+            seen=self.points.seen,
+            points=(*POINTS, *(point.name for point in self._watching.properties.sometimes)),
+            played=self.work.code.close(),
+        )
+
+    def take_apart(self) -> None:
+        """Release the parts, which refer to each other, without a search for garbage. Nothing works afterwards."""
+        self.queue.forget()
+        self.nodes.clear()
+        self.work.take_apart()
+        for part in (self._controller, self._machines, self._faults, self.points, self):
+            vars(part).clear()
+
+    # The simulation observes its controller: see `Observer`.
+
+    def decided(self, job: JobState, line: Record) -> None:
+        if self._tell is not None and line.n % TELLS_EVERY == 0:
+            self._tell(line.t_ns, line.n)
+        self.points.hear(job, line)
+        if self._is_watched:
+            self._watching.hear(job, line.t_ns)
+
+    def before_start(self, start: StartReplica) -> None:
+        self.work.leave_behind(start)
+
+    def carried_out(self, job: JobState, line: Record) -> None:
+        self._accounts.hear(job, line)
+        if self._faults.is_waiting:
+            self._faults.hear(line)
+        self.work.services.forget_unseated()
+
+    def _note_offer(self, replica: ReplicaId, attempt: int) -> None:
+        self.points.offered(replica, attempt)  # made after the user code that offers
+
+    def _note_fault(self, fault: Fault, target: str) -> None:
+        self.work.fast_forward.catch_up()
+        self._hits[fault.kind, self.work.phase()] += 1
+        self.points.hit(fault)
+        self.ctx.trace.append(FaultLine(self.queue.now, fault.spec, target))
+
+    def _is_quiet(self) -> bool:
+        """Return whether no property and no fault waits for an event, and no node may be missed."""
+        return not (self._watching.is_awake or self._faults.is_waiting) and self._controller.awaits_no_silence
+
+    def _is_put_off(self, action: Action, args: tuple[Any, ...]) -> bool:
+        return self._controller.is_put_off(action, args) or is_put_off(action, args)
+
+
+def _options(plan: Plan, schedule: int) -> dict[str, str]:
+    """Return the options of the run that its record needs for a replay."""
+    options = {"rates": " ".join(rate.spec for rate in plan.rates)} if plan.rates else {}
+    return options | ({"schedule": str(schedule)} if schedule else {})
+
+
+def with_nodes(graph: RoleGraph) -> RoleGraph:
+    """Return the graph with one node that is just large enough for everything, if it has no nodes."""
+    if graph.cluster.given:
+        return graph
+    cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
+    memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
+    return msgspec.structs.replace(graph, cluster=Cluster((NodeSpec("node0", cpu=max(cpu, 1), memory=memory),)))
+
+
+def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
+    """Return a text that names replicas that hang in roles that do not detect it; empty if there are none."""
+    hung = [replica for node in nodes if node.is_alive for replica, _ in node.hung]
+    unseen = [replica for replica in sorted(hung) if graph.role(replica.role).hang_after_ns is None]
+    if not unseen:
+        return ""
+    roles = ", ".join(dict.fromkeys(replica.role for replica in unseen))
+    hangs = f"{', '.join(map(str, unseen))} hang{'s' * (len(unseen) == 1)}"
+    return f"; {hangs}, which only hang_after= of {roles} would detect"

@@ -1,0 +1,407 @@
+"""Worlds of tasks as their workloads describe them: start-up, steps, checkpoints, the end. Computed, not stepped.
+
+All members of a world step together from the moment at which the last of them is up. Between two moments that matter (a
+checkpoint is complete, a step for which a fault waits, the last step) nothing is planned: the step at any time follows
+from the time, from how slow the slowest member is, and from whether anything makes the world wait.
+
+In a joint world the role with most work sets the number of steps and the times of checkpoints. The other roles do their
+work in as many steps. A role with half as much work waits for the rest of each step, and delays nothing until it is
+twice as slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import RoleSpec
+
+EVEN = Fraction(1)  # everything takes as long as its workload says
+
+
+class Done(NamedTuple):
+    """Steps after `first` up to `last` that were done, and by how many members of each role."""
+
+    first: int
+    last: int
+    by: dict[str, int]
+
+
+def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
+    """Return the model of the world of these roles, before its first start."""
+    return WorldModel(max(roles, key=_work_ns), {role.name: role for role in roles})
+
+
+def _work_ns(role: RoleSpec) -> int:
+    return role.workload.steps * role.workload.step_ns
+
+
+@dataclass(slots=True)
+class WorldModel:
+    """One world of tasks. `roles` are its roles, by name.
+
+    Two clocks run while the world steps, both in ns and both 0 when the present generation has warmed up, so negative
+    before:
+
+    * The *position* is nominal time: work, and what checkpoints block, as the workload says. Steps follow from it.
+    * The *way* is the position plus the time spent waiting for slow disks. It was `_base_ns` at `_since_ns`, and
+      advances from there slower than time by the factor of the slowest member (`_factors`). While the world waits it
+      stands still.
+
+    Each change (a wait, a slow member) computes the way so far and starts from there (`_rebase`).
+    """
+
+    pace: RoleSpec  # whose workload says how the world steps
+    roles: dict[str, RoleSpec]
+    saved: list[int] = field(default_factory=list)  # steps of the complete checkpoints, oldest first
+    generation: int = 0
+    members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
+    up: dict[ReplicaId, None] = field(default_factory=dict)
+    begun_ns: int | None = None  # when all of the present generation were up
+    first_step: int = 0  # from which this generation began
+    offered: int = 0  # complete checkpoints of this generation
+    lost_ns: int = 0  # work that was done and has to be done again, per worker
+    lost_steps: int = 0
+    in_memory: int = 0  # the step that the members of the last generation had reached
+    has_memory: bool = False  # a member of this one has kept it
+    cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this one in which a process is new
+    warmup_ns: int = 0  # what this generation has to warm up
+    regained: int = 0  # steps lost with the last generation that a survivor has in memory
+    left_ns: int | None = None  # when it stopped at a step that was agreed on
+    begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
+    done: list[Done] = field(default_factory=list)  # by earlier generations, in order
+    counted: int = 0  # the step up to which they are booked as kept
+    reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when its members read the checkpoint
+    skipped: list[tuple[int, int]] = field(default_factory=list)  # times of checkpoints not played, first and last
+    version: int = 0  # entries of the queue with an earlier version do nothing
+    stalls: dict[str, None] = field(default_factory=dict)  # reasons to wait, for any generation
+    holds: dict[str, None] = field(default_factory=dict)  # reasons to wait for a member of this generation
+    own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times longer its steps take, as drawn
+    slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is by a fault
+    late_ns: int = 0  # how much longer than usual the present checkpoint takes, on a slow disk
+    unreported: int = -1  # the step that some members did not report; -1: all have reported
+    saves_begun: int = 0  # checkpoints of this generation that have begun, where that matters
+    _since_ns: int = 0
+    _base_ns: int = 0
+    _waited_ns: int = 0  # of this generation, for slow disks
+    _blocking_ns: int = 0  # of the workload; here for speed
+    _cycle_ns: int = 0
+    _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step that each role works
+    _slowest: tuple[Fraction, Fraction] | None = None  # factors, until something changes
+
+    def __post_init__(self) -> None:
+        load = self.pace.workload
+        self._shares = {self.pace.name: EVEN}
+        for name, role in self.roles.items() if len(self.roles) > 1 else ():
+            self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
+        self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
+
+    @property
+    def durable(self) -> int:
+        """The step of the checkpoint from which a restart resumes; 0: there is none."""
+        return self.saved[-1] if self.saved else 0
+
+    def save(self, step: int) -> None:
+        """Note that the checkpoint of a step is complete."""
+        if step > self.durable:
+            self.saved.append(step)
+
+    def skip(self, last: int) -> None:
+        """Note that the checkpoints of this generation are complete up to number `last`, without playing them."""
+        durable = self.durable
+        steps = [self.step_of_checkpoint(number) for number in range(self.offered + 1, last + 1)]
+        self.saved += [step for step in steps if step > durable]
+        self.offered = last
+
+    def tear(self) -> None:
+        """Drop the newest checkpoint, which cannot be read: the one before takes its place."""
+        if self.saved:
+            self.saved.pop()
+
+    def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
+        """Note that the processes of a member run. The first of a new generation drops the members of the last one.
+
+        Args:
+            start: The order that started them.
+            kept: How many of its workers were suspended, and keep their state.
+            procs: How many workers it has.
+            own: How many times longer than the workload says its slowest worker takes for a step.
+        """
+        if start.generation != self.generation:
+            self.generation = start.generation
+            self.members.clear()
+            self.up.clear()
+            self.slow.clear()
+            self.own.clear()
+            self.reads.clear()
+            self.cold.clear()
+            self.begun_ns, self.unreported, self.offered, self.saves_begun = None, -1, 0, 0
+            self.has_memory = False
+            self.holds.clear()
+        self.has_memory |= kept > 0
+        if kept < procs:
+            self.cold[start.replica] = None
+        self._slowest = None
+        if own != 1:
+            self.own[start.replica] = own
+        self.members[start.replica] = start
+
+    def is_restoring(self, now: int) -> bool:
+        """Return whether a member reads the checkpoint from which the world resumes."""
+        return self.begun_ns is None and any(start <= now < end for start, end in self.reads.values())
+
+    def is_saving(self, now: int) -> bool:
+        """Return whether the world writes a checkpoint."""
+        load = self.pace.workload
+        position = self._position(now)
+        if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
+            return False
+        if self.late_ns:
+            return True
+        cycles, rest = divmod(position, self._cycle_ns)
+        return rest >= load.checkpoint_every_ns or (cycles > 0 and rest < load.lag_ns)
+
+    def is_warming(self, now: int) -> bool:
+        """Return whether all members are up and none has done a step."""
+        return self.begun_ns is not None and self._position(now) < 0
+
+    def is_up(self, replica: ReplicaId, now: int) -> bool:
+        """Note that a member has started up, and return whether it was the last, so that the world begins to step."""
+        if replica not in self.members:
+            return False
+        self.up[replica] = None
+        size = next(iter(self.members.values())).group_world_size
+        if len(self.up) < size or self.begun_ns is not None:
+            return False
+        self.begun_ns, self.first_step, self._slowest = now, self.durable, None
+        self.regained = max(0, self.in_memory - self.durable) if self.has_memory else 0
+        self.first_step += self.regained
+        self.lost_steps -= self.regained
+        self.lost_ns -= self.regained * self.pace.workload.step_ns
+        names = dict.fromkeys([member.role for member in self.cold])
+        self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
+        self._since_ns, self._base_ns = now, -self.warmup_ns
+        self._waited_ns = self.late_ns = 0
+        self.version += 1
+        if not self.warmup_ns:
+            self.begins.append(now)
+        return True
+
+    def warmed_up(self, now: int) -> None:
+        """Note that the world begins to step; a second call changes nothing."""
+        if not self.has_begun:
+            self.begins.append(now)
+
+    @property
+    def has_begun(self) -> bool:
+        """The present generation has warmed up, and its begin is noted in `begins`."""
+        return self.begun_ns is not None and bool(self.begins) and self.begins[-1] >= self.begun_ns
+
+    def leave(self, now: int) -> None:
+        """Stop at a step that was agreed on, to save there."""
+        self._rebase(now)
+        self.left_ns = now
+
+    def split(self, now: int) -> tuple[int, int, int]:
+        """Return how much of this generation was warming up, steps, and waiting for checkpoints, in ns."""
+        load, position = self.pace.workload, self._position(now)
+        if position < 0:
+            return self.warmup_ns + position, 0, 0
+        cycles, rest = divmod(position, self._cycle_ns)
+        checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
+        return self.warmup_ns, position - checkpoint, checkpoint + self._way(now) - position
+
+    def halt(self, now: int) -> None:
+        """End the work of this generation, of which a member is gone. Steps since the last checkpoint are lost."""
+        self.up.clear()  # a member on a node that was paused may start up later, and begins nothing
+        if self.begun_ns is None:
+            return
+        done = self.step_at(now)
+        self.in_memory = done
+        self.lost_steps += max(0, done - self.durable)
+        self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
+        self.begun_ns = self.left_ns = None
+        self.version += 1
+
+    def stall(self, why: str, now: int) -> None:
+        """Wait for a reason that holds for any generation, such as a service that is away."""
+        self._rebase(now)
+        self.stalls[why] = None
+
+    def hold(self, why: str, now: int) -> None:
+        """Wait for a member of this generation that makes no progress."""
+        self._rebase(now)
+        self.holds[why] = None
+
+    def resume(self, why: str, now: int) -> bool:
+        """Remove a reason to wait, and return whether it was the last, so that the world steps again."""
+        if why not in self.stalls and why not in self.holds:
+            return False  # what is planned still holds
+        self._rebase(now)
+        was = self.stalls.pop(why, why) is None or self.holds.pop(why, why) is None
+        return was and not self.is_stalled
+
+    @property
+    def is_stalled(self) -> bool:
+        """The world waits for something, or has stopped at an agreed step."""
+        return bool(self.stalls or self.holds or self.left_ns is not None)
+
+    def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
+        """Let a member, and with it the world, take `factor` times as long for a step; 1 ends that."""
+        self._rebase(now)
+        self._slowest = None
+        self.slow.pop(replica, None)
+        if factor != 1:
+            self.slow[replica] = factor
+
+    def resume_from(self, step: int) -> None:
+        """Begin at another step than that of the last checkpoint, since user code has resumed from there."""
+        self.first_step = step
+        self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
+
+    def begin_save(self, slow: Fraction = EVEN) -> None:
+        """Begin a checkpoint on a disk that is `slow` times slower than the workload says."""
+        self.saves_begun = self.offered + 1
+        if slow != 1:
+            self.late_ns = round(self.pace.workload.checkpoint_ns * (slow - 1))
+            self.version += 1
+
+    def note_save(self, now: int) -> None:
+        """Note the beginning of a checkpoint that is being written, so that `next_save` means the one after it."""
+        if self._position(now) > self.offered * self._cycle_ns + self.pace.workload.checkpoint_every_ns:
+            self.saves_begun = self.offered + 1
+
+    def end_save(self) -> None:
+        """Complete a checkpoint, and count the time that the workers waited for a slow disk."""
+        self.offered += 1
+        if self.late_ns:
+            self._waited_ns += self._wait_ns()
+            self.late_ns = 0
+
+    def _wait_ns(self) -> int:
+        """Return how long the workers wait for a slow disk from `_waits_at` on; 0 if it is no slower than usual.
+
+        Workers that save in the background step on until the next checkpoint is to begin.
+        """
+        load = self.pace.workload
+        spare_ns = load.checkpoint_every_ns - load.lag_ns if load.lag_ns else 0
+        return max(0, self.late_ns - spare_ns)
+
+    def _waits_at(self) -> int:
+        """Return the position from which on the workers wait for the checkpoint that is being written."""
+        load = self.pace.workload
+        return (self.offered + 1) * self._cycle_ns + (load.checkpoint_every_ns if load.lag_ns else 0)
+
+    def _rebase(self, now: int) -> None:
+        self._base_ns, self._since_ns = self._way(now), now
+        self.version += 1
+
+    def _factors(self) -> tuple[Fraction, Fraction]:
+        """Return how many times longer than the workloads say warming up takes, and a step or a checkpoint."""
+        if self._slowest is None:
+            warm = step = EVEN
+            for member in self.own | self.slow:
+                pace = self.own.get(member, EVEN) * self.slow.get(member, EVEN)
+                step = max(step, pace * self._shares[member.role])
+                if member in self.cold and self.warmup_ns:
+                    warm = max(warm, pace * Fraction(self.roles[member.role].workload.warmup_ns, self.warmup_ns))
+            self._slowest = warm, step
+        return self._slowest
+
+    def _way(self, now: int) -> int:
+        if self.is_stalled or self.begun_ns is None:
+            return self._base_ns
+        if not (self.own or self.slow):
+            return self._base_ns + now - self._since_ns
+        warm, step = self._factors()
+        way, passed = self._base_ns, now - self._since_ns
+        if way < 0:
+            warms_ns = -(way * warm.numerator // warm.denominator)
+            if passed < warms_ns:
+                return way + passed * warm.denominator // warm.numerator
+            way, passed = 0, passed - warms_ns
+        return way + passed * step.denominator // step.numerator
+
+    def _position(self, now: int) -> int:
+        position = self._way(now) - self._waited_ns
+        if self.late_ns and position > (waits_at := self._waits_at()):
+            return max(waits_at, position - self._wait_ns())
+        return position
+
+    def _time_of(self, position: int) -> int | None:
+        """Return when the world reaches a position if nothing changes before; None while it waits."""
+        return self._time_at(self._way_to(position) if self.late_ns or self._waited_ns else position)
+
+    def _way_to(self, position: int) -> int:
+        waits = self.late_ns and position > self._waits_at()
+        return position + self._waited_ns + (self._wait_ns() if waits else 0)
+
+    def _time_at(self, way: int) -> int | None:
+        if self.is_stalled:
+            return None
+        if not (self.own or self.slow):
+            return self._since_ns + way - self._base_ns
+        warm, step = self._factors()  # the inverse of `_way`, rounded up
+        base, at = self._base_ns, self._since_ns
+        if base < 0:
+            at -= (base - min(way, 0)) * warm.numerator // warm.denominator
+            base = min(way, 0)
+        return at - (base - way) * step.numerator // step.denominator
+
+    def step_at(self, now: int) -> int:
+        """Return the number of steps that are done."""
+        if self.begun_ns is None:
+            return self.durable
+        load = self.pace.workload
+        cycles, rest = divmod(max(0, self._position(now)), self._cycle_ns)
+        worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
+        return min(load.steps, self.first_step + worked // load.step_ns)
+
+    def time_of_step(self, step: int) -> int | None:
+        """Return when a step is done if nothing changes before; None while the world waits."""
+        return self._time_of(self._position_of_step(step))
+
+    def _position_of_step(self, step: int) -> int:
+        load = self.pace.workload
+        work = (step - self.first_step) * load.step_ns
+        checkpoints = max(0, work - 1) // load.checkpoint_every_ns
+        return work + checkpoints * self._blocking_ns
+
+    def next_save(self) -> int | None:
+        """Return when the next checkpoint begins if nothing changes before; None if there is none."""
+        load = self.pace.workload
+        position = self.offered * self._cycle_ns + load.checkpoint_every_ns
+        if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
+            return None
+        return self._time_of(position)
+
+    def save_takes(self, slow: Fraction = EVEN) -> int:
+        """Return how long a checkpoint that begins now takes, in ns, on a disk that is `slow` times slower."""
+        factor = self._factors()[1] * slow
+        return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
+
+    def next_moment(self) -> tuple[int | None, bool]:
+        """Return when the next checkpoint is complete or the work is done, and whether it is a checkpoint."""
+        load = self.pace.workload
+        whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
+        end = self._way_to(self._position_of_step(load.steps))
+        return self._time_at(min(whole, end)), whole < end
+
+    def checkpoints_by(self, time: int) -> int:
+        """Return how many checkpoints of this generation are complete by a time, before its work is done."""
+        load = self.pace.workload
+        return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // self._cycle_ns
+
+    def time_of_checkpoint(self, number: int) -> int | None:
+        """Return when checkpoint `number` of this generation, from 1, is complete; None while the world waits."""
+        load = self.pace.workload
+        return self._time_of(number * self._cycle_ns + load.lag_ns)
+
+    def step_of_checkpoint(self, number: int) -> int:
+        """Return the step of checkpoint `number` of this generation, from 1."""
+        load = self.pace.workload
+        return min(load.steps, self.first_step + number * load.checkpoint_every_ns // load.step_ns)

@@ -1,0 +1,194 @@
+"""Builtins of TorchX: the topologies that they return, the problems of wrong arguments, and the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flowdist.cli.main import cli
+from flowdist.components import ddp, names_of, parse_j, spmd
+from flowdist.dsl import Topology
+from flowdist.dsl.load import compile_loaded, load_topology
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.graph import RoleGraph, encode_graph
+from tests.runtime.harness import Job
+
+
+def graph_of(topology: Topology) -> RoleGraph:
+    return compile_loaded(topology).graph
+
+
+SELF = Path(__file__).name  # a script that is there: paths are relative to the file that calls
+
+
+def test_ddp_is_one_elastic_role_with_a_node_for_each_replica() -> None:
+    graph = graph_of(ddp("--lr", "1", script=SELF, j="2:4x8", cpu=4, memMB=2048, name="exp/Run_1", max_retries=3))
+    (role,) = graph.roles
+    assert (graph.name, role.name) == ("run-1", "test-components")
+    assert role.command == ("python", SELF, "--lr", "1")
+    assert (role.min_replicas, role.max_replicas, role.procs) == (2, 4, 8)
+    assert role.restart is not None and (role.restart.scope, role.restart.max_restarts) == ("role", 3)
+    assert len(graph.cluster.nodes) == 4 and role.placement.apart == (role.name,)
+    assert all((node.cpu, node.memory) == (4, 2048 * 10**6) for node in graph.cluster.nodes)
+    assert (role.resources.cpu, role.resources.memory) == (4, 2048 * 10**6)
+    assert dict(role.env)["TORCHX_TRACKING_EXPERIMENT_NAME"] == "exp"
+
+
+def test_the_defaults_are_torchxs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    (role,) = graph_of(ddp(m="json.tool")).roles
+    assert (role.name, role.command, role.procs, role.restart) == ("tool", ("python", "-m", "json.tool"), 2, None)
+    assert dict(role.env) == {"LOGLEVEL": "WARNING", "TORCHX_TRACKING_EXPERIMENT_NAME": "default-experiment"}
+    assert graph_of(spmd(m="json.tool")).roles[0].procs == 1
+
+
+def test_spmd_is_ddp() -> None:
+    assert encode_graph(graph_of(spmd("x", m="json.tool", j="2x4", name="a/b", debug=True, env={"A": "1"}))) == (
+        encode_graph(graph_of(ddp("x", m="json.tool", j="2x4", name="a/b", debug=True, env={"A": "1"})))
+    )
+
+
+def test_debug_wins_and_loglevel_is_the_users() -> None:
+    (role,) = graph_of(ddp(m="json.tool", debug=True, env={"LOGLEVEL": "DEBUG", "NCCL_DESYNC_DEBUG": "0"})).roles
+    env = dict(role.env)
+    assert (env["LOGLEVEL"], env["NCCL_DESYNC_DEBUG"], env["TORCH_DISTRIBUTED_DEBUG"]) == ("DEBUG", "1", "DETAIL")
+
+
+def test_a_named_size_takes_the_place_of_numbers(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text("[resources.big]\ncpu = 6\n")
+    (tmp_path / "x.py").touch()
+    (tmp_path / "topology.py").write_text(
+        "from flowdist.components import ddp, spmd\na = spmd(script='x.py', h='big')\nb = ddp(script='x.py', h='big',"
+        " j='2x1', cpu=3)\n"
+    )
+    one = load_topology(f"{tmp_path}/topology.py:a").graph
+    two = load_topology(f"{tmp_path}/topology.py:b").graph
+    assert one.roles[0].resources.cpu == two.roles[0].resources.cpu == 6
+    assert not one.cluster.given and len(two.cluster.nodes) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("/", ("default-experiment", "main")),
+        ("exp/", ("exp", "main")),
+        ("/run", ("default-experiment", "run")),
+        ("run", ("default-experiment", "run")),
+        ("exp/run", ("exp", "run")),
+        ("exp/run/2", ("exp", "run/2")),
+    ],
+)
+def test_a_name_is_an_experiment_and_a_run(name: str, names: tuple[str, str]) -> None:
+    assert names_of(name, "dir/main.py") == names
+
+
+@pytest.mark.parametrize(("j", "size"), [("2x8", (2, 2, 8)), ("2:4x8", (2, 4, 8)), (" 1x1 ", (1, 1, 1))])
+def test_j_is_nodes_times_processes(j: str, size: tuple[int, int, int]) -> None:
+    assert parse_j(j) == size
+
+
+@pytest.mark.parametrize(
+    ("j", "message", "help"),
+    [
+        ("2", "-j 2 can be read in two ways", "1 node with 2 processes (-j 1x2), or 2 nodes with one process"),
+        ("4:2x2", "minimum 4 is larger than maximum 2", "write -j 2:4x2"),
+        ("0x2", "a number that is not from 1 to 100,000", "-j 1x1"),
+        ("2x999999", "a number that is not from 1 to 100,000", "-j 1x1"),
+        ("2:4", "-j 2:4 cannot be read", "-j 2:4x8"),
+        ("x8", "-j x8 cannot be read", "[MIN:]NNODESxNPROC"),
+        ("-1x8", "-j -1x8 cannot be read", "-j 2x8"),
+    ],
+)
+def test_a_size_that_makes_no_sense_is_refused(j: str, message: str, help: str) -> None:
+    with pytest.raises(TopologyProblems) as caught:
+        ddp(script=SELF, j=j)
+    (problem,) = caught.value.problems
+    assert problem.code == "FD153" and message in problem.message and help in problem.help
+    assert problem.place.file == __file__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "one of --script and -m"),
+        ({"script": "x.py", "m": "x"}, "one of --script and -m"),
+        ({"script": "x.py", "mounts": ["type=bind", "src=/a"]}, "--mounts type=bind,src=/a: there is nothing to mount"),
+        ({"script": "x.py", "image": "torch:2"}, "--image torch:2: processes on this machine are in no container"),
+        ({"script": "x.py", "max_retries": -1}, "--max_retries -1 is below 0"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(arguments: dict, message: str) -> None:  # type: ignore[type-arg]
+    for component in (ddp, spmd):
+        with pytest.raises(TopologyProblems) as caught:
+            component(**arguments)
+        (problem,) = caught.value.problems
+        assert problem.code == "FD154" and message in problem.message
+
+
+def problems_of(tmp_path: Path, call: str) -> list[Problem]:
+    file = tmp_path / "topology.py"
+    file.write_text(f"from flowdist.components import ddp\nt = {call}\n")
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(str(file))
+    return list(caught.value.problems)
+
+
+def test_in_a_topology_file_a_mistake_is_shown_at_its_argument(tmp_path: Path) -> None:
+    (missing,) = problems_of(tmp_path, 'ddp(script="nope.py", j="2x1")')
+    assert missing.code == "FD109" and str(tmp_path) in missing.help
+    assert missing.format().splitlines()[3].count("^") == len('"nope.py"')
+    (wrong,) = problems_of(tmp_path, 'ddp(m="json.tool", cpu="x")')
+    assert wrong.message.startswith("node 'node0', role 'tool': cpu='x'")
+    (size,) = problems_of(tmp_path, 'ddp(m="json.tool", j="2")')
+    assert size.code == "FD153" and size.place.line == 2
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["run", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("dist.ddp -j 2 --script x.py", "error[FD153]: -j 2 can be read in two ways"),
+        ("dist.spmd -j 2 -m json.tool", "error[FD153]: -j 2 can be read in two ways"),
+        ("dist.ddp --script no.py", "error[FD109]: role 'no': script 'no.py' is not found"),
+        ("dist.ddp -m json.tool --cpu=-1", "error[FD105]: node 'node0', role 'tool': cpu=-1.0 must not be negative"),
+        ("dist.ddp -m json.tool -h huge", "error[FD110]: role 'tool': resources='huge' is unknown"),
+        ("dist.ddp -m json.tool --mounts a=b", "error[FD154]: --mounts a=b: there is nothing to mount into"),
+        ("dist.ddp -m json.tool --rdzv_port 29500", "error[FD154]: --rdzv_port 29500: each generation has a store"),
+        ("dist.ddp -m json.tool --rdzv_backend c10d", "error[FD154]: --rdzv_backend c10d: on one machine"),
+        ("dist.ddp -m json.tool --tee 3", "error[FD154]: --tee 3: the terminal shows all output"),
+        ("dist.ddp -m json.tool --env A", "error[FD154]: --env A: 'A' has no value"),
+        ("dist.ddp -m json.tool --set tool.cpus=3", "a role has no 'cpus' to set"),
+        ("dist.ddp -m json.tool --fail nope@3s", "there is no 'nope'"),
+        ("dist.spmd --cpu 3", "No such option '--cpu'"),
+        ("--quiet dist.ddp", "dist.ddp has to come first"),
+    ],
+)
+def test_on_the_command_line_a_mistake_is_told_in_words(words: str, text: str) -> None:
+    done = invoke(*words.split())
+    assert done.exit_code == 2 and text in done.output and "Traceback" not in done.output, done.output
+    assert __name__ not in done.output and "components.py" not in done.output
+
+
+def test_help_shows_the_options_of_torchx() -> None:
+    for component in ("dist.ddp", "dist.spmd"):
+        shown = invoke(component, "--help").output
+        assert all(option in shown for option in ("--script", "-j,", "--max_retries", "--mounts", "--debug"))
+        assert ("--memMB" in shown) == (component == "dist.ddp")
+
+
+@pytest.mark.real
+def test_a_builtin_runs(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import os, sys\nname = os.environ['TORCHX_TRACKING_EXPERIMENT_NAME']\nif os.environ['RANK'] == '3' and "
+        "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(7)\nprint(name, sys.argv[1:], os.environ['A'])\n"
+    )
+    words = "dist.ddp -j 1:2x2 --name exp/first --env A=1,2,B=3 --max_retries 1 --script main.py -- --epochs 5"
+    with Job(tmp_path, *words.split()) as job:
+        assert job.finish() == 0 and job.alive() == [], job.text
+        assert sum("exp ['--epochs', '5'] 1,2" in line for line in job.output) >= 4
+        assert job.run_dir.name.startswith("first-") and "charged to main" in job.text

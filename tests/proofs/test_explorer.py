@@ -1,0 +1,143 @@
+"""The model check: a small one holds, counts the same everywhere, and misses every safeguard that is switched off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flowdist.control.connection.sessions import Sessions
+from flowdist.control.protocol import events as ev
+from flowdist.graph import SECOND
+from flowdist.proofs.explorer import search as explorer
+from flowdist.proofs.explorer.common import How
+from flowdist.proofs.explorer.copies import Keys, copy_of
+from flowdist.proofs.explorer.jobs import JOBS, Part
+from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
+from tests.choosing import slow
+from tests.control.harness import Talk, graph, r, restart, role
+
+SMALL = [
+    Part(JOBS["loose"], 1, True, 20_000),
+    Part(JOBS["address"], 1, True, 20_000),
+    Part(JOBS["gate"], 0, False, 10_000),
+]
+CALM = How(crashes=False, operates=False)
+WHERE_A_PLANT_GROWS = {
+    "late-news": Part(JOBS["gang"], 2, True, 40_000),
+    "not-gone": Part(JOBS["domain"], 1, True, 10_000),
+    "over-at-once": Part(JOBS["gate"], 1, True, 10_000),
+    "start-again": Part(JOBS["gang"], 1, False, 30_000),
+    "say-nothing": Part(JOBS["loose"], 1, False, 50_000),
+    "lost-stops": Part(JOBS["address"], 1, True, 10_000),
+    "late-orders": Part(JOBS["loose"], 1, False, 50_000),
+    "no-patience": Part(JOBS["loose"], 1, True, 20_000),
+    "no-fence": Part(JOBS["loose"], 1, True, 10_000),
+    "too-soon": Part(JOBS["loose"], 1, True, 10_000),
+}
+
+
+@pytest.mark.parametrize("part", SMALL, ids=lambda part: part.job.name)
+def test_whatever_happens_to_a_small_job_it_holds_and_can_end(part: Part):
+    explored = explorer.explore(part)
+    assert explored.violation is None
+    assert explored.is_whole and explored.states > 500 and explored.ends > 0
+
+
+@pytest.mark.slow
+def test_survivors_stay_in_place_whatever_happens_meanwhile():
+    explored = explorer.explore(Part(JOBS["staying"], 1, True, 20_000), CALM)
+    assert explored.violation is None and explored.states > 10_000
+
+
+@pytest.mark.slow
+def test_the_number_of_states_does_not_depend_on_the_hash_seed():
+    runs = [_run("--roles", "address", "--faults", "1", "--running", "--json", seed=seed) for seed in "12"]
+    found = [[(job["states"], job["transitions"], job["depth"]) for job in json.loads(run)["jobs"]] for run in runs]
+    assert found[0] == found[1]
+
+
+def _run(*args: str, seed: str) -> str:
+    command = [sys.executable, "-m", "flowdist.proofs.explorer", *args]
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_each_safeguard_that_is_switched_off_has_a_place_where_it_is_missed():
+    assert set(WHERE_A_PLANT_GROWS) == set(PLANTS)
+
+
+QUICK = ("not-gone", "lost-stops", "over-at-once", "no-fence", "too-soon")  # a second or less each
+
+
+@pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTS if name not in QUICK)])
+def test_a_safeguard_that_is_switched_off_is_missed(name: str):
+    with planted(name):
+        explored = explorer.explore(WHERE_A_PLANT_GROWS[name], How() if name == "no-patience" else CALM)
+    assert explored.violation is not None
+    assert explored.violation.path
+    assert explorer.explore(SMALL[0], CALM).violation is None  # it is back in its place
+
+
+def test_the_command_prints_the_shortest_path_in_words_and_fails(capsys: pytest.CaptureFixture[str]):
+    assert explorer.main(["--roles", "loose", "--faults", "1", "--running", "--plant", "no-fence"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.split("\n\n")[1].splitlines()[:4] == [
+        "loose, from running: the job has succeeded, but worker/1 runs",
+        "  worker/0#1 on node0 finishes",
+        "  node0 -> controller: ReplicaExited worker/0#1 success",
+        "! the controller dies, and all connections with it",
+    ]
+
+
+def test_the_command_names_the_jobs_that_there_are(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        explorer.main(["--roles", "gnag"])
+    assert (
+        "no such job: gnag; known: gang, asking, staying, gate, loose, domain, helper, address, ignore"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_copy_goes_on_by_itself_as_the_original_does():
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
+    copy = copy_of(talk.controller)
+    before = keys.of_controller(copy, sessions, talk.now)
+    failed = ev.ReplicaExited(r("trainer/0"), 1, "exit", 1)
+    effects = talk.controller.handle(failed, talk.now)
+    assert keys.of_controller(copy, sessions, talk.now) == before
+    assert copy.handle(failed, talk.now) == effects
+    assert (
+        keys.of_controller(copy, sessions, talk.now)
+        == keys.of_controller(talk.controller, sessions, talk.now)
+        != before
+    )
+
+
+def test_what_is_one_thing_in_the_original_is_one_in_its_copy():
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
+    copy = copy_of(talk.controller)
+    before, after = talk.controller.state, copy.state
+    assert before.roles["trainer"].candidates is before.candidate_indexes[0]
+    assert after.roles["trainer"].candidates is after.candidate_indexes[0] is not before.candidate_indexes[0]
+    after.worlds["trainer"].stalls["output"] += 1
+    assert before.worlds["trainer"].stalls != after.worlds["trainer"].stalls
+
+
+def test_how_long_ago_something_was_matters_only_as_far_as_anybody_looks_back():
+    talk = Talk(graph(role("trainer", max_replicas=1, restart=restart()), cpu=1))
+    talk.join("node0")
+    keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
+    seen = [keys.of_controller(talk.controller, sessions, talk.now + after * SECOND) for after in (0, 30, 60, 3600)]
+    assert seen[0] != seen[1] != seen[2] == seen[3]
+    ends = []
+    for after in (60, 3600):  # and what counts as one goes on alike
+        controller, now = copy_of(talk.controller), talk.now + after * SECOND
+        effects = controller.handle(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1), now)
+        ends.append((effects, keys.of_controller(controller, sessions, now)))
+    assert ends[0] == ends[1]

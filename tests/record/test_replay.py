@@ -1,0 +1,154 @@
+"""Replays of records: of this format and of an earlier one, of records that were edited, and of unknown formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import FinishJob, Notify, StopReplica
+from flowdist.graph import SECOND
+from flowdist.record.journal import FORMAT, FORMATS_READ, Header, Line, Record, UnknownFormat, encode_line
+from flowdist.record.journal import read_whole_lines as read
+from flowdist.record.replay import Difference, Replay, ReplayError
+from tests.control.harness import Talk, graph, restart, role
+
+OLD = Path(__file__).parent / "format1.jsonl"  # a node falls silent, a peer stays in place, the controller is killed
+
+
+def recorded() -> tuple[Header, list[Record]]:
+    """A gang of two, of which one fails after five seconds."""
+    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart())))
+    talk.join("node0")
+    talk.wait(5)
+    talk.fail("trainer/1")
+    header = Header(talk.graph, ("node0",))
+    replay = Replay(header)
+    return header, [replay.decide(event, at) for event, at in talk.record]
+
+
+def changed(lines: list[Record], kind: type, **fields: object) -> tuple[list[Record], int]:
+    """The record with another effect at the first event that has one of that kind, and the number of that event."""
+    n = next(line.n for line in lines if any(isinstance(effect, kind) for effect in line.effects))
+    effects = [msgspec.structs.replace(e, **fields) if isinstance(e, kind) else e for e in lines[n - 1].effects]
+    return [*lines[: n - 1], msgspec.structs.replace(lines[n - 1], effects=tuple(effects)), *lines[n:]], n
+
+
+def test_a_replay_of_a_record_has_its_job_its_time_its_decisions_and_its_position():
+    header, lines = recorded()
+    whole = Replay(header, strict=True).follow(lines)
+    assert whole.difference is None and whole.n_different is None
+    assert (whole.n, whole.t_ns, whole.last) == (len(lines), lines[-1].t_ns, lines[-1])
+    assert len(whole.job.incidents) == 1 and "trainer/1 failed" in "".join(said.text for said in whole.decisions.said)
+    assert sum(whole.sheet.spent()["trainer"].values()) == 2 * whole.job.now
+    empty = Replay(header)
+    assert (empty.n, empty.t_ns, empty.last) == (0, 0, None)
+
+
+def test_a_new_decision_is_the_line_that_a_replay_of_it_expects():
+    header, lines = recorded()
+    replay = Replay(header).follow(lines)
+    line = replay.decide(ev.CancelRequested("enough"), lines[-1].t_ns + SECOND)
+    assert line.n == len(lines) + 1 and replay.job.ending == "cancelled" and replay.last is line
+    assert Replay(header, strict=True).follow([*lines, line]).job == replay.job
+
+
+def test_an_order_that_the_controller_would_not_give_is_named_by_event_and_field():
+    header, lines = recorded()
+    edited, n = changed(lines, StopReplica, grace_ns=7)
+    replay = Replay(header).follow(edited)
+    assert replay.n_different == n and replay.difference is not None and not replay.difference.is_wording
+    assert f"event {n} (ReplicaExited) does not replay: the record says StopReplica trainer/0 with grace_ns=7, " in (
+        replay.difference.text
+    )
+    with pytest.raises(ReplayError, match=f"event {n} .* decides StopReplica trainer/0 with grace_ns=") as caught:
+        Replay(header, strict=True).follow(edited)
+    assert "the version of flowdist that wrote the record" in caught.value.help
+    missing = [*edited[: n - 1], msgspec.structs.replace(edited[n - 1], effects=())]
+    with pytest.raises(ReplayError, match="the record says nothing more, this version of flowdist decides "):
+        Replay(header, strict=True).follow(missing)
+
+
+def test_other_words_for_the_same_decision_do_not_stop_a_strict_replay():
+    header, lines = recorded()
+    edited, n = changed(lines, Notify, text="it was so")
+    replay = Replay(header, strict=True).follow(edited)
+    assert replay.n_different == n and replay.difference is not None and replay.difference.is_wording
+    assert "the record says 'it was so', this version of flowdist decides " in replay.difference.text
+    old = msgspec.structs.replace(header, format=1)
+    assert Replay(old).follow(edited).difference is None, "earlier versions had other words"
+    assert Replay(header).follow([old, *edited]).difference is None, "the header came as a line"
+    assert Replay(old).follow(changed(lines, StopReplica, grace_ns=7)[0]).difference is not None
+
+
+def test_the_reason_of_an_end_is_a_matter_of_words():
+    header, lines = recorded()
+    replay = Replay(header).follow(lines)
+    line = replay.decide(ev.CancelRequested("enough", now=True), lines[-1].t_ns)
+    for stop in [effect for effect in line.effects if isinstance(effect, StopReplica)]:
+        line = replay.decide(ev.ReplicaStopped(stop.replica, stop.attempt), lines[-1].t_ns)
+    assert isinstance(line.effects[-1], FinishJob)
+    ending = msgspec.structs.replace(line.effects[-1], reason="enough is enough")
+    edited = msgspec.structs.replace(line, effects=(*line.effects[:-1], ending))
+    assert Difference(edited, line.effects).is_wording
+    assert "FinishJob with reason=enough is enough, " in Difference(edited, line.effects).text
+
+
+def old_record() -> tuple[Header, list[Line]]:
+    lines, size = read(OLD.read_bytes())
+    assert size == OLD.stat().st_size and isinstance(lines[0], Header) and lines[0].format == 1
+    return lines[0], lines[1:]
+
+
+def test_a_journal_of_format_1_is_read_with_the_names_of_today_and_replays():
+    header, lines = old_record()
+    events = [line.event for line in lines if isinstance(line, Record)]
+    assert ev.NodeSuspected("node1") in events
+    assert [event.suspended for event in events if isinstance(event, ev.ReplicaStopped)] == [True]
+    phases = [item.phase for event in events if isinstance(event, ev.NodeJoined) for item in event.inventory]
+    assert phases == ["suspended"]
+    assert {str(replica) for replica in Replay(header).job.replicas} == {"parked/0", "parked/1"}, "a name is not a word"
+    replay = Replay(header, strict=True).follow(lines)
+    assert replay.difference is None and replay.job.outcome == "succeeded"
+
+
+def test_a_controller_that_takes_over_a_journal_of_format_1_appends_lines_of_today():
+    header, lines = old_record()
+    now = b"".join(encode_line(line) for line in lines)
+    assert b'"suspended":true' in now and b"NodeQuiet" not in now
+    mixed = OLD.read_bytes().splitlines(keepends=True)[:12] + now.splitlines(keepends=True)[11:]
+    assert read(b"".join(mixed))[0] == [header, *lines]
+
+
+def test_a_worker_that_exits_while_others_wait_is_read_from_format_1():
+    replica = b'"replica":["t",0],"attempt":1'
+    exited = b'{"type":"ReplicaExited",%s,"kind":"exit","exit_code":1,"parked":true}' % replica
+    (line,), _ = read(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % exited)
+    assert isinstance(line, Record) and isinstance(line.event, ev.ReplicaExited) and line.event.suspended
+    item = b'{%s,"phase":"exited","exited":%s}' % (replica, exited)
+    joined = b'{"type":"NodeJoined","node":"a","spec":{"name":"a"},"inventory":[%s]}' % item
+    (line,), _ = read(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % joined)
+    assert isinstance(line, Record) and isinstance(line.event, ev.NodeJoined)
+    assert line.event.inventory[0].exited is not None and line.event.inventory[0].exited.suspended
+
+
+@pytest.mark.parametrize(
+    "line", [b'"parked"', b'["NodeQuiet"]', b'{"event":"parked"}', b'{"type":"header","format":"x"}']
+)
+def test_a_line_that_is_no_record_is_an_error_whatever_names_are_in_it(line: bytes):
+    with pytest.raises(msgspec.DecodeError):
+        read(line + b"\n")
+
+
+@pytest.mark.parametrize("number", [0, 9])
+def test_a_record_of_an_unknown_format_is_refused_before_its_other_fields_are_read(number: int):
+    with pytest.raises(
+        UnknownFormat, match=f"its format is {number}, and this version of flowdist reads formats 1 and 2"
+    ):
+        read(b'{"type":"header","graph":"of another time","format":%d}\n' % number)
+
+
+def test_the_format_that_is_written_is_one_that_is_read():
+    assert FORMAT == FORMATS_READ[-1] == Header(graph(role("trainer")), ()).format

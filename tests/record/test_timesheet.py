@@ -1,0 +1,239 @@
+"""Timesheets from records alone: what workers report, what they do not report, and what turns out to be lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowdist.control.protocol import events as ev
+from flowdist.record.work_segments import MARKS_MAX, WorkSegment
+from tests.control.harness import r, restart
+from tests.record.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
+
+# Reports, and missing reports.
+
+
+def test_a_role_without_reports_works_while_all_of_it_runs():
+    talk = trainers(2)
+    fail(talk, 30)
+    finish(talk, 100, "trainer/0", "trainer/1")
+    sheet = read(talk)
+    assert seconds(sheet) == {"productive": 200}
+    assert sheet.reported() == {"trainer": (False, False)}
+
+
+@pytest.mark.parametrize(
+    ("reports", "end", "start_up"),
+    [
+        pytest.param([(10, 1), (12, 2)], 100, 8, id="each step: until the first began"),
+        pytest.param([(210, 100), (410, 200)], 500, 10, id="each hundredth: at the first hundred it had worked"),
+        pytest.param([(30, 10_000), (40, 10_010)], 50, 20, id="a first one far beyond nothing: it was resumed"),
+        pytest.param([(30, 1)], 50, 30, id="a single one: work had begun by then"),
+    ],
+)
+def test_a_role_with_reports_starts_up_until_its_first_step(
+    reports: list[tuple[float, int]], end: float, start_up: float
+):
+    talk = trainers()
+    for at, number in reports:
+        step(talk, at, number)
+    finish(talk, end, "trainer/0")
+    sheet = read(talk)
+    assert seconds(sheet) == {"start-up": start_up, "productive": end - start_up}
+    assert sheet.reported() == {"trainer": (True, False)}
+
+
+def test_steps_that_go_back_and_reports_of_dead_attempts_change_nothing():
+    talk = trainers()
+    step(talk, 10, 1)
+    step(talk, 12, 2)
+    step(talk, 13, 1)
+    talk.tell(ev.ReplicaProgressed(r("trainer/0"), 7, 99))
+    talk.tell(ev.ReplicaProgressed(r("nobody/0"), 1, 99))
+    finish(talk, 100, "trainer/0")
+    assert seconds(read(talk)) == {"start-up": 8, "productive": 92}
+
+
+def test_the_first_report_turns_supposed_work_of_earlier_generations_into_start_up():
+    talk = trainers(2, gang=False, restart=restart("replica", 9))
+    fail(talk, 30)
+    step(talk, 40, 1, "trainer/1")
+    step(talk, 50, 2, "trainer/1")
+    step(talk, 60, 1)
+    step(talk, 62, 2)
+    finish(talk, 100, "trainer/0", "trainer/1")
+    assert seconds(read(talk)) == {"start-up": 30 + 28 + 30, "productive": 42 + 70}
+
+
+def test_a_report_may_come_before_the_last_member_is_known_to_run():
+    talk = half_up()
+    step(talk, 10, 1)
+    talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
+    finish(talk, 20, "trainer/0", "trainer/1")
+    assert seconds(read(talk)) == {"start-up": 20, "productive": 20}
+
+
+def test_a_checkpoint_may_come_before_the_last_member_is_known_to_run():
+    talk = half_up()
+    save(talk, 7, 3)
+    talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
+    fail(talk, 10)
+    assert seconds(read(talk)) == {"lost work": 10 + 6, "start-up": 4}
+
+
+def test_what_is_under_way_is_in_its_bucket_at_any_time():
+    talk = trainers()
+    step(talk, 10, 1)
+    step(talk, 12, 2)
+    until(talk, 20)
+    sheet = read(talk)
+    assert seconds(sheet) == {"start-up": 8, "productive": 12}
+    assert seconds(sheet, now=25) == {"start-up": 8, "productive": 17}
+    assert seconds(sheet, now=1) == {"start-up": 8, "productive": 12}
+    assert seconds(sheet) == {"start-up": 8, "productive": 12}
+
+
+# What is lost.
+
+
+def test_what_comes_after_the_last_checkpoint_is_lost():
+    talk = trainers(2)
+    save(talk, 20)
+    fail(talk, 30)
+    save(talk, 60)
+    fail(talk, 70)
+    fail(talk, 75)  # nothing saved since
+    finish(talk, 100, "trainer/0", "trainer/1")
+    sheet = read(talk)
+    assert seconds(sheet) == {"productive": 2 * (20 + 30 + 25), "lost work": 2 * (10 + 10 + 5)}
+    assert sheet.reported() == {"trainer": (False, True)}
+
+
+def test_a_checkpoint_holds_the_work_up_to_its_step_however_late_it_is_complete():
+    talk = trainers()
+    step(talk, 0, 0)
+    for number in range(1, 31):
+        step(talk, number, number)
+    save(talk, 30, 20)
+    fail(talk, 35)
+    finish(talk, 40, "trainer/0")
+    assert seconds(read(talk)) == {"productive": 20, "lost work": 15, "start-up": 5}  # it reported nothing any more
+
+
+def test_without_checkpoints_it_is_what_is_done_again():
+    talk = trainers()
+    for number in range(51):
+        step(talk, number, number)
+    fail(talk, 51)
+    for number in range(41, 60):
+        step(talk, number + 15, number)
+    finish(talk, 80, "trainer/0")
+    assert seconds(read(talk)) == {"productive": 40 + 25, "lost work": 11, "start-up": 4}
+
+
+def test_steps_after_the_last_report_were_done_at_its_pace():
+    talk = trainers()
+    for number in range(1, 11):
+        step(talk, number, number)
+    fail(talk, 14)
+    step(talk, 20, 14)  # 13 were kept, though 10 is the last that was told
+    finish(talk, 30, "trainer/0")
+    assert seconds(read(talk)) == {"productive": 13 + 11, "lost work": 1, "start-up": 5}
+
+
+def test_a_role_that_begins_anew_has_lost_the_work_of_all_generations():
+    talk = trainers()
+    for first, last, end in ((0, 10, 11), (8, 12, 21), (1, 5, 31)):
+        for number in range(first, last + 1):
+            step(talk, end - last + number - 1, number)
+        fail(talk, end)
+    finish(talk, 40, "trainer/0")
+    assert seconds(read(talk))["lost work"] == 11 + 6
+
+
+def test_a_checkpoint_that_could_not_be_read_makes_more_of_it_lost():
+    talk = trainers()
+    for number in range(1, 31):
+        step(talk, number, number)
+    save(talk, 30, 30)
+    fail(talk, 35)
+    step(talk, 45, 21)  # from an older one, of step 20
+    step(talk, 46, 22)
+    fail(talk, 47)
+    finish(talk, 50, "trainer/0")
+    assert seconds(read(talk)) == {"productive": 20, "lost work": 15 + 3, "start-up": 9 + 3}
+
+
+def test_a_world_that_resumes_from_memory_has_not_lost_what_the_checkpoint_lacks():
+    talk = trainers(2)
+    talk.elastic("trainer/0", "trainer/1")
+    for number in range(1, 31):
+        step(talk, number, number)
+    save(talk, 30, 30)
+    for number in range(31, 40):
+        step(talk, number, number)
+    fail(talk, 40)
+    assert talk.replica("trainer/1").attempt == 2
+    step(talk, 42, 38)
+    step(talk, 43, 39)
+    finish(talk, 50, "trainer/0", "trainer/1")
+    assert seconds(read(talk)) == {"productive": 2 * (37 + 9), "lost work": 2 * 3, "start-up": 2 * 1}
+
+
+def test_a_suspended_replica_that_is_stopped_keeps_no_memory():
+    talk = trainers(3, nodes=2, cpu=2.0, min_replicas=1)
+    talk.elastic("trainer/0", "trainer/1", "trainer/2")
+    step(talk, 10, 10)
+    step(talk, 11, 11)
+    save(talk, 11, 11)
+    step(talk, 15, 15)
+    until(talk, 20)
+    talk.gone("node1")
+    talk.gone("node0")
+    talk.join("node0", "node1")
+    until(talk, 30)
+    step(talk, 31, 14)
+    step(talk, 32, 15)
+    until(talk, 40)
+    assert seconds(read(talk))["lost work"] == pytest.approx(3 * 9)
+
+
+def test_work_before_the_first_checkpoint_is_lost_where_no_progress_is_reported():
+    talk = trainers()
+    fail(talk, 10)
+    save(talk, 30)
+    finish(talk, 40, "trainer/0")
+    assert seconds(read(talk)) == {"lost work": 10, "productive": 30}
+
+
+def test_a_checkpoint_that_is_refused_keeps_nothing():
+    talk = trainers()
+    until(talk, 10)
+    talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 7, "path", 3))
+    fail(talk, 20)
+    finish(talk, 30, "trainer/0")
+    assert read(talk).reported() == {"trainer": (False, False)}
+
+
+def test_the_number_of_marks_and_closed_segments_is_limited():
+    segment = WorkSegment(0)
+    for number in range(10_000):
+        segment.report(number, number)
+        assert len(segment.marks) <= MARKS_MAX
+    assert segment.marks[0] == (0, 0) and segment.marks[-1] == (9999, 9999)
+    assert segment.when(7777) == 7777
+    talk = trainers(restart=restart(times=100, backoff_ns=0))
+    for number in range(40):
+        for more in range(1, 4):
+            step(talk, 10 * number + more, 5 * number + more)
+        fail(talk, 10 * number + 5)
+    sheet = read(talk)
+    assert len(sheet._work["trainer"].closed) == 16
+
+
+def test_between_two_reports_steps_are_in_proportion():
+    segment = WorkSegment(0)
+    assert segment.when(5) == 0 and segment.pace() is None and segment.begins_at(None) == 0
+    segment.report(10, 100)
+    assert segment.when(12) == 100 and segment.when(9) == 0
+    segment.report(20, 300)
+    assert [segment.when(number) for number in (10, 15, 20, 25)] == [100, 200, 300, 400]
