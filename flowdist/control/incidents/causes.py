@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from flowdist.control.incidents.backoff import step_without_last
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Charge, Failure, Incident
 from flowdist.control.job.parts import Replica, Role
@@ -110,7 +111,7 @@ def _refund(job: JobState, incident: Incident) -> None:
     role = job.roles[incident.root_role]
     role.rooted.remove(incident.number)
     role.spent[incident.level].remove(incident.opened_ns)
-    role.backoff_step = max(0, role.backoff_step - 1)
+    role.backoff_step = step_without_last(role.backoff_step)
     if incident.charged_to is not None:
         role.charges.remove(Charge(incident.opened_ns, incident.level))
     incident.counted, incident.charged_to = False, None
