@@ -18,7 +18,8 @@ import msgspec
 from flowdist.control.agent.agent import Agent
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
-from flowdist.control.job.deadlines import Due
+from flowdist.control.job.deadlines import INCIDENT_DUES, Due
+from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Charge, JobState, PastFailure, Replica, World
 from flowdist.graph import RestartPolicy, RoleGraph
 
@@ -153,7 +154,7 @@ class Keys:
         return self._attributes(agent)
 
     def _named(self, due: Due) -> tuple[str, str]:
-        of_incident = due.what in ("backoff", "verdict")
+        of_incident = due.what in INCIDENT_DUES
         return due.what, str(self._places[int(due.name)]) if of_incident else due.name
 
     def _fields(self, item: Any) -> list[Any]:
@@ -179,6 +180,10 @@ class Keys:
             return [self._places[number] for number in value if number in self._places]
         if name == "failures":
             return [self._failure(failure) for failure in value if self._now - failure.at_ns < self._failures_ns]
+        if name == "deferred":
+            return [self._deferred(deferred) for deferred in value]
+        if name == "suspects":
+            return [(node, self._now - since) for node, since in value.items()]
         if name in self._looks_back_ns:
             return min(self._now - value, self._looks_back_ns[name])
         if name == "stalled_ns":
@@ -198,6 +203,11 @@ class Keys:
 
     def _failure(self, failure: PastFailure) -> list[Any]:
         return [self._now - failure.at_ns, failure.kind, failure.replica, failure.node]
+
+    def _deferred(self, deferred: Deferred) -> list[Any]:
+        failure, *flags, own = deferred
+        facts = [failure.replica, failure.kind, failure.exit_code, failure.signal, failure.node, failure.was_told]
+        return [self._now - failure.at_ns, *facts, *flags, self._places.get(own) if own is not None else None]
 
     def _plain(self, value: Any) -> Any:
         kind: Any = type(value)
