@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
-from flowdist.sim.engine.simulation import with_nodes
 
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
