@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
-from flowdist.sim.engine.simulation import with_nodes
 
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
@@ -28,6 +27,7 @@ from flowdist.graph import DAY, SECOND, RestartPolicy
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
+from flowdist.sim.simulation import with_nodes
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")
 RATE, PER_NODE_DAY, BACK_S = "node-kill=6.5e-3/node-day/4h", 6.5e-3, 4 * 3600

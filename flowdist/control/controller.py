@@ -1,32 +1,34 @@
-"""The one loop: an event is written down as a fact, then the job is settled from its state alone.
+"""The controller: it records each event as a fact, then settles the job from its state alone.
 
     controller = Controller(graph, known_nodes=("node0", "node1"))
     effects = controller.handle(NodeJoined(...), now=0)
 
-Time is told, never asked: `now` is in nanoseconds since the start of the job and does not decrease. What is late, or
-of an attempt, a generation or an incarnation that is over, changes nothing (R20).
+The caller passes the time: `now` is in nanoseconds since the start of the job and does not decrease. An event of an
+attempt, a generation or an incarnation that is over changes nothing (R20).
+
+To record is to write down what has happened: phases, ports, progress, failures, losses. To settle is to decide what
+follows, in one order: judge failures and losses, advance incidents, judge success, form worlds, publish addresses.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from flowdist.control.incidents.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
+from flowdist.control.incidents.advancing import advance
+from flowdist.control.incidents.ending import begin_ending, forget_store, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
-from flowdist.control.incidents.in_place import suspend
-from flowdist.control.incidents.judging import judge_recorded
-from flowdist.control.incidents.recovery import advance, drop_notice, leave_incident
-from flowdist.control.incidents.suspects import note_answers_are_due, note_heard, note_suspected
+from flowdist.control.incidents.judging import judge_recorded, judge_unanswered
+from flowdist.control.incidents.suspects import note_heard, note_suspected
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Change, Ended, Failure, Loss
+from flowdist.control.job.facts import Change, Ended
 from flowdist.control.job.initial_state import new_job
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import update_addresses
+from flowdist.control.membership.attempts import note_exited, note_started, note_stopped
 from flowdist.control.membership.drain import go, note_left, note_step, preempt
 from flowdist.control.membership.formation import (
     closed_gates,
     form_worlds,
-    note_formed,
     start_members,
     tell_dependents,
     why_not_admitted,
@@ -34,7 +36,7 @@ from flowdist.control.membership.formation import (
 from flowdist.control.membership.gpus import lose_gpu
 from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, warmed_up
 from flowdist.control.membership.operator import obey
-from flowdist.control.placement.placement import explain, unplace
+from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
 from flowdist.control.protocol.ids import NodeName, ReplicaId
@@ -44,9 +46,12 @@ SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: 
 
 
 class Controller:
-    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others.
+    """All decisions about one job: events in, effects out.
 
-    Those of `ids.unnamed_nodes` stand for nodes of any name.
+    Args:
+        graph: The compiled topology.
+        known_nodes: Nodes that are expected to join. A gang below its maximum waits `join_window` for these and for no
+            others. A name of `ids.unnamed_nodes` stands for a node of any name.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
@@ -57,7 +62,17 @@ class Controller:
             self.state.touch(world)
 
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
-        """What follows from the event. ValueError when time runs backwards; nothing follows once the job is over."""
+        """Record an event, settle the job, and return the effects, in order. Once the job is over there are none.
+
+        Deadlines that are due by `now` come first, each as an event of its own.
+
+        Args:
+            event: What has happened.
+            now: When it is handled, in ns since the start of the job.
+
+        Raises:
+            ValueError: If `now` is before the `now` of an earlier call.
+        """
         job = self.state
         if now < job.now:
             raise ValueError(f"time runs backwards: {now} after {job.now}")
@@ -76,41 +91,38 @@ class Controller:
         return job.effects
 
     def deadline(self) -> int | None:
-        """When to call handle(TimePassed(), now) at the latest; None: never."""
+        """Return when `handle(TimePassed(), now)` has to be called at the latest, in ns; None: never."""
         return self.state.due.next() if self.state.outcome is None else None
 
 
+NodeEvent = (
+    ev.NodeJoined
+    | ev.NodeWarm
+    | ev.NodeLeft
+    | ev.NodeGone
+    | ev.NodeSuspected
+    | ev.NodeSilent
+    | ev.NodeHeard
+    | ev.NodePreempted
+    | ev.GpuFailed
+)
+
+
 def _record(job: JobState, event: ev.Event) -> None:
+    """Write down what has happened. `settle` judges failures and losses afterwards."""
     if ev.is_of_attempt(event):
         replica = _current(job, event.replica, event.attempt)
         if replica is not None:
             _record_of_replica(job, replica, event)
         return
+    if isinstance(event, NodeEvent):
+        _record_of_node(job, event)
+        return
     match event:
         case ev.CheckpointOffered():
             _offered(job, event)
-        case ev.NodeJoined():
-            if comes_back_empty(job, event):
-                lose_node(job, event.node, f"{event.node} came back without what it ran")
-                judge_recorded(job)  # it was lost before it came back
-            for item in join(job, event):
-                _record_item(job, item)
-            note_heard(job, event.node)
         case ev.StoreOpened():
             _store_opened(job, event)
-        case ev.NodeWarm():
-            warmed_up(job, event.node)
-        case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
-        case ev.NodeGone():
-            lose_node(job, event.node, f"{event.node} is gone: {event.cause}", event.cause)
-        case ev.NodeSuspected():
-            note_suspected(job, event.node)
-        case ev.NodeSilent():
-            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-            lose_node(job, event.node, f"{event.node} is lost: {because}", because)
-        case ev.GpuFailed():
-            lose_gpu(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
         case (
@@ -121,19 +133,52 @@ def _record(job: JobState, event: ev.Event) -> None:
             | ev.UncordonRequested()
         ):
             obey(job, event)
-        case ev.NodePreempted():
-            preempt(job, event)
         case ev.ControllerStarted():
-            if event.epoch > job.epoch:
-                job.epoch = event.epoch
-                for _, name in job.usable:
-                    job.nodes[name].is_unheard = True
-                    note_suspected(job, name)
-                job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
-        case ev.NodeHeard():
-            note_heard(job, event.node)
+            _take_over(job, event)
         case ev.TimePassed():
             pass
+        case _:
+            assert_never(event)
+
+
+def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
+    """Record that another controller has taken over. Every node is suspected until it has connected (R21)."""
+    if event.epoch <= job.epoch:
+        return
+    job.epoch = event.epoch
+    for _, name in job.usable:
+        job.nodes[name].is_unheard = True
+        note_suspected(job, name)
+    job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
+
+
+def _record_of_node(job: JobState, event: NodeEvent) -> None:
+    name = event.node
+    match event:
+        case ev.NodeJoined():
+            if comes_back_empty(job, event):
+                lose_node(job, name, f"{name} came back without what it ran")
+                judge_recorded(job)  # it was lost before it came back
+            for item in join(job, event):
+                _record_item(job, item)
+            note_heard(job, name)
+        case ev.NodeWarm():
+            warmed_up(job, name)
+        case ev.NodeLeft():
+            lose_node(job, name, f"{name} left", "it left", asked=True)
+        case ev.NodeGone():
+            lose_node(job, name, f"{name} is gone: {event.cause}", event.cause)
+        case ev.NodeSuspected():
+            note_suspected(job, name)
+        case ev.NodeSilent():
+            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+            lose_node(job, name, f"{name} is lost: {because}", because)
+        case ev.NodeHeard():
+            note_heard(job, name)
+        case ev.NodePreempted():
+            preempt(job, event)
+        case ev.GpuFailed():
+            lose_gpu(job, event)
         case _:
             assert_never(event)
 
@@ -146,9 +191,9 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             if event.step > world.step:
                 world.step, world.progressed = event.step, True
         case ev.ReplicaStarted():
-            _started(job, replica, event)
+            note_started(job, replica, event)
         case ev.ReplicaStopped():
-            _stopped(job, replica, event)
+            note_stopped(job, replica, event)
             job.facts.append(Ended(replica.id))
         case ev.ReplicaReady():
             if replica.phase == "running" and job.role_of(replica.id).spec.ready is not None:
@@ -163,7 +208,7 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
         case ev.ReplicaElastic():
             replica.is_elastic = True
         case ev.ReplicaExited():
-            _exited(job, replica, event)
+            note_exited(job, replica, event)
             job.facts.append(Ended(replica.id))
         case ev.ReplicaUnkillable():
             give_up_node(job, replica)
@@ -180,9 +225,9 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
 
 
 def settle(job: JobState) -> None:
-    """Until nothing changes: incidents go on, roles succeed, worlds form, addresses are told.
+    """Decide all that follows from the state: judge, advance incidents, form worlds, publish addresses.
 
-    Each round visits what was touched since the one before.
+    Each round visits what the round before has touched. The last one touches nothing.
     """
     judge_recorded(job)
     for _ in range(SETTLE_ROUNDS_MAX):
@@ -192,7 +237,7 @@ def settle(job: JobState) -> None:
         if job.placement_changed:
             job.placement_changed = False
             if not job.admitted:
-                job.touch(next(iter(job.worlds.values())))  # admission looks at all of them
+                job.touch(next(iter(job.worlds.values())))  # admission considers all worlds, whichever is touched
             for name in list(job.unsatisfied):
                 del job.unsatisfied[name]
                 job.touch_role(job.roles[name])
@@ -206,7 +251,7 @@ def settle(job: JobState) -> None:
         if job.ending is None:
             tell_dependents(job, roles)
             form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}) if job.touched else names)
-        if job.ending is None:  # a world may have waited for what will never come
+        if job.ending is None:  # forming ends the job when a world waits for a role that was ignored
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")
 
@@ -220,7 +265,7 @@ def _take_roles(job: JobState) -> list[Role]:
 
 
 def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
-    """The replica, if that attempt of it is the present one and not over (R20)."""
+    """Return the replica, if that attempt is its present one and not over; else None (R20)."""
     found = job.replicas.get(replica)
     if found is None or found.attempt != attempt or not found.is_live:
         return None
@@ -228,7 +273,7 @@ def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
 
 
 def _record_item(job: JobState, item: ev.InventoryItem) -> None:
-    """A line of an inventory says what events would have said, had they arrived."""
+    """Record a line of an inventory as the events that were lost with the connection."""
     if item.phase in ("running", "ready"):
         _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
     if item.phase == "ready":
@@ -241,87 +286,6 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
         _record(job, item.exited)
 
 
-def _started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
-    world, role = job.worlds[replica.world], job.role_of(replica.id)
-    if event.ports != replica.ports or replica.ports_node != replica.node:
-        replica.ports, replica.ports_node = event.ports, replica.node
-        role.stale = True
-        role.portless.pop(replica.id, None)
-        job.touch(world)
-    if replica.phase == "starting":
-        job.set_phase(replica, "running")
-        if role.spec.ready is not None and job.ending is None:
-            job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
-        note_formed(job, world)
-
-
-def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
-    role, world = job.role_of(replica.id), job.worlds[replica.world]
-    was_up = replica.is_up
-    if event.suspended:
-        suspend(job, replica)
-    if job.ending is not None:
-        succeeded = event.kind is None and role.spec.kind == "task" and was_up
-        job.end_attempt(replica, "succeeded" if succeeded else "gone")
-    elif event.kind is None and role.spec.kind == "task":
-        job.end_attempt(replica, "succeeded")
-        _note_success(job, world)
-        note_left(job, replica)  # it ended before it heard of the notice: no answer of it will come
-    else:
-        job.end_attempt(replica)
-        replica.member_since = 0
-        why = _why(event, role.spec.kind)
-        kind = event.kind or "exit"
-        job.facts.append(Failure(replica.id, kind, why, event.exit_code, event.signal, was_told=not was_up))
-
-
-def _note_success(job: JobState, world: World) -> None:
-    if world.counts["succeeded"] < len(world.members):
-        if world.phase == "running":  # the world is closing (R17)
-            patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
-            job.due.set_once(Due("finish", world.name), job.now + patience)
-        return
-    job.due.clear(Due("finish", world.name))
-    drop_notice(job, world)
-    job.turn(world, "succeeded")
-    leave_incident(job, world)
-    close_store(job, world)
-    for member in job.members_of(world):
-        unplace(job, member)
-
-
-def _why(event: ev.ReplicaExited, role_kind: str) -> str:
-    """`exit code 3: ValueError: bad shape`, in the words that torchrun's users know."""
-    if event.kind is None:
-        return f"a service must not end, but it exited with {event.exit_code}"
-    what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"
-    words = {
-        "oom": "out of memory",
-        "start_failed": "its command could not be started",
-        "hang": "it hangs",
-        "unready": "it did not get ready in time",
-    }
-    what = words.get(event.kind, what)
-    return f"{what}: {event.detail}" if event.detail else what
-
-
-def _stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
-    was_up, world = replica.is_up, job.worlds[replica.world]
-    job.end_attempt(replica)
-    if event.suspended:
-        suspend(job, replica)
-    elif replica.in_place and job.ending is None:
-        job.notify(f"{replica.id} has not left its generation in place: it is restarted", "warning")
-    if not was_up or job.ending is not None:
-        return
-    if world.notice is not None:
-        note_left(job, replica)
-        return
-    replica.member_since = 0
-    cause = f"{replica.id} was stopped by its node"
-    job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause),)))
-
-
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
     world = job.worlds.get(event.world)
     if world is not None and world.phase == "opening" and world.generation == event.generation and not job.ending:
@@ -330,7 +294,7 @@ def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
 
 
 def _store_lost(job: JobState, event: ev.StoreLost) -> None:
-    """The death of a store host is an incident of its world: nobody's code is at fault."""
+    """Record the death of a store. Its world re-forms, and no budget pays, as no code of the user failed."""
     world = job.worlds.get(event.world)
     if world is None or world.generation != event.generation or world.store_node is None or job.ending:
         return
@@ -341,7 +305,7 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
 
 
 def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
-    """A checkpoint becomes the latest for the present generation only (R19)."""
+    """Accept or refuse a checkpoint. Only the present generation may publish one (R19)."""
     replica = job.replicas.get(event.replica)
     if replica is None or replica.order is None or replica.attempt != event.attempt:
         return
@@ -361,7 +325,7 @@ def _expire(job: JobState, due: Due) -> None:
         case "pending":
             role = job.roles[due.name]
             if role.outcome is not None or closed_gates(job, role) or role.occupied >= role.spec.min_replicas:
-                return  # it waits for something else by now, and counts anew should it be short again
+                return  # the role waits for something else now; below its minimum again, it gets a new deadline
             waited = format_duration(role.spec.pending_timeout_ns)
             why = f"{due.name} was below its minimum for {waited}: {explain(job, role)}"
             begin_ending(job, "failed", why, due.name)
@@ -375,12 +339,8 @@ def _expire(job: JobState, due: Due) -> None:
                 job.touch(world)
         case "finish":
             _unfinished(job, job.worlds[due.name])
-        case "verdict":
-            incident = job.incident(int(due.name))
-            why = f"{incident.reason}; role {incident.root_role} has used up its budget"
-            begin_ending(job, "failed", why, incident.root_role)
         case "answer":
-            note_answers_are_due(job, job.incident(int(due.name)))
+            judge_unanswered(job, job.incident(int(due.name)))
         case "backoff":
             job.touched.update(job.incident(int(due.name)).worlds)
         case "cooldown":
@@ -402,15 +362,15 @@ def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
     replica.member_since = 0
-    job.facts.append(Failure(replica.id, "unready", why))
+    job.note_failure(replica, "unready", why)
 
 
 def _unfinished(job: JobState, world: World) -> None:
-    """The first member finished long ago: whoever has not is held to hang (R17)."""
+    """Record a hang of the first member that runs on, `finish_timeout` after a member of its world finished (R17)."""
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
     if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
         late.member_since = 0
         world.hangs = True
         why = f"it did not finish within {timeout} after the first of {world.name}"
-        job.facts.append(Failure(late.id, "hang", why))
+        job.note_failure(late, "hang", why)

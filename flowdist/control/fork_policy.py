@@ -1,19 +1,20 @@
-"""Whether workers are forked: a fork server that ends is started again, or is of no use and they are started by exec.
+"""Choice between fork and exec: a fork server that ends is started again, or its workers are started by exec.
 
-It is not the user's, as in `upkeep`: no budget of a role is charged for it, though its workers end with it and are
-restarted by their policy. This file imports nothing: the spawners that ask are small.
+No budget of a role pays for the fork server, as for the processes in `process_restarts`. Its workers end with it, and
+restart by their own policy. This file imports nothing, because the spawners that use it have to stay small.
 """
 
 from __future__ import annotations
 
 DEATHS_MAX = 3
-PATIENCE_S = 60.0  # for imports; whoever is slower is of no use
+PATIENCE_S = 60.0  # for imports; a slower fork server saves no time
 
 
 class ForkServerUpkeep:
-    """That of one set of imports. `useless` says why its workers are started by exec from now on; empty: they are not.
+    """Restarts of the fork server for one set of imports.
 
-    Until then it is started, and started again, with the first worker that asks for it.
+    `useless` says why its workers are started by exec from now on. While it is empty, the first worker that needs the
+    fork server starts it, again if it has ended.
     """
 
     def __init__(self) -> None:
@@ -21,15 +22,20 @@ class ForkServerUpkeep:
         self._deaths = 0
 
     def is_unsafe(self, why: str) -> None:
-        """Its imports have left something that must not be forked."""
+        """Give the fork server up: its imports have left something, such as a thread, that must not be forked."""
         self.useless = why
 
     def is_slow(self, patience_s: float) -> None:
-        """Its imports have taken longer than that."""
+        """Give the fork server up: its imports have taken longer than `patience_s`."""
         self.useless = f"its imports take more than {patience_s:g} s"
 
     def died(self, how: str, *, is_ready: bool) -> None:
-        """While it imports: it would do so again. Later its workers end with it, which may have been a mishap."""
+        """Record its death. During its imports it would die again; later, only repeated deaths give it up.
+
+        Args:
+            how: How it ended, in words.
+            is_ready: Its imports were done.
+        """
         self._deaths += 1
         if not is_ready:
             self.useless = f"its fork server died while it imported: {how}"

@@ -1,7 +1,7 @@
-"""flowdist's own processes that end: whether they are started again, when, and why not.
+"""Restarts of flowdist's own processes, the agents and the controller: whether, when, and why not.
 
-They are not the user's: no budget of a role is charged. What dies however often it is started has a cause that one
-more start does not mend, and is given up.
+No budget of a role pays for them. A process that dies at each start has a cause that one more start does not remove,
+so the number of restarts is limited.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from typing import NamedTuple
 from flowdist.graph import MS, SECOND
 
 AGENT_RESTARTS_MAX = 5  # of one node
-CONTROLLER_DEATHS_MAX = 100  # that come to nothing
-JOURNAL_LOST_COUNTS = 10  # where it could not write a line: others will not be able to, either
+CONTROLLER_DEATHS_MAX = 100  # without a line of the journal between them
+JOURNAL_LOST_COUNTS = 10  # a death by an unwritable journal counts as so many: the next one will not write either
 CONTROLLER_PAUSE_NS = 50 * MS
 JOURNAL_PAUSE_NS = SECOND  # there may be room on the disk by then
 
 
 class Next(NamedTuple):
-    """What becomes of a process that has ended, and why: in words, for the terminal and the record."""
+    """Decision about a process that has ended, with its reason for the terminal and the record."""
 
-    after_ns: int | None  # it is started again so long from now; None: never
+    after_ns: int | None  # time until it is started again; None: never
     because: str
 
 
 class AgentUpkeep:
-    """The agent of one node, with all that runs there. `log` is where its last words are."""
+    """Restarts of the agent of one node. `log` is the file with its last output."""
 
     def __init__(self, log: str) -> None:
         self._log = log
-        self._deaths = 0  # that nobody has asked for
+        self._deaths = 0  # that no fault of a plan has caused
 
     def taken_away(self, back_after_ns: int | None) -> Next:
-        """By a fault of the plan, which says for how long; None: for good."""
+        """Decide about an agent that a fault of the plan has killed, for so long; None: for good."""
         return Next(back_after_ns, "it was killed by a fault")
 
     def died(self) -> Next:
-        """Nobody has asked for that."""
+        """Decide about an agent that died by itself."""
         self._deaths += 1
         if self._deaths <= AGENT_RESTARTS_MAX:
             return Next(0, "its agent died")
@@ -44,18 +44,18 @@ class AgentUpkeep:
 
 
 class ControllerUpkeep:
-    """The controller, of which the next takes over from the journal (R21). `journal` is the folder that it is in."""
+    """Restarts of the controller, each of which takes over from the journal (R21). `journal` is its folder."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
         self._deaths = 0  # since it last wrote a line
 
     def wrote(self) -> None:
-        """A line of the journal: that life came to something."""
+        """Record a new line of the journal: the controller works, and its deaths count anew."""
         self._deaths = 0
 
     def died(self, *, journal_lost: bool) -> Next:
-        """`journal_lost`: since it could not write a line."""
+        """Decide about a controller that died. `journal_lost`: it died because it could not write the journal."""
         self._deaths += JOURNAL_LOST_COUNTS if journal_lost else 1
         if self._deaths >= CONTROLLER_DEATHS_MAX:
             return Next(None, "the controller died again and again")

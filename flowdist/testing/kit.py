@@ -287,9 +287,8 @@ def explore(
         topology: A file, a Topology, or a compiled graph.
         seeds: The number of seeds, from 1 on; or the seeds.
         jobs: Number of processes.
-        params: Parameters of a topology file that is a function.
         strict: An exception of user code is a failure, whatever the topology makes of it.
-        always, eventually, properties: As of `simulate`.
+        params, always, eventually, properties: As of `simulate`.
         sometimes: As of `simulate`. Each point has to be reached by some run.
         recovers_within: In every run the worlds of each incident step again after so long at most: `"1m"`.
         lost_work: The longest work of any world in any run that may have to be done again: `"5m"`.
@@ -301,8 +300,7 @@ def explore(
         The report: `coverage` (faults by kind and phase), `points` (in how many runs each was reached), `recoveries`.
 
     Raises:
-        AssertionError: with the shortest plan of faults of each failure and the command that replays it, or with the
-            points that no run reached.
+        AssertionError: with the shortest plan of each failure and the command to replay it, or with points not reached.
         FlowdistError: for bounds, properties or a corpus that cannot be read.
     """
     __tracebackhide__ = True

@@ -322,7 +322,7 @@ def test_r19_a_heartbeat_that_was_not_played_keeps_the_lease_like_one_that_was()
 def test_a_node_that_left_leads_to_a_decision_and_a_heartbeat_of_a_lost_one_to_none():
     talk = two_trainers()
     talk.tell(ev.NodeLeft("node1"))
-    assert talk.up() == ["trainer/0"] and "node1 left, and with it trainer/1" in talk.texts()
+    assert talk.up() == ["trainer/0"] and "node1 left; lost replicas: trainer/1" in talk.texts()
     assert talk.tell(ev.NodeHeard("node1")) == []
 
 

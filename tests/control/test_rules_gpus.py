@@ -51,7 +51,7 @@ def test_whoever_has_the_gpu_runs_on_another_and_nobody_is_charged():
     assert (seat(talk, "actor/1"), talk.replica("actor/1").attempt) == (("node0", (1,)), 1)
     (incident,) = talk.job.incidents
     assert (incident.kind, incident.root, incident.counted) == ("gpu_lost", "node0", False)
-    assert "GPU 0 of node0 is bad: Xid 79 (fallen off the bus), and with it actor/0" in talk.texts()
+    assert "GPU 0 of node0 is bad: Xid 79 (fallen off the bus); lost replicas: actor/0" in talk.texts()
 
 
 def test_a_gang_forms_anew_without_the_gpu_and_without_a_restart_policy():

@@ -158,7 +158,7 @@ def test_r14_a_rule_may_fail_the_job_when_a_node_is_taken_away():
     talk.wait(10)
     outcome, reason = talk.outcome()
     assert outcome == "failed"
-    assert reason == 'node0 is taken away in 20s, and with it trainer/0; rule On("preempted") says fail'
+    assert reason == 'node0 is taken away in 20s; lost replicas: trainer/0; rule On("preempted") says fail'
 
 
 def test_r14_a_drain_that_leaves_a_role_below_its_minimum_is_refused_in_words():

@@ -206,7 +206,7 @@ def test_the_nodes_of_a_single_node_are_like_it(tmp_path: Path) -> None:
 def test_nodes_that_are_not_alike_are_told_in_the_words_of_the_command_line(tmp_path: Path) -> None:
     body = BODY.replace("[Node(cpu=32)]", "[Node(cpu=32), Node(cpu=8)]")
     (found,) = problems(tmp_path, "nodes=3", body=body)
-    assert found.message == "--set nodes=3: the topology's nodes have different sizes" and found.code == "FD104"
+    assert found.message == "--set nodes=3: the nodes of the topology have different sizes" and found.code == "FD104"
 
 
 def test_a_scenario_may_set_lists_and_fields_of_the_topology(tmp_path: Path) -> None:

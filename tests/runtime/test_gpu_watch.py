@@ -279,5 +279,6 @@ def test_an_error_that_the_driver_reports_moves_the_worker_to_another_gpu(tmp_pa
         run.until("has 1 in attempt 2")
         (tmp_path / "finish").touch()
         assert run.finish() == 0, run.text
-    assert any("GPU 0 of node0 is bad: Xid 79 (fallen off the bus), and with it actor/0" in text for text in said(run))
+    lost = "GPU 0 of node0 is bad: Xid 79 (fallen off the bus); lost replicas: actor/0"
+    assert any(lost in text for text in said(run))
     assert not run.alive(), "the watcher ends with its agent"

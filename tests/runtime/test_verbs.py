@@ -93,7 +93,7 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
 
         assert "node1 is drained by the operator" in verb(job, "drain", "node1", "--wait")
         follow.until("leaves in order")
-        assert "nothing changes: it is so already" in verb(job, "drain", "node1")
+        assert "nothing changes: the run is in that state already" in verb(job, "drain", "node1")
         refused = verb(job, "drain", "node0", code=1)
         assert "drain node0 is refused: without it, trainer/2 needs 8 cpu" in refused
         assert "~ leaving node1: node1 is drained by the operator" in verb(job, "status")

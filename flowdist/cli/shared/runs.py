@@ -90,7 +90,7 @@ def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
         colour = {"refused": "red", "warning": "yellow", "error": "red"}.get(each.level)
         click.secho(each.text, fg=colour, err=each.level == "refused")
     if not decisions:
-        click.echo("nothing changes: it is so already")
+        click.echo("nothing changes: the run is in that state already")
     for help in helps:
         click.echo(f"help: {help}", err=True)
 

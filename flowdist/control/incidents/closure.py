@@ -1,4 +1,4 @@
-"""If this restarts, what restarts with it? The set is computed once, from the graph alone (R5)."""
+"""Restart sets: the worlds that restart because others do. Computed once, from the graph and the phases (R5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flowdist.graph.policies import Scope
 
 
 def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldName]:
-    """The worlds that the failure of a replica restarts by its own scope, before anything follows from that."""
+    """Return the worlds that the scope of a failure names, before others follow from these."""
     role = job.roles[replica.role]
     if scope == "replica" and not role.spec.gang:
         return [job.replicas[replica].world]
@@ -21,10 +21,9 @@ def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldN
 
 
 def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
-    """The seeds and all that restarts because of them, in the order of the graph. Cycles end: it is a set.
+    """Return the seeds and all worlds that restart because of them, in the order of the graph.
 
-    Only worlds that run, or are about to, are in it: what has not started has nothing to restart, and what has
-    ended does not run again because of others (R17).
+    It is a set, so that cycles of edges end. A world that has not started, or has ended, is not in it (R17).
     """
     chosen = dict.fromkeys(seeds)
     restarting = [job.worlds[name] for name in seeds if may_restart(job.worlds[name])]
@@ -33,7 +32,7 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
         for follower in followers(job, job.roles[role]):
             worlds = [job.worlds[name] for name in job.roles[follower].worlds]
             chosen.update((world.name, None) for world in worlds)
-            # What does not restart is no new incarnation either: nothing follows from it.
+            # A world that does not restart has no new incarnation: nothing follows from it.
             for world in worlds if follower not in roles else ():
                 if may_restart(world):
                     roles += [other for other in world.roles if other not in roles]
@@ -41,13 +40,14 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
 
 
 def followers(job: JobState, role: Role) -> list[str]:
-    """The roles that restart in whole when any replica of `role` does: its domain, and edges that say so."""
+    """Return the roles that restart as a whole when a replica of `role` does: its domain, and edges that say so."""
     domain = job.graph.domain_of(role.spec.name)
     names = list(domain.roles) if domain else []
     return names + [name for name, gate in role.dependents if gate.on_restart == "restart"]
 
 
 def may_restart(world: World) -> bool:
+    """Return whether the world runs or is about to, so that there is something to restart."""
     return world.phase in ("opening", "running", "stopping") or (
         world.phase == "waiting" and world.incident is not None
     )

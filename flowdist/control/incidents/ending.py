@@ -1,7 +1,7 @@
-"""The end of the job: it is decided once, then everything is stopped, and only when nothing runs any more is it over.
+"""End of the job: decided once; then everything is stopped; the job is over when nothing runs any more (R18).
 
-After a failure all are stopped at once. After success, and when the operator cancels, dependents go first, layer by
-layer against the start order, each with its full time to end well (R6, R18).
+After a failure all replicas are stopped at once. After success, and when the operator cancels, dependents stop first,
+layer by layer against the start order, each with its full grace (R6).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flowdist.control.protocol.effects import CloseStore, FinishJob, Outcome, St
 
 
 def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | None = None) -> None:
-    """The first cause wins: a job that is ending does not change its mind. `failed` is the role that it fails for."""
+    """Decide that the job ends, unless that is decided already. `failed` is the role that it fails for."""
     if job.ending is not None:
         return
     job.ending, job.ending_reason = outcome, reason
@@ -25,8 +25,8 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
     for number in list(job.open):
         incident = job.incident(number)
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
-        incident.in_doubt.clear()
-        incident.held.clear()
+        incident.suspects.clear()
+        incident.deferred.clear()
         for name in incident.worlds:
             job.worlds[name].incident = None
     job.open.clear()
@@ -38,14 +38,22 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
 
 
 def hurry(job: JobState) -> None:
-    """The operator does not want to wait: SIGKILL for everything that runs."""
+    """Kill everything that runs, without grace: the operator cancels a second time, or at once."""
     job.ending_at_once = True
     for replica in job.replicas.values():
         stop(job, replica, 0, again=True)
 
 
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False, in_place: bool = False) -> None:
-    """Tell one replica to stop, unless it does not run, or was told already and is not to hear it `again`."""
+    """Order one replica to stop, unless it does not run, or has that order already.
+
+    Args:
+        job: The state.
+        replica: The replica.
+        grace_ns: Time between SIGTERM and SIGKILL.
+        again: Repeat the order, with this grace, to a replica that has it already.
+        in_place: Its workers leave their generation, and wait for the next.
+    """
     if not (replica.is_up or (again and replica.is_live)):
         return
     assert replica.node is not None
@@ -57,7 +65,7 @@ def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False,
 
 
 def settle_ending(job: JobState) -> None:
-    """Stop what is next to stop; finish when nothing runs."""
+    """Stop the next layer of roles, or all after a failure; finish the job when nothing runs."""
     for name in list(job.suspended):
         _end_suspended(job, job.replicas[name])
     deepest = max((depth for depth, live in job.live_at.items() if live), default=None)
@@ -72,7 +80,7 @@ def settle_ending(job: JobState) -> None:
 
 
 def _end_suspended(job: JobState, replica: Replica) -> None:
-    """What waits in place runs, as far as the end of the job is concerned (R18)."""
+    """End suspended workers. They count as running: the job is not over before they are gone (R18)."""
     del job.suspended[replica.id]
     assert replica.node is not None
     job.turn(job.worlds[replica.world], "stopping")
@@ -88,7 +96,7 @@ def _grace(job: JobState, role: Role) -> int:
 
 
 def close_store(job: JobState, world: World) -> None:
-    """The store of a generation ends after its last worker."""
+    """Close the store of a generation, after its last worker has ended."""
     if world.store_node is not None and job.nodes[world.store_node].usable:
         job.emit(CloseStore(world.store_node, world.name, world.generation))
     forget_store(job, world)
@@ -118,14 +126,14 @@ def _finish(job: JobState) -> None:
 
 
 def judge_success(job: JobState, roles: Iterable[Role]) -> None:
-    """Roles whose work is done have succeeded; the job has when every primary task has (R18)."""
-    news = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
-    for role in news:
+    """Record which of these roles have succeeded, and end the job when every primary task has (R18)."""
+    done = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
+    for role in done:
         role.outcome = "succeeded"
         job.placement_changed = True
         job.due.clear(Due("pending", role.spec.name))
         job.notify(f"{role.spec.name}: succeeded")
-    primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"] if news else []
+    primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"] if done else []
     if primaries and all(role.outcome == "succeeded" for role in primaries):
         names = ", ".join(role.spec.name for role in primaries)
         begin_ending(job, "succeeded", f"every primary task has succeeded ({names})")

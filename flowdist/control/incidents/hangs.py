@@ -1,20 +1,20 @@
-"""A replica that shows no sign of life is held to hang, and its world restarts (R15).
+"""Hangs: a replica without a sign of life fails, and its world restarts (R15).
 
-The agents measure, here it is judged. In a gang one rank that hangs stalls them all, so the first report is not the
-verdict: a moment later whoever is least advanced of those that have stalled is the suspect. By output a world has
-stalled only when none of its members prints any more: many print on one rank alone.
+Agents measure and report; this module decides. In a gang one rank that hangs stalls all others, so the first report
+does not decide: `cause_window` later, the least advanced of the stalled replicas is found to hang. A world has stalled
+by output only when none of its members prints any more, because many programs print on one rank alone.
 """
 
 from __future__ import annotations
 
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import Failure, JobState, Replica, World
+from flowdist.control.job.state import JobState, Replica, World
 from flowdist.control.protocol.events import ReplicaStalled
 from flowdist.graph import format_duration
 
 
 def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None:
-    """Write it down; the verdict follows when the others have had the time to report as well."""
+    """Record that a replica has stalled. The world is judged when its other members had time to report as well."""
     if not replica.is_up:
         return
     world = job.worlds[replica.world]
@@ -26,7 +26,7 @@ def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None
 
 
 def note_revived(job: JobState, replica: Replica) -> None:
-    """It was slow, it does not hang."""
+    """Record that a stalled replica has shown a sign of life: it was slow, and does not hang."""
     job.set_stalled(replica, "")
     if not _has_stalled(job.worlds[replica.world]):
         job.due.clear(Due("hang", replica.world))
@@ -39,16 +39,16 @@ def _has_stalled(world: World) -> bool:
 
 
 def judge_hang(job: JobState, world: World) -> None:
-    """The least advanced of those that have stalled hangs; the stacks of all are written when they are stopped."""
+    """Record a failure of the least advanced stalled replica. The stacks of all are written when they are stopped."""
     if not _has_stalled(world):
         return
     if any(replica.node is not None and job.nodes[replica.node].is_unheard for replica in job.members_of(world)):
-        # who is waited for may have fenced long ago: nobody who reports is to blame before that is known
+        # A member on a node that has not connected yet may have fenced long ago, and stalls those that report.
         options = job.graph.options
         job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
-    # of equals the one that was quiet first: its report came first
+    # Of equally advanced replicas the one that was reported first.
     suspect = min(stalled, key=lambda replica: (replica.stalled == "output", replica.step, replica.stalled_ns))
     spec = job.role_of(suspect.id).spec
     if suspect.stalled == "start":
@@ -58,4 +58,4 @@ def judge_hang(job: JobState, world: World) -> None:
     at = f" after step {suspect.step}" if suspect.step >= 0 else ""
     world.hangs = True
     suspect.member_since = 0
-    job.facts.append(Failure(suspect.id, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}"))
+    job.note_failure(suspect, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}")

@@ -1,8 +1,8 @@
-"""Who stays what it is while its world forms anew.
+"""Workers that stay in place while their world forms anew.
 
 A replica whose workers are all in elastic code is told to leave its generation instead of ending. Its workers are
 *suspended* then: gone from the old generation (R6), alive, on the seat that the replica keeps. The next start of the
-replica goes on with them; whatever takes the seat away, or has the replica begin afresh, ends them.
+replica continues with these workers. They end if the replica loses its seat, or has to start with new processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from flowdist.control.protocol.effects import StopReplica
 
 
 def may_stay(job: JobState, incident: Incident, world: World) -> bool:
-    """Not where it hangs, nor where what it depends on begins afresh: that is what its workers still hold on to."""
+    """Return whether workers of the world may stay in place.
+
+    They may not in a world that hangs, nor where something that the world depends on restarts: its workers still hold
+    connections to it.
+    """
     if world.hangs or incident.kind == "address_changed":
         return False
     upstream = {name for role in job.roles_of(world) for name in role.upstream}
@@ -22,7 +26,7 @@ def may_stay(job: JobState, incident: Incident, world: World) -> bool:
 
 
 def leaves_in_place(job: JobState, replica: Replica) -> bool:
-    """Whether it can, on a node, and with GPUs, that it may stay on."""
+    """Return whether the replica can leave its generation in place, on a node and with GPUs that it may keep."""
     if not replica.is_elastic or replica.phase not in ("running", "ready") or replica.node is None:
         return False
     node = job.nodes[replica.node]
@@ -30,7 +34,7 @@ def leaves_in_place(job: JobState, replica: Replica) -> bool:
 
 
 def recall(job: JobState, incident: Incident) -> None:
-    """Whoever was to stay in place, and may not now that the incident has grown, ends after all."""
+    """End the workers that were to stay in place and may not any more, because the incident has grown."""
     for name in incident.worlds:
         world = job.worlds[name]
         held = [member for member in job.members_of(world) if member.in_place or member.id in job.suspended]
@@ -42,7 +46,7 @@ def recall(job: JobState, incident: Incident) -> None:
 
 
 def suspend(job: JobState, replica: Replica) -> None:
-    """Its attempt is over, and workers of it wait for the next: in vain where their node was given up meanwhile."""
+    """Record that the workers of an ended attempt wait for the next one; end them if their node was given up."""
     assert replica.node is not None
     if job.nodes[replica.node].usable:
         job.suspended[replica.id] = None
@@ -51,9 +55,9 @@ def suspend(job: JobState, replica: Replica) -> None:
 
 
 def take_up(job: JobState, replica: Replica) -> bool:
-    """It is about to start: those who wait go on, unless their command names addresses that are others by now (R5).
+    """Return whether the start of the replica continues with its suspended workers.
 
-    Whether somebody does.
+    It does not if their command names addresses that have changed (R5): these workers end.
     """
     before = replica.order
     if before is not None and before.addresses != replica.told and job.role_of(replica.id).spec.address_edges:
@@ -65,7 +69,7 @@ def take_up(job: JobState, replica: Replica) -> bool:
 
 
 def note_start(job: JobState, replica: Replica, world: World, goes_on: bool) -> None:
-    """Whether its workers are new ones. Where one of them had failed it has restarted, whoever else of it stayed."""
+    """Record a start of the replica, and whether its workers stayed. A replica that lost one of them has restarted."""
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = goes_on and (incident is None or replica.id not in incident.lost)
     replica.stays += stays
@@ -77,6 +81,6 @@ def note_start(job: JobState, replica: Replica, world: World, goes_on: bool) -> 
 
 
 def staying(job: JobState, incident: Incident) -> int:
-    """How many replicas of its worlds are to stay in place, or wait there already."""
+    """Return how many replicas of the incident are to stay in place, or are suspended already."""
     members = (member for name in incident.worlds for member in job.members_of(job.worlds[name]))
     return sum(member.in_place or member.id in job.suspended for member in members)

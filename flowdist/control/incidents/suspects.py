@@ -1,176 +1,212 @@
-"""Nodes that may be lost: who fails meanwhile may fail because of that, and is judged when it is known (R8).
+"""Suspicion and attribution: which nodes may have caused a failure that was reported before their own end (R7, R8).
 
-Peers see the death of one of them before its proof reaches the controller: by some milliseconds where a guardian
-proves it, by seconds where an agent fences because nobody hears it. That is no fault of theirs: a change of membership
-must not be charged to them, and must not fail the job.
+A process that loses a peer fails within milliseconds: its connections break. The controller often learns of that
+failure before it learns that the peer's node died, because the failure is reported by a healthy agent, and the death
+has to be proven first. Whoever judges by the order of arrival charges a healthy role for a lost node, or fails the job
+although it only had to re-form. So a failure is recorded, what it blocks is stopped at once, and its judgement waits
+until its *suspects* are resolved. Suspects are the nodes that ran a peer of the failed replica, or something that the
+replica depends on, and may have died before it. Each of them is resolved in one of four ways:
+
+* it *answers*: everything of the incident on that node has ended. A dead node reports nothing;
+* it is *heard*: the agent connects again, or a suspected node sends a heartbeat;
+* the *answer deadline* passes, and the node is not suspected: it has sent a heartbeat after the failure;
+* it is *lost*. Then the failure follows from that loss. It costs nothing, and its worlds restart with the lost ones.
+
+Two timelines for a gang of trainer/0 on node0, trainer/1 on node1 and trainer/2 on node2, where node1 is the cause:
+
+    node1 dies, and a guardian proves it            node1 is cut off, and nothing proves anything
+    0 ms    node1 dies                              0 s      last heartbeat of node1 that arrives
+    3 ms    trainer/0 fails: its peers stop,        1.75 s   node1 is suspected
+            suspects are node1 and node2            3 s      agent of node1 fences: it kills its workers
+    9 ms    trainer/2 has stopped: node2 answers    3.01 s   trainer/0 fails: its peers stop, and wait
+    30 ms   node1 is lost: the failure is dropped   5 s      node1 is lost: the failure is dropped
+
+If trainer/0 had failed by itself, trainer/1 would have stopped at 10 ms: node1 answers, and the failure is judged. Then
+nothing was delayed, because a restart set starts only when all of it is gone (R6).
+
+Constants (`JobOptions`; the defaults are in brackets):
+
+* `suspect_after_ns` (1.75 s) is half-way from the next heartbeat (0.5 s after the last) to the fence (3 s). Earlier,
+  one late heartbeat would make a suspect of a healthy node. Later, peers of a fenced node could fail before the node is
+  suspected, and be charged.
+* The answer deadline is a failure plus `suspect_after_ns`, by construction: a node whose last heartbeat is older than
+  the failure is suspected by then.
+* The fence comes `lease_margin_ns` (1 s) before the end of the lease (4 s), the loss as long after it, so that nothing
+  of a lost node still runs (R19).
+* `cause_window_ns` (2 s) bounds the time between a failure and that of an upstream role that caused it. Upstream roles
+  need not stop when a dependent fails, so that their nodes may never answer. A failure that would end the job waits for
+  the window. A restart does not: it is charged, and `causes.refund_dependents` takes the charge back if the upstream is
+  reported in time.
+
+Three failures wait for less. One for which no budget, role or job pays is not deferred at all. Out of memory, or a
+command that cannot start, has no suspects where a rule decides about that kind: it would decide after a loss, too (R9).
+A failure of another kind than an exit or a signal, such as a hang, has only suspected nodes as suspects, because a peer
+that dies does not cause it.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from itertools import takewhile
+from collections.abc import Iterable
+from itertools import islice
 
-from flowdist.control.incidents.backoff import set_backoff
-from flowdist.control.incidents.causes import PEER_KINDS, drop_held, excuse, first_cause, may_follow, own_incident
+from flowdist.control.incidents.causes import OWN_KINDS, PEER_KINDS
 from flowdist.control.incidents.closure import closure, scope_worlds
-from flowdist.control.incidents.ending import begin_ending
-from flowdist.control.incidents.judge import Verdict, judge, may_be_excused
-from flowdist.control.incidents.recovery import charge, extend, ignore
+from flowdist.control.incidents.judge import Verdict, matching_rule
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Heard, Loss
-from flowdist.control.job.state import Held, Incident, JobState, Replica
-from flowdist.control.placement.bad_nodes import blame, forget_failure
-from flowdist.control.protocol.ids import NodeName, WorldName
+from flowdist.control.job.facts import Deferred, Failure, Heard, Incident
+from flowdist.control.job.parts import Replica
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 
 
 def note_suspected(job: JobState, name: NodeName) -> None:
+    """Record that the heartbeats of the node are overdue."""
     node = job.nodes.get(name)
     if node is not None and node.usable:
         job.suspected[name] = None
 
 
 def note_heard(job: JobState, name: NodeName) -> None:
+    """Record that the node was slow, not lost."""
     job.suspected.pop(name, None)
     job.facts.append(Heard(name))
 
 
-def clear_node(job: JobState, name: NodeName) -> None:
-    """It was slow, not lost: what waits for no other node is judged after all."""
-    for incident in job.open_incidents():
-        if name in incident.in_doubt:
-            _clear(job, incident, [name], f"{name} is heard again")
+def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Incident | None) -> list[NodeName]:
+    """Return the nodes whose loss may have caused the failure, and about which it is not known whether they are lost.
 
-
-def note_answer(job: JobState, replica: Replica) -> None:
-    """It has ended. A node on which nothing else of its incident runs has done as it was told: it is not lost.
-
-    One that is overdue has to be heard all the same: this may have been on its way for long.
+    Args:
+        job: The state, in which the failure is recorded.
+        failure: A failure for which a budget, a role or the job would pay.
+        verdict: What follows if none of them is lost.
+        part_of: The open incident that the failure is part of, if any. Its nodes are suspects already.
     """
-    number, name = job.worlds[replica.world].incident, replica.node
-    if number is None or name is None or name in job.suspected or name not in job.incident(number).in_doubt:
-        return
-    incident = job.incident(number)
-    others = [job.replicas[other] for other in job.nodes[name].replicas]
-    if not any(other.is_live and other.world in incident.worlds for other in others):
-        _clear(job, incident, [name])
+    replica = job.replicas[failure.replica]
+    rule = matching_rule(job.role_of(failure.replica).spec.restart, failure)
+    if failure.kind in OWN_KINDS and rule is not None and rule.do != "restart":
+        return []  # the rule would decide after the loss of a node, too (R9)
+    found = dict.fromkeys(_suspected_nodes(job, replica))
+    if failure.kind in PEER_KINDS:
+        if verdict.action == "restart":  # a node of which nothing stops would not answer
+            stopping = closure(job, scope_worlds(job, replica.id, verdict.scope))
+            members = (other for name in stopping for other in job.members_of(job.worlds[name]))
+            others = [other for other in members if may_follow(job, replica, [other.id])]
+        else:
+            others = _peers(job, replica, part_of) + _upstream(job, replica, part_of)
+        found |= {other.node: None for other in others if other.is_live and other.node is not None}
+        found.pop(replica.node or "", None)
+    if not found and part_of is not None:
+        return list(islice(awaited_nodes(job, part_of), 1))  # the others are awaited there already
+    return list(found)
 
 
-def note_answers_are_due(job: JobState, incident: Incident) -> None:
-    """So long after a failure, a node that is not overdue has been heard since."""
-    _clear(job, incident, [])
-    due = next((due for held in incident.held if (due := _due(job, held)) > job.now), None)
-    if due is not None:
-        job.due.set(Due("answer", str(incident.number)), due)
-    else:
-        _clear(job, incident, [name for name in incident.in_doubt if name not in job.suspected])
+def awaited_nodes(job: JobState, incident: Incident) -> list[NodeName]:
+    """Return the nodes that have to answer, or to be heard or lost, before the incident may restart its worlds."""
+    if any(each.is_final for each in incident.deferred):
+        return list(incident.suspects)
+    return [name for name in incident.suspects if name in job.suspected]
 
 
-def excuse_peers(job: JobState, name: NodeName, loss: Loss) -> list[WorldName]:
-    """It is lost, and what might have followed from that has. Returns the worlds that belong to its incident."""
-    options = job.graph.options
-    since = job.now - (options.silent_after_ns if loss.was_suspected else options.cause_window_ns)
-    worlds: dict[WorldName, None] = {}
-    for incident in _open_or_of_late(job, since):
-        is_of_peers = incident.opened_ns >= since and _is_of_peers(job, incident, loss)
-        if name not in incident.in_doubt and not is_of_peers:
-            continue
-        if incident.is_open:
-            worlds.update(incident.worlds)
-        if _pays(job, incident) and not is_of_peers:  # for what was judged before, which has another cause
-            drop_held(job, incident)
-            continue
-        excuse(job, incident)
-        incident.root_role = None
-        for replica in incident.lost:
-            forget_failure(job, job.replicas[replica], incident.opened_ns)
-        job.notify(f"incident {incident.number} was caused by the loss of {name}: not counted")
-    return list(worlds)
+def _suspected_nodes(job: JobState, replica: Replica) -> list[NodeName]:
+    """Return the nodes with overdue heartbeats that run a peer of the replica, or something that it depends on."""
+    return [
+        name
+        for name in job.suspected
+        if name != replica.node
+        and may_follow(job, replica, [each for each in job.nodes[name].replicas if job.replicas[each].is_live])
+    ]
 
 
-def _open_or_of_late(job: JobState, since: int) -> list[Incident]:
-    """Also those that are over since they became part of another: a charge was made for them (R7)."""
-    found = dict.fromkeys(job.open)
-    for incident in reversed(job.incidents):
-        if incident.opened_ns < since:
-            break
-        found[incident.number] = None
-    return [job.incident(number) for number in sorted(found)]
+def may_follow(job: JobState, replica: Replica, lost: Iterable[ReplicaId]) -> bool:
+    """Return whether one of these is a peer of the replica, or something that it depends on."""
+    upstream = job.role_of(replica.id).upstream
+    return any(job.replicas[other].world == replica.world or other.role in upstream for other in lost)
 
 
-def _is_of_peers(job: JobState, incident: Incident, loss: Loss) -> bool:
-    """Whether somebody pays for a failure that may follow from the loss of that node, and has not started since."""
-    if not _pays(job, incident) or incident.kind not in PEER_KINDS:
-        return False
-    root = job.replicas[next(iter(incident.lost))]
-    if root.phase != "gone" or root.id in incident.restarted or root.started_ns > incident.opened_ns:
-        return False
-    return may_follow(job, root, [each.replica for each in loss.lost])
+def _peers(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
+    """Return the replicas of the same world that may have died first.
+
+    All of a large world may fail at once. Its first failure makes suspects of all other nodes; the later ones need to
+    add the node of the first alone.
+    """
+    world = job.worlds[replica.world]
+    first = part_of.first_failed.get(world.name) if part_of is not None else None
+    if first is None:
+        return job.members_of(world)
+    return [other for name in job.nodes[first].replicas if (other := job.replicas[name]).world == world.name]
 
 
-def _pays(job: JobState, incident: Incident) -> bool:
-    return incident.counted or Due("verdict", str(incident.number)) in job.due
+def _upstream(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
+    """Return the replicas that the world depends on and that may have died first, with the same shortcut."""
+    world = job.worlds[replica.world]
+    upstream = {name: None for role in job.roles_of(world) for name in role.upstream}
+    first = part_of.first_failed.get(world.name) if part_of is not None else None
+    if first is None:
+        return [other for name in upstream for other in job.replicas_of(job.roles[name])]
+    return [job.replicas[other] for other in job.nodes[first].replicas if other.role in upstream]
 
 
-def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: str = "") -> None:
-    """These nodes are not lost. A failure for which that is known of all is judged, as of when it happened."""
+def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable[NodeName]) -> None:
+    """Let the judgement of a failure wait until these nodes have answered, or were heard or lost."""
+    failure = deferred.failure
+    insort(incident.deferred, deferred, key=lambda each: each.failure.at_ns)
+    if deferred.is_final and failure.kind in PEER_KINDS and failure.node is not None:
+        incident.first_failed.setdefault(job.replicas[failure.replica].world, failure.node)
     for name in nodes:
-        del incident.in_doubt[name]
-    known = list(takewhile(lambda held: _is_known(job, incident, held), incident.held))
-    if not known:
+        incident.suspects.setdefault(name, job.now)
+    if deferred.awaits_upstream or not incident.suspects.keys() <= job.suspected.keys():
+        job.due.set_once(Due("answer", str(incident.number)), _due(job, incident, deferred))
+
+
+def take_over(job: JobState, incident: Incident, other: Incident) -> None:
+    """Move the deferred failures of the other incident to this one, with all that they wait for (R7, R8)."""
+    if not other.deferred:
         return
-    incident.held = incident.held[len(known) :]
-    if not incident.held:
-        job.due.clear(Due("answer", str(incident.number)))
-        incident.in_doubt.clear()
-        incident.asked.clear()
-    says = f"{because}: " if because else ""
-    job.touched.update(incident.worlds)
-    for held in known:
-        failure, reason, caused, _, at_ns = held
-        replica = job.replicas[failure.replica]
-        if job.worlds[replica.world].incident != incident.number:
-            continue  # it was ended meanwhile
-        verdict = judge(job, failure, caused=caused, at_ns=at_ns)
-        if not caused and replica.node is not None:
-            blame(job, replica, failure.kind, at_ns)
-        if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-            job.notify(f"{reason}; {f'{because}, and ' if because else ''}{verdict.because}", "error")
-            first = first_cause(job, incident.number)
-            begin_ending(job, "failed", *(first or (f"{reason}; {verdict.because}", replica.id.role)))
-            return
-        if verdict.action == "ignore":
-            job.notify(f"{reason}; {says}ignored: {verdict.because}", "warning")
-            ignore(job, replica)
-            continue
-        job.notify(f"incident {incident.number}: {says}{verdict.because}")
-        extend(job, incident, closure(job, scope_worlds(job, replica.id, verdict.scope)))
-        root = own_incident(job, held)
-        if root is not None:
-            _charge(job, incident, root, verdict)
+    since = sorted([*other.suspects.items(), *incident.suspects.items()], key=lambda item: item[1])
+    incident.suspects = {}
+    for name, ns in since:
+        incident.suspects.setdefault(name, ns)
+    for deferred in other.deferred:
+        defer(job, incident, deferred, ())
+    dues = [job.due.at(Due("answer", str(each.number))) for each in (incident, other)]
+    if known := [due for due in dues if due is not None]:
+        job.due.set(Due("answer", str(incident.number)), min(known))
 
 
-def _is_known(job: JobState, incident: Incident, held: Held) -> bool:
-    """Whether none of the nodes that were in doubt then is lost: none is in doubt now, or overdue by now."""
-    if job.now < _due(job, held):
-        first = next(iter(incident.in_doubt.values()), None)
-        return first is None or first > held.at_ns
-    return not any(incident.in_doubt.get(name, job.now) <= held.at_ns for name in job.suspected)
+def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
+    """Return whether none of the nodes that were suspects at the time of the failure is lost.
+
+    Before the answer deadline that needs an answer of each. After it, only nodes that are suspected remain in question.
+    """
+    at_ns = deferred.failure.at_ns
+    if job.now < at_ns + job.graph.options.suspect_after_ns:
+        first = next(iter(incident.suspects.values()), None)
+        return first is None or first > at_ns
+    return not any(incident.suspects.get(name, job.now) <= at_ns for name in job.suspected)
 
 
-def _due(job: JobState, held: Held) -> int:
-    return held.at_ns + job.graph.options.suspect_after_ns
+def renew_deadline(job: JobState, incident: Incident) -> None:
+    """Set the next answer deadline. After the last one, clear every suspect that has sent a heartbeat since."""
+    dues = [due for each in incident.deferred if (due := _due(job, incident, each)) > job.now]
+    if dues:
+        job.due.set(Due("answer", str(incident.number)), min(dues))
+    if not any(each.failure.at_ns + job.graph.options.suspect_after_ns > job.now for each in incident.deferred):
+        for name in [name for name in incident.suspects if name not in job.suspected]:
+            del incident.suspects[name]
 
 
-def _charge(job: JobState, incident: Incident, root: Incident, verdict: Verdict) -> None:
-    """Who exits first of its own pays, also when a wider incident has taken its own, the `root`, in since (R7)."""
-    if verdict.exhausted:
-        until = root.opened_ns + job.graph.options.cause_window_ns
-        job.due.set(Due("verdict", str(root.number)), max(job.now, until))
-    if verdict.counted:
-        assert root.root_role is not None
-        role = job.roles[root.root_role]
-        root.counted, root.level = True, verdict.level
-        insort(role.spent.setdefault(verdict.level, []), root.opened_ns)
-        set_backoff(job, role, verdict.level, incident)
-        if not root.is_open:
-            charge(job, root)
+def _due(job: JobState, incident: Incident, deferred: Deferred) -> int:
+    """Return when the failure is judged at the latest, unless a suspected node is still in question then."""
+    options, at_ns = job.graph.options, deferred.failure.at_ns
+    if deferred.awaits_upstream and is_resolved(job, incident, deferred):
+        return at_ns + options.cause_window_ns
+    return at_ns + options.suspect_after_ns
+
+
+def forget_suspects(job: JobState, incident: Incident) -> None:
+    """End the suspicion: no failure of the incident waits for its judgement any more."""
+    incident.suspects.clear()
+    incident.deferred.clear()
+    incident.first_failed.clear()
+    job.due.clear(Due("answer", str(incident.number)))

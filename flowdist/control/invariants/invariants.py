@@ -253,14 +253,21 @@ def check_incidents(job: JobState) -> None:
             if incident.phase == "stopping":
                 up = [str(replica.id) for replica in job.members_of(world) if replica.is_up]
                 assert not up, f"{up} are up while incident {incident.number} stops"
-        waits = f"incident {incident.number} waits for {', '.join(incident.in_doubt) or 'nobody'}"
-        assert bool(incident.in_doubt) == bool(incident.held), f"{waits} to judge {incident.held}"
-        assert all(job.nodes[name].usable for name in incident.in_doubt), f"{waits}, which is lost"
-        is_bounded = Due("answer", str(incident.number)) in job.due
-        assert is_bounded or incident.in_doubt.keys() <= job.suspected.keys(), f"{waits}, which need not answer"
+        _check_deferred(job, incident)
     for world in job.worlds.values():
         if world.incident is not None:
             assert world.name in job.incident(world.incident).worlds, f"{world.name} is not in its incident"
+
+
+def _check_deferred(job: JobState, incident: Incident) -> None:
+    """Each deferred failure waits for something that comes: an answer, the end of a suspicion, or a deadline (R8)."""
+    waits = f"incident {incident.number} waits for {', '.join(incident.suspects) or 'no node'}"
+    assert incident.deferred or not incident.suspects, f"{waits}, and has nothing to judge"
+    assert not incident.deferred or incident.phase == "stopping", f"{waits}, and starts: {incident.deferred}"
+    assert all(job.nodes[name].usable for name in incident.suspects), f"{waits}, which is lost"
+    is_bounded = Due("answer", str(incident.number)) in job.due
+    is_suspected = bool(incident.suspects) and incident.suspects.keys() <= job.suspected.keys()
+    assert is_bounded or is_suspected or not incident.deferred, f"{waits}, which need not answer"
 
 
 def check_budgets(job: JobState) -> None:
@@ -286,7 +293,7 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
     name = role.spec.name
     charged = [(incident.opened_ns, incident.level) for incident in paid]
     assert sorted(role.charges) == sorted(charged), f"{name} was charged {role.charges}, not {charged}"
-    blamed = [i.number for i in own if i.counted or Due("verdict", str(i.number)) in job.due]
+    blamed = [incident.number for incident in own if incident.counted]
     assert set(blamed) <= set(role.rooted), f"{name} is the root of {blamed}, not {role.rooted}"
     policy, level = role.spec.restart, 0
     while policy is not None:

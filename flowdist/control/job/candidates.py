@@ -1,7 +1,7 @@
-"""The nodes that one more replica of a size and a placement fits on, the best first.
+"""Index of the nodes that one more replica of a given size and placement fits on, the best first.
 
-They are kept sorted as seats are taken and freed: to choose among ten thousand nodes costs what it costs among ten.
-`placement.py` says which nodes these are, and chooses.
+The index stays sorted while seats are taken and freed, so that a choice among ten thousand nodes costs what it costs
+among ten. `placement.py` decides which nodes are in it, and chooses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the l
 
 
 class CandidateIndex:
-    """`slots` is how many would fit on all of the nodes together. Two are equal when they hold the same."""
+    """Sorted candidates for one need and placement. `slots` is how many replicas fit on all of them together."""
 
     def __init__(self, need: Need, placement: Placement) -> None:
         self.need, self.placement = need, placement
@@ -37,7 +37,7 @@ class CandidateIndex:
         return self._found.get(name)
 
     def put(self, name: NodeName, candidate: Candidate | None) -> None:
-        """What the node is by now; with None it is no candidate."""
+        """Set the rank of a node; None takes it out of the index."""
         was = self._found.get(name)
         if was == candidate:
             return
@@ -51,6 +51,6 @@ class CandidateIndex:
             self.slots += abs(candidate[0])
 
     def after(self, candidate: Candidate | None) -> Candidate | None:
-        """The next best, or the best of all."""
+        """Return the next best candidate, or with None the best of all; None if there is no other."""
         index = bisect_right(self._sorted, candidate) if candidate is not None else 0
         return self._sorted[index] if index < len(self._sorted) else None

@@ -1,7 +1,7 @@
-"""When something is due, by name: an indexed heap, so that asking for the next one costs nothing.
+"""Deadlines by name, in an indexed heap.
 
-There are no timer objects. A deadline is a name with a time; setting it again replaces it, and an entry of the heap
-that no longer agrees with the index is dropped when it comes up.
+There are no timer objects. A deadline is a name with a time. To set it again replaces it: a heap entry that differs
+from the index is dropped when it reaches the top.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 What = Literal[
-    "answer",  # of an incident: whatever node is not overdue by then has been heard since the first held failure (R8)
+    "answer",  # of an incident: nodes that are not suspected by then have been heard since its first failure (R8)
     "admission",  # the minima of all roles have to be placed by then (R2)
     "arrivals",  # the first wave starts without the nodes that did not come (R2)
     "backoff",  # of an incident: its worlds may start again (R10)
     "cooldown",  # of a world: it may grow (R13)
     "drain",  # of a world: it has to be empty, or stopped, for what takes its nodes away (R14)
     "finish",  # of a world: its first replica has finished, the rest has to (R17)
-    "hang",  # of a world: a member has stalled, and the least advanced of it is held to hang (R15)
+    "hang",  # of a world: a member has stalled; then the least advanced is found to hang (R15)
     "pending",  # of a role: it has to reach its minimum (R12)
     "ready",  # of a replica: it has to pass its readiness check
-    "verdict",  # of an incident: nothing upstream has failed, so it fails the job (R7)
 ]
 
-INCIDENT_DUES: tuple[What, ...] = ("answer", "backoff", "verdict")  # named by the number of an incident
+INCIDENT_DUES: tuple[What, ...] = ("answer", "backoff")  # named by the number of an incident
 
 
 class Due(NamedTuple):
@@ -60,7 +59,7 @@ class Deadlines:
             heapq.heappush(self._heap, (ns, due))
 
     def set_once(self, due: Due, ns: int) -> None:
-        """Set it unless it is set already: for what counts from the first time."""
+        """Set a deadline unless it is set already."""
         if due not in self._at:
             self.set(due, ns)
 
@@ -68,7 +67,7 @@ class Deadlines:
         self._at.pop(due, None)
 
     def not_before(self, ns: int) -> None:
-        """Put off whatever would be due earlier: nobody could do anything about it meanwhile."""
+        """Put off every deadline that is due before `ns`: while no controller ran, none could be kept."""
         for due, at in list(self._at.items()):
             if at < ns:
                 self.set(due, ns)
@@ -78,15 +77,15 @@ class Deadlines:
         self._heap.clear()
 
     def next(self) -> int | None:
-        """The earliest time, or None."""
+        """Return the earliest time, in ns; None without a deadline."""
         while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: int) -> Due | None:
-        """The first, in order of time, then name, if it is due by now: it is cleared.
+        """Return the first deadline that is due by now, in order of time, then name, and clear it; else None.
 
-        One by one: what it brings about may clear the next, which then does not come.
+        The caller handles it before it asks for the next, which may be cleared by that.
         """
         ns = self.next()
         if ns is None or ns > now:

@@ -1,4 +1,4 @@
-"""What events record about failures and incidents. `incidents/judging.py` judges it."""
+"""Facts about failures and losses, as events record them, and incidents, as `incidents/` decides about them."""
 
 from __future__ import annotations
 
@@ -8,53 +8,67 @@ from typing import Literal, NamedTuple
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind
 
+FREE = "a change of membership, not counted"
+
 
 class Failure(NamedTuple):
-    """One replica's failure, as judged. `why` is one line for people: `exit code 3: ValueError: ...`."""
+    """Failure of one replica, by itself, at `at_ns` on `node`. `why` is one line: `exit code 3: ValueError: ...`."""
 
     replica: ReplicaId
     kind: FailureKind
     why: str
     exit_code: int = 0
     signal: str | None = None
+    node: NodeName | None = None
+    at_ns: int = 0
     was_told: bool = False  # the controller had told it to stop before it was known to have failed
+
+    @property
+    def reason(self) -> str:
+        """Say what has happened, in the words of incidents and of the end of a job."""
+        return f"{self.replica} failed on {self.node}: {self.why}"
 
 
 class Loss(NamedTuple):
-    """Replicas vanish together through no fault of their own: with a node, a GPU, or by a stop that nobody ordered.
+    """Loss of replicas through no fault of their own: with a node, with a GPU, or by a stop without an order.
 
-    `node` is the node that is lost with them; None where none is. `says` is what people are told, if anything, and
-    `is_error` how loudly. `also` are worlds that re-form whatever becomes of the lost.
+    Args:
+        root: What is lost: a node, or a replica.
+        cause: What has happened, in words.
+        lost: The replicas.
+        node: The node that is lost with them; None if no node is.
+        is_told: A notice names the cause and the lost replicas.
+        is_blamed: The loss counts against the node (R22).
+        also: Worlds that re-form whatever is decided about the lost replicas.
     """
 
     root: str
     cause: str
     lost: tuple[Failure, ...]
     node: NodeName | None = None
-    was_suspected: bool = False
     is_told: bool = False
     is_blamed: bool = False
     also: tuple[WorldName, ...] = ()
 
 
 class Change(NamedTuple):
-    """A change of membership, or the death of a store: worlds re-form, and nothing of theirs has failed."""
+    """Change of membership, or death of a store: these worlds re-form, and none of their replicas has failed."""
 
     kind: str
     root: str
     reason: str
     worlds: tuple[WorldName, ...]
-    because: str = "a change of membership, not counted"
+    because: str = FREE
 
 
 class Heard(NamedTuple):
-    """A node has been heard again, or has connected again."""
+    """Heartbeat of a suspected node, or a new connection of a node: the node is not lost."""
 
     node: NodeName
 
 
 class Ended(NamedTuple):
-    """An attempt is over: its node has spoken."""
+    """End of an attempt, as reported by its node: the node was not lost before."""
 
     replica: ReplicaId
 
@@ -63,7 +77,7 @@ Fact = Failure | Loss | Change | Heard | Ended
 
 
 class PastFailure(NamedTuple):
-    """A failure of a replica on a node, which may tell against the two together, or against the node (R22)."""
+    """Failure of a replica on a node that counts against the two together, and against the node (R22)."""
 
     at_ns: int
     kind: str
@@ -72,33 +86,34 @@ class PastFailure(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """An incident that a budget was charged for. `level` counts the escalations before it: 0 is the role's own."""
+    """Charge of a budget for one incident. `level` is the number of escalations: 0 is the role's own budget (R11)."""
 
     opened_ns: int
     level: int
 
 
-class Held(NamedTuple):
-    """A failure that is not judged before it is known whether a node that may have caused it is lost (R8)."""
+class Deferred(NamedTuple):
+    """Failure that is judged when it is known whether a node that may have caused it is lost (R8)."""
 
     failure: Failure
-    reason: str  # what people are told of it
     caused: bool  # something upstream, or in the same incident, is the root cause
-    is_final: bool  # it would end the job, or its role, as it seemed then
-    at_ns: int
+    is_final: bool  # it would end the job, or its role, as it seems
+    blocks: bool  # the worlds of its incident do not restart before it is judged
+    awaits_upstream: bool  # its budget is used up, and an upstream may still take the blame (R7)
+    own: int | None = None  # the incident that it opened, and is charged for
 
 
 @dataclass(slots=True)
 class Incident:
-    """One cause with all that restarts because of it. Free ones are membership changes (R8)."""
+    """One cause with all worlds that restart because of it. A free incident is a change of membership (R8)."""
 
     number: int
     opened_ns: int
     kind: str  # a failure kind, or one of health.CHOSEN_KINDS
     root: str  # what failed, left or came: "trainer/0", "node1"
-    root_role: str | None  # whose budget is charged; None for membership changes
     reason: str
-    counted: bool
+    root_role: str | None = None  # the role whose budget is charged; None while that is not judged, and if none is
+    counted: bool = False
     level: int = 0  # of the budget: how often it was escalated (R11)
     backoff_ns: int = 0
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
@@ -107,11 +122,9 @@ class Incident:
     bereft: dict[WorldName, None] = field(default_factory=dict)  # worlds that lost a member with its node
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
-    in_doubt: dict[NodeName, int] = field(
-        default_factory=dict
-    )  # it may follow from the loss of one of these: since when
-    asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
-    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer; as it happened
+    suspects: dict[NodeName, int] = field(default_factory=dict)  # nodes that may have caused a failure: since when
+    first_failed: dict[WorldName, NodeName] = field(default_factory=dict)  # where the first of a world failed
+    deferred: list[Deferred] = field(default_factory=list)  # failures that are not judged yet, in order of time
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None

@@ -1,4 +1,4 @@
-"""The state of a job before its first event."""
+"""State of a job before its first event, built from the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowdist.graph import Gate, RoleGraph, RoleSpec, needed
 
 
 def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
-    """The state before the first event."""
+    """Return the state before the first event. `known_nodes` are expected to join."""
     job = JobState(graph, dict.fromkeys(known_nodes))
     job.node_order = {name: i for i, name in enumerate(known_nodes)}
     depths = _depths(graph)
@@ -36,7 +36,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             dict.fromkeys(worlds),
             {},
             list(range(len(ids))),
-            _shelf(job, spec),
+            _candidates(job, spec),
             tuple(dependents[spec.name]),
             upstream[spec.name],
             after[spec.name],
@@ -50,8 +50,8 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
     return job
 
 
-def _shelf(job: JobState, spec: RoleSpec) -> CandidateIndex:
-    """One for all the roles that ask for the same."""
+def _candidates(job: JobState, spec: RoleSpec) -> CandidateIndex:
+    """Return the index of the role. Roles with equal needs and placements share one."""
     need = needed(spec.resources)
     for candidates in job.candidate_indexes:
         if (candidates.need, candidates.placement) == (need, spec.placement):
@@ -71,7 +71,7 @@ def _add_worlds(job: JobState) -> None:
 
 
 def _depths(graph: RoleGraph) -> dict[str, int]:
-    """How deep each role is in start order; the roles of a joint world are as deep as the deepest of them (R1)."""
+    """Return the depth of each role in start order. Roles of a joint world are as deep as the deepest of them (R1)."""
     depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
     for _ in graph.roles:  # a joint world can lift what was there before it: at most once for each role
         before = dict(depths)
@@ -85,7 +85,7 @@ def _depths(graph: RoleGraph) -> dict[str, int]:
 
 
 def _to_succeed_before(graph: RoleGraph, depths: dict[str, int]) -> dict[str, dict[str, None]]:
-    """By role, every role that has to succeed before it starts. A joint world starts, and succeeds, as one (R1)."""
+    """Return, by role, the roles that must succeed before it starts. A joint world starts and succeeds as one (R1)."""
     mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
     mates |= {name: world.roles for world in graph.worlds for name in world.roles}
     specs = {spec.name: spec for spec in graph.roles}

@@ -17,10 +17,10 @@ from flowdist.graph import Capacity, Gate, Need, NodeSpec, RoleSpec, offered
 
 @dataclass(slots=True)
 class Node:
-    """A node that has joined. `usable` is false once it is silent, gone, left or unkillable; it may join again.
+    """A node that has joined.
 
-    `free` is what is left when everything placed on it, and everything stuck on it, has its share, without GPUs that
-    are bad.
+    `usable` is false once the node is silent, gone, left or unkillable; it may join again. `free` is its capacity less
+    that of every placed replica, of processes that outlive SIGKILL, and of bad GPUs.
     """
 
     spec: NodeSpec
@@ -29,9 +29,9 @@ class Node:
     order: int  # ties in placement go to the lowest: known nodes as they are listed, others as they come
     free: Capacity
     usable: bool = True
-    cordoned: str = ""  # why it takes no more; empty: it does
+    cordoned: str = ""  # why it takes no more replicas; empty: it takes more
     habit: str = ""  # the kind of the failures that it was cordoned for
-    lost_because: str = ""  # of one that is not usable, as it was told last
+    lost_because: str = ""  # why it is not usable
     is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
@@ -40,12 +40,12 @@ class Node:
         default_factory=dict
     )  # outlive SIGKILL, with their GPUs
     failures: list[PastFailure] = field(default_factory=list)
-    bad_gpus: dict[int, str] = field(default_factory=dict)  # by number: why nobody is given it any more
+    bad_gpus: dict[int, str] = field(default_factory=dict)  # by number: why it is given to no replica
 
 
 @dataclass(slots=True)
 class Replica:
-    """One member of a role. `node` is where its attempt runs, or where its place is kept; None when it has none."""
+    """One member of a role. `node` is where its attempt runs, or where its seat is kept; None without a seat."""
 
     id: ReplicaId
     world: WorldName
@@ -60,10 +60,10 @@ class Replica:
     step: int = -1
     order: StartReplica | None = None  # that of its present attempt
     started_ns: int = 0  # when that was given
-    stop_grace_ns: int = 0  # of the stop that it was told last
+    stop_grace_ns: int = 0  # of its last order to stop
     is_elastic: bool = False  # its workers can leave their generation and stay what they are
-    stays: int = 0  # how many of its attempts its workers came to in place
-    in_place: bool = False  # that is what the stop that it was told last wants of them
+    stays: int = 0  # how many of its attempts began with suspended workers
+    in_place: bool = False  # its last order to stop was to leave its generation in place
     stalled: str = ""  # what was missed of it: progress, output or start (R15)
     stalled_ns: int = 0  # when that was reported
     has_spoken: bool = False  # there was output of it before it stalled
@@ -72,7 +72,7 @@ class Replica:
 
     @property
     def restarts(self) -> int:
-        """How often its workers were started again; who stays in place is not."""
+        """Return how often its workers were started again. Workers that stay in place are not."""
         return max(0, self.attempt - 1 - self.stays)
 
     @property
@@ -81,26 +81,26 @@ class Replica:
 
     @property
     def is_up(self) -> bool:
-        """Runs, or is about to, and nobody has told it to stop."""
+        """Return whether it runs, or is about to, and has no order to stop."""
         return self.phase in UP_PHASES
 
 
 @dataclass(slots=True)
 class Notice:
-    """A world is to leave some nodes in order: what it was asked and has answered (R14)."""
+    """Request to a world to leave some nodes in order, and the answers of its members (R14)."""
 
     kind: Literal["drained", "preempted"]
     nodes: dict[NodeName, None]
     because: str
-    asked: dict[ReplicaId, None]  # who has not answered yet
+    asked: dict[ReplicaId, None]  # members that have not answered yet
     steps: list[int | None] = field(default_factory=list)  # the answers
     stop_at: int | None = None  # the step that was named
-    staying: dict[ReplicaId, None] = field(default_factory=dict)  # who has not left the agreed step yet
+    staying: dict[ReplicaId, None] = field(default_factory=dict)  # members that have not left the agreed step yet
 
 
 @dataclass(slots=True)
 class World:
-    """What restarts as one. `pool` is every replica that may be a member, in the order of ranks."""
+    """The unit of restart. `pool` is every replica that may be a member, in the order of ranks."""
 
     name: WorldName
     roles: tuple[str, ...]
@@ -128,17 +128,17 @@ class World:
 
     @property
     def up(self) -> int:
-        """How many of its replicas run, or are about to, and were not told to stop."""
+        """Return how many of its replicas run, or are about to, and have no order to stop."""
         return self.counts["starting"] + self.counts["running"] + self.counts["ready"]
 
     @property
     def live(self) -> int:
-        """How many of its replicas run, or are about to, or have not ended yet."""
+        """Return how many of its replicas run, or are about to, or have not ended yet."""
         return self.up + self.counts["stopping"]
 
     @property
     def is_closing(self) -> bool:
-        """A member has succeeded: it neither grows nor shrinks nor moves any more (R17)."""
+        """Return whether a member has succeeded: the world neither grows nor shrinks nor moves any more (R17)."""
         return self.counts["succeeded"] > 0
 
 
@@ -161,16 +161,16 @@ class Role:
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     after: dict[str, None]  # every role that has to succeed before it starts
     charges: list[Charge] = field(default_factory=list)
-    spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when what is, or will be, charged opened
-    rooted: list[int] = field(default_factory=list)  # incidents that it is the root cause of, until they are excused
+    spent: dict[int, list[int]] = field(default_factory=dict)  # by level: opening times of incidents that it pays for
+    rooted: list[int] = field(default_factory=list)  # numbers of the incidents that it pays for
     lost_in: list[int] = field(default_factory=list)  # incidents in which one of its replicas was lost
     backoff_step: int = 0
     last_counted_ns: int | None = None
     addresses: dict[str, str] = field(default_factory=dict)  # by port, as last told
     stale: bool = False  # the addresses may be others by now
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
-    warning_sent: bool = False  # it was said that the role finds no room
-    is_cold: bool = False  # it was said that its workers are not forked
+    warning_sent: bool = False  # a notice says that the role finds no room
+    is_cold: bool = False  # a notice says that its workers are not forked
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
     has_minimum: bool = False  # as its own worlds know it
@@ -183,10 +183,10 @@ class Role:
 
     @property
     def occupied(self) -> int:
-        """How many replicas have a seat, or need none any more."""
+        """Return how many replicas have a seat, or need none any more."""
         return self.seats + self.unseated["succeeded"] + self.unseated["ended"]
 
 
 def new_node(spec: NodeSpec, address: str, incarnation: int, order: int) -> Node:
-    """A node on which nothing is placed."""
+    """Return a node on which nothing is placed."""
     return Node(spec, address, incarnation, order, offered(spec))

@@ -6,10 +6,10 @@ from typing import Literal
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
-    "starting",  # told to start, not heard of yet
+    "starting",  # ordered to start; its node has not confirmed that
     "running",
     "ready",  # runs and has passed its readiness check
-    "stopping",  # told to stop, not heard of yet
+    "stopping",  # ordered to stop; its node has not confirmed that
     "gone",  # its attempt is over; its incident decides what comes next
     "succeeded",
     "ended",  # will not run again, without success: ignored, or stopped at the end
@@ -24,8 +24,8 @@ PHASES: tuple[ReplicaPhase, ...] = (
 WorldPhase = Literal[
     "waiting",  # for gates, nodes, the join window or back-off
     "opening",  # members are chosen, the store is being bound
-    "running",  # all members were told to start
-    "stopping",  # all members were told to stop, to start again or to end
+    "running",  # all members have the order to start
+    "stopping",  # all members have the order to stop, to start again or to end
     "succeeded",
     "ended",
 ]

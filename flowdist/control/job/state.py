@@ -1,10 +1,10 @@
-"""What the controller knows: one mutable JobState, written by the controller alone.
+"""State of a job: one mutable `JobState`, written by the controller alone.
 
 A *world* is what forms, restarts and ends as one: a gang, several roles with one RANK space, or a single replica of a
 role without gang (R4). An *incident* is one cause with all the worlds that restart because of it.
 
-Whatever changes is *touched*, and settling visits what is touched: an event about one node costs the same among ten
-nodes and among ten thousand. What would have to be counted for that is kept. `invariants.py` counts it again.
+A change *touches* worlds and roles, and settling visits only these: an event about one node costs the same in a job of
+ten nodes and in one of ten thousand. Counts that this needs are kept up to date; `invariants.py` counts again.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from dataclasses import dataclass, field
 
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
-from flowdist.control.job.facts import Charge, Fact, Failure, Held, Incident, PastFailure
+from flowdist.control.job.facts import Charge, Fact, Failure, Incident, PastFailure
 from flowdist.control.job.parts import Node, Notice, Replica, Role, World, new_node
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph import Capacity, RoleGraph
+from flowdist.graph import Capacity, FailureKind, RoleGraph
 
 __all__ = [  # the rest of the state, for those who read it
     "OVER_PHASES",
     "PHASES",
     "Charge",
     "Failure",
-    "Held",
     "Incident",
     "JobState",
     "Node",
@@ -44,7 +43,7 @@ __all__ = [  # the rest of the state, for those who read it
 
 @dataclass(slots=True)
 class JobState:
-    """Everything. `ending` is where the job is on its way to; `outcome` is set when nothing runs any more."""
+    """All that is known of a job. `ending` is the outcome that is decided; `outcome` is set when nothing runs."""
 
     graph: RoleGraph
     missing: dict[NodeName, None]  # nodes that are expected and have not joined; one that is lost is not expected
@@ -78,7 +77,7 @@ class JobState:
     touched: dict[WorldName, None] = field(default_factory=dict)  # worlds that settling has to visit
     touched_roles: dict[str, None] = field(default_factory=dict)
     unsatisfied: dict[str, None] = field(default_factory=dict)  # roles that found no room for a replica
-    placement_changed: bool = False  # a seat was given, freed or added: those who found no room may find some
+    placement_changed: bool = False  # a seat was given, freed or added: unsatisfied roles may find room
 
     def open_incidents(self) -> list[Incident]:
         return [self.incidents[number - 1] for number in self.open]
@@ -108,24 +107,24 @@ class JobState:
         return [self.replicas[replica] for replica in world.members]
 
     def replicas_in(self, world: World) -> list[Replica]:
-        """Members of it or not."""
+        """Return all replicas that may be members of the world."""
         return [self.replicas[replica] for replica in world.pool]
 
     def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
-        """The worlds in the order of the graph."""
+        """Return the worlds in the order of the graph."""
         names = list(worlds)
         if len(names) > 1:
             names.sort(key=lambda name: self.worlds[name].order)
         return names
 
     def touch(self, world: World) -> None:
-        """Something about the world has changed: settling visits it, and its roles."""
+        """Let settling visit the world and its roles: something about the world has changed."""
         self.touched[world.name] = None
         for role in world.roles:
             self.touched_roles[role] = None
 
     def touch_role(self, role: Role) -> None:
-        """Something about the role as a whole has changed: settling visits its worlds that wait, or may grow."""
+        """Let settling visit the worlds of the role that wait, or may grow: something about the role has changed."""
         self.touched_roles[role.spec.name] = None
         if not role.spec.gang:
             self.touched.update(role.waiting)
@@ -133,7 +132,7 @@ class JobState:
             self.touched[role.worlds[0]] = None
 
     def turn(self, world: World, phase: WorldPhase) -> None:
-        """The one place where a world's phase changes."""
+        """Change the phase of a world. No other function does."""
         for name in world.roles:
             if phase == "waiting":
                 self.roles[name].waiting[world.name] = None
@@ -143,7 +142,7 @@ class JobState:
         self.touch(world)
 
     def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
-        """The one place where a replica's phase changes: what is counted stays right."""
+        """Change the phase of a replica, and all counts that depend on it. No other function does."""
         if replica.stalled and phase not in UP_PHASES:
             self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
@@ -162,7 +161,7 @@ class JobState:
         self.touch(world)
 
     def set_stalled(self, replica: Replica, by: str, has_spoken: bool = False) -> None:
-        """The one place where it is written down that a replica has stalled, or with an empty `by` that it has not."""
+        """Record that a replica has stalled, or, with an empty `by`, that it has not. No other function does."""
         world = self.worlds[replica.world]
         if replica.stalled:
             world.stalls[replica.stalled] -= 1
@@ -173,25 +172,38 @@ class JobState:
             world.spoken += has_spoken
 
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
-        """Nothing of its attempt runs any more."""
+        """Record that nothing of the attempt runs any more."""
         self.set_phase(replica, phase)
         self.forget_readiness(replica)
 
     def forget_readiness(self, replica: Replica) -> None:
-        """It need not get ready any more."""
+        """Drop the deadline by which the replica has to be ready."""
         if self.roles[replica.id.role].spec.ready is not None:
             self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:
-        """Workers that wait in place end: the seat is wanted, or the replica is to begin afresh.
+        """End suspended workers, because their seat is wanted, or because the replica starts with new processes.
 
-        Its agent starts nothing before they are gone.
+        The agent starts nothing for the replica before they are gone.
         """
         if replica.id in self.suspended:
             del self.suspended[replica.id]
             assert replica.node is not None
             if self.nodes[replica.node].usable:
                 self.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
+
+    def note_failure(
+        self,
+        replica: Replica,
+        kind: FailureKind,
+        why: str,
+        *,
+        exit_code: int = 0,
+        signal: str | None = None,
+        was_told: bool = False,
+    ) -> None:
+        """Record that a replica failed by itself, now, on its node. `judge_recorded` judges that."""
+        self.facts.append(Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told))
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.recovery import open_incident
+from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role
 from flowdist.control.protocol.effects import TellPeers
 from flowdist.control.protocol.ids import Addresses
@@ -60,16 +62,9 @@ def _tell(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None
             continue
         tell_peers(job, replica, current)
     if stale:
-        open_incident(
-            job,
-            kind="address_changed",
-            root=changed.spec.name,
-            root_role=None,
-            reason=f"the address of {changed.spec.name} changed, which {dependent.spec.name} has in its command or env",
-            because="a change of membership, not counted",
-            counted=False,
-            seeds=[replica.world for replica in stale],
-        )
+        reason = f"the address of {changed.spec.name} changed, which {dependent.spec.name} has in its command or env"
+        worlds = closure(job, [replica.world for replica in stale])
+        open_incident(job, "address_changed", changed.spec.name, reason, FREE, worlds)
 
 
 def tell_peers(job: JobState, replica: Replica, addresses: Addresses) -> None:

@@ -6,13 +6,16 @@ Its store is opened first; no replica starts before the store's port is known (R
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.health import growth_wait_ns, was_healthy
 from flowdist.control.incidents.in_place import note_start, take_up
-from flowdist.control.incidents.recovery import end_ignored, open_incident
+from flowdist.control.incidents.recovery import open_incident
+from flowdist.control.incidents.retiring import end_ignored
 from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import addresses_for
 from flowdist.control.placement.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
@@ -31,29 +34,41 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     loose: dict[str, list[World]] = {}
     later: list[World] = []
     for world in found:
-        if world.phase not in ("waiting", "running"):
-            continue
         roles = job.roles_of(world)
-        if roles[0].outcome is not None or (len(roles) > 1 and any(role.outcome is not None for role in roles)):
+        if world.phase not in ("waiting", "running") or any(role.outcome is not None for role in roles):
             continue
-        if world.phase == "waiting" and (gate := _lost_gate(job, roles)):
+        if world.phase == "running":
+            if roles[0].spec.gang:
+                _grow(job, world, roles)
+        elif gate := _lost_gate(job, roles):
             end_ignored(job, world, gate)
             if job.ending is not None:
                 return
         elif not roles[0].spec.gang:
-            if world.phase == "waiting":
-                loose.setdefault(world.roles[0], []).append(world)
-        elif world.phase == "running":
-            _grow(job, world, roles)
-        elif seatless and any(gate.role in seatless for role in roles for gate in role.spec.gates):
-            later.append(world)  # who comes back without a seat gets one first: its role has not started before it (R1)
+            loose.setdefault(world.roles[0], []).append(world)
+        elif _waits_for_seats(roles, seatless):
+            later.append(world)
         elif _may_form(job, world):
             _form_gang(job, world, roles)
+    _form_rest(job, loose, later)
+
+
+def _form_rest(job: JobState, loose: dict[str, list[World]], later: list[World]) -> None:
+    """Form replicas without a gang, role by role, then the worlds that wait for their seats."""
     for role_name, worlds in loose.items():
         _form_replicas(job, job.roles[role_name], [world for world in worlds if _may_form(job, world)])
     for world in later:
         if _may_form(job, world):
             _form_gang(job, world, job.roles_of(world))
+
+
+def _waits_for_seats(roles: list[Role], seatless: Collection[str]) -> bool:
+    """Return whether the world has a gate on a role that is about to seat replicas: it has not started before (R1)."""
+    return bool(seatless) and any(gate.role in seatless for role in roles for gate in role.spec.gates)
+
+
+def _is_gang(job: JobState, world: World) -> bool:
+    return job.roles[world.roles[0]].spec.gang
 
 
 def _admit_all(job: JobState) -> bool:
@@ -355,16 +370,8 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     before = frozenset(world.members)
     names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in before]
-    open_incident(
-        job,
-        kind=kind,
-        root=names[0],
-        root_role=None,
-        reason=f"room for {', '.join(names)}",
-        because="a change of membership, not counted",
-        counted=False,
-        seeds=[world.name],
-    )
+    reason = f"room for {', '.join(names)}"
+    open_incident(job, kind, names[0], reason, FREE, closure(job, [world.name]))
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:

@@ -34,7 +34,7 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
     node.free = without(node.free, (event.gpu,))
     holders = [job.replicas[replica] for replica in node.replicas if event.gpu in job.replicas[replica].gpus]
     lost = [replica for replica in holders if replica.is_up]
-    job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "error")
+    job.notify(f"{cause}; lost replicas: {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "error")
     for replica in holders:
         job.dismiss(replica)
         if replica.is_up:

@@ -1,7 +1,7 @@
-"""Nodes come, come back and are lost.
+"""Nodes that join, join again and are lost.
 
-A silent node has fenced by the time that it is called silent, one that is gone is proven dead: in both cases nothing
-of it runs any more (R19), and each loss leads to a decision (R12).
+A silent node has fenced before it is called silent, and the death of a node that is gone is proven. In both cases
+nothing runs there any more (R19), and each loss leads to a decision (R12).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowdist.graph.policies import FailureKind
 
 
 def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
-    """Return whether the node has been here, and what it ran then is no more."""
+    """Return whether a known node joins without what it ran before: it was lost meanwhile, or restarted."""
     known = job.nodes.get(event.node)
     if known is None or event.incarnation < known.incarnation:
         return False
@@ -31,7 +31,7 @@ def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
 
 
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Write the node down. Returns the items of its inventory that are news to be recorded."""
+    """Record a node that joins. Return the items of its inventory that have to be recorded as events."""
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
         return []
@@ -42,17 +42,17 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False
-    for gpu, reason in event.bad_gpus:  # of a node that is new they were never in the pool
+    for gpu, reason in event.bad_gpus:  # of a new node, `_add` has left them out already
         lose_gpu(job, GpuFailed(event.node, gpu, reason))
     if event.is_warming:
         job.warming[event.node] = None
     else:
         warmed_up(job, event.node)
-    return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
+    return _reconcile(job, event) if known is not None and same else _stop_unknown_attempts(job, event)
 
 
 def _take_place(job: JobState, event: NodeJoined) -> None:
-    """A node whose name nobody knew takes the place of one that was expected: that of its rank, else the first."""
+    """Give a node with an unknown name the place of an unnamed expected node: that of its rank, else the first."""
     free = [name for name in job.node_order if is_unnamed(name)]
     rank = dict(event.spec.labels).get(NODE_RANK)
     place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
@@ -64,7 +64,7 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     place = job.node_order.setdefault(event.node, len(job.node_order))
     node = new_node(event.spec, event.address, event.incarnation, place)
-    if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
+    if known is not None:  # processes that outlive SIGKILL are still there, and the node's failures still count
         node.stuck, node.failures = known.stuck, known.failures
         node.cordoned, node.habit = ("", "") if known.is_leaving else (known.cordoned, known.habit)
         for (replica, _), gpus in node.stuck.items():
@@ -83,14 +83,14 @@ def _reasons(node: Node) -> str:
 
 
 def warmed_up(job: JobState, name: NodeName) -> None:
-    """Worlds that run may grow onto it now (R13)."""
+    """Record that the node has imported what workers need: running worlds may grow onto it (R13)."""
     if name in job.warming:
         del job.warming[name]
         job.placement_changed = True
 
 
-def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """A node that starts anew should run nothing; what it runs all the same is stopped."""
+def _stop_unknown_attempts(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """Stop what a node runs that starts anew: no attempt there is a present one. Return nothing to record."""
     for item in event.inventory:
         if item.phase in ("starting", "running", "ready", "suspended"):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
@@ -98,28 +98,31 @@ def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
 
 
 def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """The connection was lost, not the node: orders may have been lost with it. Say again what is not so."""
+    """Compare the inventory of a node that has connected again with the state, and repeat orders that were lost.
+
+    Returns the items about present attempts. A present attempt that the agent does not know has failed.
+    """
     items = {(item.replica, item.attempt): item for item in event.inventory}
-    news = []
+    found = []
     for item in event.inventory:
         replica = job.replicas.get(item.replica)
         if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
-            news.append(item)
+            found.append(item)
             _repeat_orders(job, replica, item)
         elif item.phase in ("starting", "running", "ready") or (item.phase == "suspended" and not _waits(job, item)):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
         replica = job.replicas[name]
         if replica.is_live and (replica.id, replica.attempt) not in items:
-            news += _say_again(job, replica)
+            found += _resend_start(job, replica)
     for world in [job.worlds[name] for name in job.nodes[event.node].stores]:
         if world.phase == "opening":
             job.emit(OpenStore(event.node, world.name, world.generation))
-    return news
+    return found
 
 
 def _waits(job: JobState, item: InventoryItem) -> bool:
-    """Whether suspended workers wait for a start that is to come, or was lost with the connection."""
+    """Return whether suspended workers wait for a start that is still to come, or was lost with the connection."""
     replica = job.replicas.get(item.replica)
     if replica is None or replica.node is None:
         return False
@@ -128,7 +131,7 @@ def _waits(job: JobState, item: InventoryItem) -> bool:
 
 
 def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
-    """Orders about an attempt that runs: each may be heard twice."""
+    """Repeat the last orders about an attempt that runs. An agent that has received one of them ignores it."""
     if item.phase in ("suspended", "stopped", "exited") or replica.node is None:
         return
     notice = job.worlds[replica.world].notice
@@ -143,7 +146,7 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
         job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.told))
 
 
-def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
+def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:
     if replica.phase == "starting" and replica.order is not None:
         job.emit(replica.order)
         return []
@@ -153,23 +156,29 @@ def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
 
 
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
-    """Nothing runs there any more: its replicas are lost, its seats are free. `because` is the cause without the name.
+    """Record that nothing runs on the node any more: its replicas are lost, its seats are free.
 
-    Unless it was `asked` to go, the loss tells against it where something ran (R22).
+    Args:
+        job: The state.
+        name: The node.
+        cause: What has happened, with the name of the node.
+        because: The same without the name.
+        asked: The node was asked to go, so that its loss does not count against it (R22).
     """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
     if node is None:
-        job.placement_changed = True  # whoever waited for it need not
+        job.placement_changed = True  # no world has to wait for it any longer
         return
     was_usable, node.lost_because = node.usable, because
-    was_suspected = job.suspected.pop(name, "") is None
+    job.suspected.pop(name, None)
     _give_up(job, name)
     update_free(job, name)
     lost = vacate(job, name, cause)
     if not was_usable:
         return
-    job.facts.append(Loss(name, cause, lost, name, was_suspected, True, not asked and not node.is_leaving))
+    is_blamed = not asked and not node.is_leaving
+    job.facts.append(Loss(name, cause, lost, name, is_told=True, is_blamed=is_blamed))
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
@@ -182,7 +191,7 @@ def _give_up(job: JobState, name: NodeName) -> None:
 
 
 def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
-    """End every attempt on the node and free every seat. Return what was lost with it."""
+    """End every attempt on the node and free every seat. Return the replicas that ran there."""
     lost: list[Failure] = []
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
     for replica in replicas:
@@ -197,7 +206,7 @@ def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
 
 
 def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None:
-    """Worlds that were about to start with a seat there choose anew; the stores that it hosted are gone."""
+    """Forget the stores that the node hosted. Worlds that were about to start with it choose their members anew."""
     hosted = list(job.nodes[name].stores)
     for world in [job.worlds[world] for world in hosted]:
         forget_store(job, world)
@@ -208,16 +217,17 @@ def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None
 
 
 def give_up_node(job: JobState, replica: Replica) -> None:
-    """A worker of the replica outlives SIGKILL: its node is of no use, what else runs there is killed (R6).
+    """Record that a worker of the replica outlives SIGKILL: its node is unusable, what else runs there is killed (R6).
 
-    The GPUs of that worker stay taken. The others are lost, but replaced only when their end is reported.
+    The GPUs of that worker stay taken. The other replicas are lost too, but start elsewhere only when their end is
+    reported.
     """
     name, gpus = replica.node, replica.gpus
     assert name is not None
     node = job.nodes[name]
     for mate in node.replicas:
         job.dismiss(job.replicas[mate])
-    was_suspected = job.suspected.pop(name, "") is None
+    job.suspected.pop(name, None)
     _give_up(job, name)
     job.end_attempt(replica)
     replica.member_since = 0
@@ -240,4 +250,4 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     cause = f"{name} is lost: {node.lost_because}"
     job.notify(cause, "error")
     failures = (Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost))
-    job.facts.append(Loss(name, cause, failures, name, was_suspected))
+    job.facts.append(Loss(name, cause, failures, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.incidents.ending import begin_ending, hurry
-from flowdist.control.incidents.recovery import retire
+from flowdist.control.incidents.retiring import retire
 from flowdist.control.job.facts import Change
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.drain import drain

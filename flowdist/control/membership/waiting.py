@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowdist.control.incidents.suspects import awaited_nodes
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.formation import closed_gates, why_not_admitted
@@ -29,11 +30,11 @@ def held_up_by(job: JobState) -> list[str]:
     lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
     lines += [f"{name} to get ready" for name in _named(job, "ready")]
-    lines += [f"a failure upstream that would excuse incident {name}" for name in _named(job, "verdict")]
     for incident in job.open_incidents():
-        if incident.in_doubt:
-            names = ", ".join(incident.in_doubt)
-            lines.append(f"{names} to be heard, or lost: incident {incident.number} may follow from that")
+        if names := awaited_nodes(job, incident):
+            lines.append(f"{', '.join(names)} to be heard, or lost: incident {incident.number} may follow from that")
+        elif any(each.awaits_upstream for each in incident.deferred):
+            lines.append(f"a failure upstream that would excuse incident {incident.number}")
     lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
     for world in job.worlds.values():
         for role in job.roles_of(world):

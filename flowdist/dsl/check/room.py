@@ -90,9 +90,8 @@ class _Rooms:
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
     """Return the nodes that the role's placement allows, given the seats of the roles before it."""
     names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
-    for near in spec.placement.near:
-        if near in seats:  # others start later, or have ended: only the controller knows their nodes
-            names &= _nodes_of(seats[near])
+    # roles without seats start later, or have ended: only the controller knows their nodes
+    names.intersection_update(*(_nodes_of(seats[near]) for near in spec.placement.near if near in seats))
     for apart in spec.placement.apart:
         names -= _nodes_of(seats.get(apart, ()))
     return names

@@ -18,7 +18,8 @@ import msgspec
 from flowdist.control.agent.agent import Agent
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
-from flowdist.control.job.deadlines import Due
+from flowdist.control.job.deadlines import INCIDENT_DUES, Due
+from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Charge, JobState, PastFailure, Replica, World
 from flowdist.graph import RestartPolicy, RoleGraph
 
@@ -155,7 +156,7 @@ class Keys:
         return self._attributes(agent)
 
     def _named(self, due: Due) -> tuple[str, str]:
-        of_incident = due.what in ("backoff", "verdict")
+        of_incident = due.what in INCIDENT_DUES
         return due.what, str(self._places[int(due.name)]) if of_incident else due.name
 
     def _fields(self, item: Any) -> list[Any]:
@@ -206,6 +207,17 @@ class Keys:
         """Leave the grace of a replica out unless the replica is stopping."""
         return self._plain(value) if item.phase == "stopping" or not isinstance(item, Replica) else None
 
+    def _deferred(self, item: Any, deferred_failures: list[Deferred]) -> list[list[Any]]:
+        return [self._deferred_failure(deferred) for deferred in deferred_failures]
+
+    def _deferred_failure(self, deferred: Deferred) -> list[Any]:
+        failure, *flags, own = deferred
+        facts = [failure.replica, failure.kind, failure.exit_code, failure.signal, failure.node, failure.was_told]
+        return [self._now - failure.at_ns, *facts, *flags, self._places.get(own) if own is not None else None]
+
+    def _suspects(self, item: Any, suspects: dict[str, int]) -> list[tuple[str, int]]:
+        return [(node, self._now - since_ns) for node, since_ns in suspects.items()]
+
     def _plain(self, value: Any) -> Any:
         kind: Any = type(value)
         if kind is dict:
@@ -224,6 +236,8 @@ SPECIAL: dict[str, Callable[[Keys, Any, Any], Any]] = {  # how a field enters th
     "rooted": Keys._recent,
     "lost_in": Keys._recent,
     "failures": Keys._failures,
+    "deferred": Keys._deferred,
+    "suspects": Keys._suspects,
     "stalled_ns": Keys._stalled,
     "stop_grace_ns": Keys._stop_grace,
 }

@@ -1,0 +1,99 @@
+"""Progress of open incidents: first all of the restart set is gone (R6), then all of it runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowdist.control.incidents.ending import close_store
+from flowdist.control.incidents.judging import conclude_gone
+from flowdist.control.incidents.recovery import close
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import Incident
+from flowdist.control.job.parts import Replica, World
+from flowdist.control.job.state import JobState
+from flowdist.control.placement.bad_nodes import moves_away
+from flowdist.control.placement.placement import unplace
+from flowdist.control.protocol.ids import NodeName, WorldName
+
+
+def advance(job: JobState, names: Iterable[WorldName]) -> None:
+    """Advance the incidents of these worlds, and end the worlds of them that retire, where all has stopped."""
+    changed: dict[int, list[WorldName]] = {}
+    for name in names:
+        world = job.worlds[name]
+        if world.retiring:
+            _reset_if_gone(job, world)
+        if world.incident is not None:
+            changed.setdefault(world.incident, []).append(name)
+    for number in sorted(changed):
+        _advance_incident(job, job.incident(number), changed[number])
+
+
+def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName]) -> None:
+    """Start the restart set when all of it is gone (R6). Close the incident when all of it runs again.
+
+    Worlds are awaited one by one, so that an event costs the same in an incident of ten worlds and of thousands.
+    """
+    if incident.phase == "stopping" and not any(each.blocks for each in incident.deferred):
+        while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
+            incident.awaited.pop(next(iter(incident.awaited)))
+        if not incident.awaited and incident.deferred:
+            conclude_gone(job, incident)  # may end the job, or stop further worlds
+        if not incident.awaited and not incident.deferred and incident.is_open:
+            incident.phase = "starting"
+            incident.awaited = dict(incident.worlds)
+            changed = list(incident.worlds)
+            job.touched.update(incident.worlds)
+    if incident.phase == "starting":
+        for name in changed:
+            _reset_if_gone(job, job.worlds[name])
+        while incident.awaited and _is_settled(job, job.worlds[next(iter(incident.awaited))]):
+            incident.awaited.pop(next(iter(incident.awaited)))
+        if not incident.awaited:
+            close(job, incident, "recovered")
+
+
+def _reset_if_gone(job: JobState, world: World) -> None:
+    if world.phase != "stopping" or world.live:
+        return
+    members = job.members_of(world)
+    close_store(job, world)
+    job.due.clear(Due("finish", world.name))
+    job.due.clear(Due("cooldown", world.name))
+    world.formed_ns = None
+    for replica in members:
+        job.set_phase(replica, "waiting" if world.retiring != "ended" else "ended")
+        if world.retiring or _loses_its_seat(job, replica, replica.node):
+            unplace(job, replica)
+    for role in job.roles_of(world):
+        role.leaving.pop(world.name, None)
+    job.turn(world, "ended" if world.retiring == "ended" else "waiting")
+    world.retiring = ""
+
+
+def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
+    """Return whether the replica has to leave its node: lost, being left, with a bad GPU of its own, or avoided."""
+    if name is None:
+        return False
+    node = job.nodes[name]
+    if any(gpu in node.bad_gpus for gpu in replica.gpus):
+        return True
+    return not node.usable or node.is_leaving or moves_away(job, replica, name)
+
+
+def _is_settled(job: JobState, world: World) -> bool:
+    """Return whether the incident is over for this world.
+
+    It is when the world runs again in full or has ended, and for a replica beyond the minimum also when it finds no
+    node for now.
+    """
+    if world.phase == "running":
+        counts, roles = world.counts, job.roles_of(world)
+        up = counts["ready"] + counts["succeeded"] + counts["running"]
+        if len(roles) == 1:
+            return up - (counts["running"] if roles[0].spec.ready else 0) == len(world.members)
+        return up - sum(role.count("running") for role in roles if role.spec.ready) == len(world.members)
+    role = job.roles[world.roles[0]]
+    if world.phase == "waiting" and not role.spec.gang:
+        return job.replicas[world.pool[0]].node is None and role.seats >= role.spec.min_replicas
+    return world.phase in ("succeeded", "ended")

@@ -1,0 +1,81 @@
+"""Worlds that end outside of an incident: of ignored replicas, of roles that wait in vain, of roles that shrink."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flowdist.control.incidents.ending import begin_ending, stop
+from flowdist.control.incidents.recovery import drop_notice, leave_incident
+from flowdist.control.job.parts import Replica, World
+from flowdist.control.job.state import JobState
+from flowdist.control.placement.placement import unplace
+
+
+def ignore(job: JobState, replica: Replica) -> None:
+    """End a replica without success (R9). A gang ends with its replica, because it cannot run without a member."""
+    role = job.role_of(replica.id)
+    world = job.worlds[replica.world]
+    for mate in job.roles_of(world) if role.spec.gang else ():
+        mate.outcome = "ignored"
+        job.placement_changed = True
+    retire(job, world, "ended", role.spec.stop_grace_ns)
+    if role.spec.gang:
+        return
+    left = len(role.worlds) - role.count("ended") - len(role.leaving)
+    if left >= role.spec.min_replicas:
+        return
+    if role.spec.primary and role.spec.kind == "task":
+        reason = f"role {role.spec.name} has lost {replica.id} and is below its minimum"
+        begin_ending(job, "failed", reason, role.spec.name)
+    elif not left:
+        role.outcome = "ignored"
+        job.placement_changed = True
+
+
+def end_ignored(job: JobState, world: World, gate: str) -> None:
+    """End a world that waits for a role which does not run again; fail the job if it needs the world (R9).
+
+    Args:
+        job: The state.
+        world: A world that waits.
+        gate: The role that it waits for.
+    """
+    names = ", ".join(world.roles)
+    reason = f"{names} waits for {gate}, which was ignored and does not run again"
+    roles = job.roles_of(world)
+    if any(role.spec.primary and role.spec.kind == "task" for role in roles):
+        begin_ending(job, "failed", reason)
+        return
+    job.notify(f"{reason}; it is ended, too", "warning")
+    for role in roles:
+        for name in role.worlds:
+            if job.worlds[name].phase == "waiting":
+                _end_waiting(job, job.worlds[name])
+        if all(
+            job.worlds[name].phase == "ended" for name in role.worlds
+        ):  # a world that still runs may finish its work
+            role.outcome = "ignored"
+    job.placement_changed = True
+
+
+def _end_waiting(job: JobState, world: World) -> None:
+    leave_incident(job, world)
+    for replica in job.replicas_in(world):
+        job.set_phase(replica, "ended")
+        unplace(job, replica)
+    job.turn(world, "ended")
+
+
+def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:
+    """End a world that runs, for good (`ended`) or until the operator scales up again (`shrunk`)."""
+    leave_incident(job, world)
+    world.retiring = how
+    for role in job.roles_of(world):
+        if how == "ended":
+            role.leaving[world.name] = None
+        else:
+            role.leaving.pop(world.name, None)
+    drop_notice(job, world)
+    job.turn(world, "stopping")
+    for replica in job.members_of(world):
+        stop(job, replica, grace_ns)

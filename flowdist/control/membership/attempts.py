@@ -1,0 +1,98 @@
+"""Starts and ends of attempts, as agents report them: what an exit means (R16), and worlds that finish (R17)."""
+
+from __future__ import annotations
+
+from flowdist.control.incidents.ending import close_store
+from flowdist.control.incidents.in_place import suspend
+from flowdist.control.incidents.recovery import drop_notice, leave_incident
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import Failure, Loss
+from flowdist.control.job.state import JobState, Replica, World
+from flowdist.control.membership.drain import note_left
+from flowdist.control.membership.formation import note_formed
+from flowdist.control.placement.placement import unplace
+from flowdist.control.protocol import events as ev
+
+
+def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
+    """Record that the workers of an attempt run, and which ports they listen on."""
+    world, role = job.worlds[replica.world], job.role_of(replica.id)
+    if event.ports != replica.ports or replica.ports_node != replica.node:
+        replica.ports, replica.ports_node = event.ports, replica.node
+        role.stale = True
+        role.portless.pop(replica.id, None)
+        job.touch(world)
+    if replica.phase == "starting":
+        job.set_phase(replica, "running")
+        if role.spec.ready is not None and job.ending is None:
+            job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
+        note_formed(job, world)
+
+
+def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
+    """Record the end of an attempt that was not ordered: success of a task, or a failure (R16)."""
+    role, world = job.role_of(replica.id), job.worlds[replica.world]
+    was_up = replica.is_up
+    if event.suspended:
+        suspend(job, replica)
+    if job.ending is not None:
+        succeeded = event.kind is None and role.spec.kind == "task" and was_up
+        job.end_attempt(replica, "succeeded" if succeeded else "gone")
+    elif event.kind is None and role.spec.kind == "task":
+        job.end_attempt(replica, "succeeded")
+        _note_success(job, world)
+        note_left(job, replica)  # it ended before it could answer the notice
+    else:
+        job.end_attempt(replica)
+        replica.member_since = 0
+        why = _why(event, role.spec.kind)
+        kind = event.kind or "exit"
+        job.note_failure(replica, kind, why, exit_code=event.exit_code, signal=event.signal, was_told=not was_up)
+
+
+def _note_success(job: JobState, world: World) -> None:
+    if world.counts["succeeded"] < len(world.members):
+        if world.phase == "running":  # the world is closing (R17)
+            patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
+            job.due.set_once(Due("finish", world.name), job.now + patience)
+        return
+    job.due.clear(Due("finish", world.name))
+    drop_notice(job, world)
+    job.turn(world, "succeeded")
+    leave_incident(job, world)
+    close_store(job, world)
+    for member in job.members_of(world):
+        unplace(job, member)
+
+
+def _why(event: ev.ReplicaExited, role_kind: str) -> str:
+    """Return why a replica failed, in the words of torchrun: `exit code 3: ValueError: bad shape`."""
+    if event.kind is None:
+        return f"a service must not end, but it exited with {event.exit_code}"
+    what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"
+    words = {
+        "oom": "out of memory",
+        "start_failed": "its command could not be started",
+        "hang": "it hangs",
+        "unready": "it did not get ready in time",
+    }
+    what = words.get(event.kind, what)
+    return f"{what}: {event.detail}" if event.detail else what
+
+
+def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
+    """Record the end of an attempt after a stop. Without an order of the controller the replica is lost (R16)."""
+    was_up, world = replica.is_up, job.worlds[replica.world]
+    job.end_attempt(replica)
+    if event.suspended:
+        suspend(job, replica)
+    elif replica.in_place and job.ending is None:
+        job.notify(f"{replica.id} has not left its generation in place: it is restarted", "warning")
+    if not was_up or job.ending is not None:
+        return
+    if world.notice is not None:
+        note_left(job, replica)
+        return
+    replica.member_since = 0
+    cause = f"{replica.id} was stopped by its node"
+    job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause),)))
