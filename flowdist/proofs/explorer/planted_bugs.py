@@ -97,7 +97,7 @@ PLANTED_BUGS = {
     "not-gone": PlantedBug("a restart set starts while some of it still stops", controller, "advance", _not_gone),
     "over-at-once": PlantedBug("a job ends once all is ordered to stop", controller, "settle_ending", _over_at_once),
     "start-again": PlantedBug("an agent starts an attempt that has ended", Agent, "_start", _restarts_ended),
-    "say-nothing": PlantedBug("orders lost with a connection are not resent", nodes, "_say_again", _always([])),
+    "say-nothing": PlantedBug("orders lost with a connection are not resent", nodes, "_resend_start", _always([])),
     "lost-stops": PlantedBug("stops lost with a connection are not resent", nodes, "_repeat_orders", _always(None)),
     "late-orders": PlantedBug("an agent obeys orders for an earlier incarnation", Agent, "_hear", _obeys_late_orders),
     "no-patience": PlantedBug("a new controller allows no extra time", FailureDetector, "watch", _no_patience),
