@@ -9,7 +9,7 @@ import ast
 import inspect
 import symtable
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,7 +115,7 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
         return None
     if module in sys.builtin_module_names:
         return None
-    spec = _spec_of(module, folder)
+    spec = spec_of(module, folder)
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin)
         return _parse(fields, wanted, module, name, path) if path.suffix == ".py" and path.is_file() else None
@@ -200,13 +200,17 @@ def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
     return any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
 
 
-def _spec_of(module: str, folder: Path) -> ModuleSpec | None:
+def spec_of(module: str, folder: Path) -> ModuleSpec | None:
     """Find a module by its files alone: importlib.util.find_spec would import the packages around it."""
-    paths: list[str] | None = [str(folder), *sys.path]
-    spec = None
+    found = list(specs_of(module, [str(folder), *sys.path]))
+    return found[-1] if len(found) > module.count(".") else None
+
+
+def specs_of(module: str, paths: list[str]) -> Iterator[ModuleSpec]:
+    """Yield what is found of `a`, `a.b` and `a.b.c`, up to the first that does not exist."""
     for part in module.split("."):
         spec = PathFinder.find_spec(part, paths)
         if spec is None:
-            return None
+            return
+        yield spec
         paths = list(spec.submodule_search_locations or [])
-    return spec
