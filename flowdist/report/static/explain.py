@@ -67,13 +67,8 @@ def _consequences(graph: RoleGraph, failing: Failing, hits: Hits, found: Mapping
     ifs = uncertain(graph, scopes, extents, cause)
     return {
         "restarts": [
-            {
-                "role": name,
-                "extent": extent,
-                "who": _who(name, extent, hits),
-                "because": reasons[name],
-                "if": ifs.get(name),
-            }
+            {"role": name, "extent": extent, "who": _who(name, extent, hits)}
+            | {"because": reasons[name], "if": ifs.get(name)}
             for name, extent in alive.items()
         ],
         "stuck": [
@@ -138,9 +133,7 @@ def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tu
     may_go: list[str] = []
     needed = []
     for node in failing.nodes:
-        is_used = node in seats.values()
-        role = short_without(graph, [*may_go, node], seats) if is_used else ""
-        if role:
+        if node in seats.values() and (role := short_without(graph, [*may_go, node], seats)):
             note = f"{node} is needed: {room_note(graph, graph.role(role), [*may_go, node], seats)}"
             needed.append(note.partition(": it waits")[0])
         else:
@@ -178,12 +171,8 @@ def _indices_hit(spec: RoleSpec, failing: Failing, seats: Mapping[str, str]) -> 
 
 def _scopes(hits: Hits) -> Scopes:
     """Return the widest scope in which replicas of each role restart: it contains the narrower ones."""
-    found = {}
-    for role, those in hits.items():
-        scopes = [verdict.scope for _, verdict in those if verdict.action == "restart"]
-        if scopes:
-            found[role] = max(scopes, key=SCOPES.index)
-    return found
+    scopes = {role: [v.scope for _, v in those if v.action == "restart"] for role, those in hits.items()}
+    return {role: max(found, key=SCOPES.index) for role, found in scopes.items() if found}
 
 
 def _outcome(graph: RoleGraph, hits: Hits) -> str:
