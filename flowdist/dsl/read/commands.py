@@ -115,8 +115,8 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
         help = f"paths are relative to {folder}"
         own = Path(fields.place(name).file).name  # the topology itself is not a script
         beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
-        near = did_you_mean(target[1], sorted(beside))
-        fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
+        near = did_you_mean(target[1], sorted(beside), otherwise="")
+        fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}".strip())
 
 
 def is_file(path: Path) -> bool:

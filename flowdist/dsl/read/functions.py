@@ -125,8 +125,8 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
     elif module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
         _check_made(fields, wanted, module, name)
     else:
-        near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
-        help = near if "mean" in near else "check its spelling, or install it"
+        beside = sorted(path.stem for path in folder.glob("*.py"))
+        help = did_you_mean(module, beside, otherwise="check its spelling, or install it")
         fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
     return None
 
@@ -143,9 +143,9 @@ def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
     """Check a name in a module that another module makes, and that has no file of its own, such as os.path."""
     names = vars(sys.modules[module])
     if name not in names:
-        near = did_you_mean(name, [key for key, value in names.items() if inspect.isfunction(value)])
+        known = [key for key, value in names.items() if inspect.isfunction(value)]
         message = f"module {module!r} has no {wanted.what} {name!r}"
-        fields.error("FD109", wanted.argument, message, near if "mean" in near else "check its spelling")
+        fields.error("FD109", wanted.argument, message, did_you_mean(name, known, otherwise="check its spelling"))
 
 
 def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Source | None:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowdist.graph import Gate, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.policies import Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.judging import Verdict, charge_of, ended_text, judge
 from flowdist.report.static.notes import Hits, is_over, late_notes, notes_of, payers_of, too_few_left
 from flowdist.report.static.reasons import (
-    Scopes,
     mates_of,
     restarting,
     spared_of,
@@ -169,7 +169,7 @@ def _indices_hit(spec: RoleSpec, failing: Failing, seats: Mapping[str, str]) -> 
     return list(range(spec.max_replicas)) if failing.number is None else [failing.number]
 
 
-def _scopes(hits: Hits) -> Scopes:
+def _scopes(hits: Hits) -> dict[str, Scope]:
     """Return the widest scope in which replicas of each role restart: it contains the narrower ones."""
     scopes = {role: [v.scope for _, v in those if v.action == "restart"] for role, those in hits.items()}
     return {role: max(found, key=SCOPES.index) for role, found in scopes.items() if found}
