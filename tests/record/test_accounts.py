@@ -136,7 +136,7 @@ def test_a_service_that_does_not_serve_cannot_stop_serving():
     accounts = Accounts(talk.job)
     accounts.stop_serving(r("ps/0"), SECOND)
     assert accounts.bucket_of(r("ps/0")) == "waiting"
-    accounts.start_serving(r("ps/0"), 2 * SECOND)
+    accounts.move(r("ps/0"), "productive", 2 * SECOND)
     accounts.stop_serving(r("ps/0"), 3 * SECOND)
     assert accounts.bucket_of(r("ps/0")) == "detection"
 

@@ -11,17 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.faults.grammar import Fault, Plan, parse_fault
-from flowdist.graph import (
-    SECOND,
-    RestartPolicy,
-    RoleGraph,
-    RoleSpec,
-    fits,
-    format_duration,
-    needed,
-    offered,
-    subtract,
-)
+from flowdist.graph import SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.capacity import fits, needed, offered, subtract
 from flowdist.sim.engine.streams import draw
 from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.user_code.loading import load_model
