@@ -25,17 +25,17 @@ from flowdist.control.job.initial_state import new_job
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import update_addresses
 from flowdist.control.membership.attempts import note_exited, note_started, note_stopped
-from flowdist.control.membership.drain import go, note_left, note_step, preempt
+from flowdist.control.membership.drain import finish_notice, note_left, note_step, preempt
 from flowdist.control.membership.formation import (
     closed_gates,
     form_worlds,
     start_members,
-    tell_dependents,
+    touch_dependents,
     why_not_admitted,
 )
 from flowdist.control.membership.gpus import lose_gpu
 from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, warmed_up
-from flowdist.control.membership.operator import obey
+from flowdist.control.membership.operator import apply_operation
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
@@ -132,7 +132,7 @@ def _record(job: JobState, event: ev.Event) -> None:
             | ev.CordonRequested()
             | ev.UncordonRequested()
         ):
-            obey(job, event)
+            apply_operation(job, event)
         case ev.ControllerStarted():
             _take_over(job, event)
         case ev.TimePassed():
@@ -147,7 +147,7 @@ def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
         return
     job.epoch = event.epoch
     for _, name in job.usable:
-        job.nodes[name].is_unheard = True
+        job.nodes[name].awaits_inventory = True
         note_suspected(job, name)
     job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
 
@@ -249,7 +249,7 @@ def settle(job: JobState) -> None:
         roles = _take_roles(job)
         judge_success(job, roles)
         if job.ending is None:
-            tell_dependents(job, roles)
+            touch_dependents(job, roles)
             form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}) if job.touched else names)
         if job.ending is None:  # forming ends the job when a world waits for a role that was ignored
             update_addresses(job, roles)
@@ -346,7 +346,7 @@ def _expire(job: JobState, due: Due) -> None:
         case "cooldown":
             job.touch(job.worlds[due.name])
         case "drain":
-            go(job, job.worlds[due.name])
+            finish_notice(job, job.worlds[due.name])
         case "hang":
             judge_hang(job, job.worlds[due.name])
         case _:

@@ -94,7 +94,8 @@ def _is_same(one: CodeType, other: CodeType) -> bool:
 M = Mutant
 MUTANTS: tuple[Mutant, ...] = (
     M("gates-ignored", "R1", "a role starts before what it has a gate on",
-      "membership.formation:closed_gates", "if not is_so_far(", "if False and not is_so_far(", "conversation"),
+      "membership.formation:closed_gates", "if not meets_condition(", "if False and not meets_condition(",
+      "conversation"),
     M("no-admission", "R2", "the job starts without room for the minima of all its roles",
       "membership.formation:_admit_all", "if short is not None:", "if False:", "quiet"),
     M("no-join-window", "R2", "the job starts without waiting for the nodes that are expected",

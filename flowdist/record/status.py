@@ -257,7 +257,7 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
         phase = "leaving"
     elif node.cordoned:
         phase = "cordoned"
-    elif node.is_unheard:
+    elif node.awaits_inventory:
         phase = "unheard"
     return NodeStatus(
         name,

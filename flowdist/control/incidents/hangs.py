@@ -35,14 +35,14 @@ def note_revived(job: JobState, replica: Replica) -> None:
 def _has_stalled(world: World) -> bool:
     if world.stalls["progress"] or world.stalls["start"]:
         return True
-    return world.stalls["output"] == world.up and world.spoken > 0
+    return world.stalls["output"] == world.up and world.stalled_with_output > 0
 
 
 def judge_hang(job: JobState, world: World) -> None:
     """Record a failure of the least advanced stalled replica. The stacks of all are written when they are stopped."""
     if not _has_stalled(world):
         return
-    if any(replica.node is not None and job.nodes[replica.node].is_unheard for replica in job.members_of(world)):
+    if any(replica.node is not None and job.nodes[replica.node].awaits_inventory for replica in job.members_of(world)):
         # A member on a node that has not connected yet may have fenced long ago, and stalls those that report.
         options = job.graph.options
         job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)

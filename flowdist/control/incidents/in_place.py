@@ -54,25 +54,29 @@ def suspend(job: JobState, replica: Replica) -> None:
         job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
 
 
-def take_up(job: JobState, replica: Replica) -> bool:
+def take_suspended(job: JobState, replica: Replica) -> bool:
     """Return whether the start of the replica continues with its suspended workers.
 
     It does not if their command names addresses that have changed (R5): these workers end.
     """
     before = replica.order
-    if before is not None and before.addresses != replica.told and job.role_of(replica.id).spec.address_edges:
+    if (
+        before is not None
+        and before.addresses != replica.known_addresses
+        and job.role_of(replica.id).spec.address_edges
+    ):
         job.dismiss(replica)
-    goes_on = replica.id in job.suspended
+    continues = replica.id in job.suspended
     job.suspended.pop(replica.id, None)
     replica.is_elastic = replica.in_place = False
-    return goes_on
+    return continues
 
 
-def note_start(job: JobState, replica: Replica, world: World, goes_on: bool) -> None:
+def note_start(job: JobState, replica: Replica, world: World, continues: bool) -> None:
     """Record a start of the replica, and whether its workers stayed. A replica that lost one of them has restarted."""
     incident = job.incident(world.incident) if world.incident is not None else None
-    stays = goes_on and (incident is None or replica.id not in incident.lost)
-    replica.stays += stays
+    stays = continues and (incident is None or replica.id not in incident.lost)
+    replica.starts_in_place += stays
     if incident is not None:
         incident.restarted[replica.id] = None
         incident.stayed.pop(replica.id, None)

@@ -209,7 +209,14 @@ class _Keys:
     def changed_worlds(self, job: JobState) -> list[World]:
         known, changed = self._worlds, []
         for name, world in job.worlds.items():
-            what = (world.phase, world.generation, world.incident, world.retiring, world.members, world.spoken)
+            what = (
+                world.phase,
+                world.generation,
+                world.incident,
+                world.retiring,
+                world.members,
+                world.stalled_with_output,
+            )
             key = (*what, world.notice is None, *world.counts.values(), *world.stalls.values())
             if known.get(name) != key:
                 known[name] = key

@@ -31,9 +31,9 @@ class Node:
     free: Capacity
     usable: bool = True
     cordoned: str = ""  # why it takes no more replicas; empty: it takes more
-    habit: str = ""  # the kind of the failures that it was cordoned for
+    cordon_cause: str = ""  # the kind of the failures that it was cordoned for
     lost_because: str = ""  # why it is not usable
-    is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
+    awaits_inventory: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
@@ -63,18 +63,18 @@ class Replica:
     started_ns: int = 0  # when that was given
     stop_grace_ns: int = 0  # of its last order to stop
     is_elastic: bool = False  # its workers can leave their generation and stay what they are
-    stays: int = 0  # how many of its attempts began with suspended workers
+    starts_in_place: int = 0  # how many of its attempts began with suspended workers
     in_place: bool = False  # its last order to stop was to leave its generation in place
     stalled: str = ""  # what was missed of it: progress, output or start (R15)
     stalled_ns: int = 0  # when that was reported
-    has_spoken: bool = False  # there was output of it before it stalled
-    told: Addresses = ()  # addresses that it was started with or told since
+    had_output: bool = False  # there was output of it before it stalled
+    known_addresses: Addresses = ()  # addresses that it was started with or told since
     failures: list[PastFailure] = field(default_factory=list)
 
     @property
     def restarts(self) -> int:
         """Return how often its workers were started again. Workers that stay in place are not."""
-        return max(0, self.attempt - 1 - self.stays)
+        return max(0, self.attempt - 1 - self.starts_in_place)
 
     @property
     def is_live(self) -> bool:
@@ -125,7 +125,7 @@ class World:
     checkpoints: int = 0  # how many were accepted
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     stalls: Counter[str] = field(default_factory=Counter)  # how many have stalled, by what was missed of them
-    spoken: int = 0  # how many of those had shown output before
+    stalled_with_output: int = 0  # how many of those had shown output before
 
     @property
     def up(self) -> int:

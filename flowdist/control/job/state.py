@@ -161,16 +161,16 @@ class JobState:
         replica.phase = phase
         self.touch(world)
 
-    def set_stalled(self, replica: Replica, by: str, has_spoken: bool = False) -> None:
+    def set_stalled(self, replica: Replica, by: str, had_output: bool = False) -> None:
         """Record that a replica has stalled, or, with an empty `by`, that it has not. No other function does."""
         world = self.worlds[replica.world]
         if replica.stalled:
             world.stalls[replica.stalled] -= 1
-            world.spoken -= replica.has_spoken
-        replica.stalled, replica.has_spoken = by, has_spoken
+            world.stalled_with_output -= replica.had_output
+        replica.stalled, replica.had_output = by, had_output
         if by:
             world.stalls[by] += 1
-            world.spoken += has_spoken
+            world.stalled_with_output += had_output
 
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
         """Record that nothing of the attempt runs any more."""

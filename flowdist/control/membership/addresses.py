@@ -31,16 +31,16 @@ def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
         if not role.spec.ports or not role.stale or role.portless or not role.seats:
             continue
         role.stale = False
-        found = _list(job, role)
+        found = _address_list(job, role)
         if found != role.addresses:
             role.addresses = found
             for name, gate in role.dependents:
                 dependent = job.roles[name]
                 baked_in = role.spec.name in dependent.spec.address_edges and gate.on_restart == "reconnect"
-                _tell(job, dependent, role, baked_in)
+                _announce_change(job, dependent, role, baked_in)
 
 
-def _list(job: JobState, role: Role) -> dict[str, str]:
+def _address_list(job: JobState, role: Role) -> dict[str, str]:
     """By port, all replicas in order, comma separated."""
     seats = [replica for replica in job.replicas_of(role) if replica.node is not None]
     return {port: ",".join(_address(job, replica, port) for replica in seats) for port in role.spec.ports}
@@ -51,13 +51,13 @@ def _address(job: JobState, replica: Replica, port: str) -> str:
     return f"{job.nodes[replica.node].address}:{dict(replica.ports).get(port, 0)}"
 
 
-def _tell(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None:
+def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None:
     current = addresses_for(job, dependent)
     stale: list[Replica] = []
     for replica in job.replicas_of(dependent):
-        if not replica.is_up or replica.told == current:
+        if not replica.is_up or replica.known_addresses == current:
             continue
-        if baked_in and _moved(replica.told, current, changed.spec.name):
+        if baked_in and _moved(replica.known_addresses, current, changed.spec.name):
             stale.append(replica)
             continue
         tell_peers(job, replica, current)
@@ -69,7 +69,7 @@ def _tell(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None
 
 def tell_peers(job: JobState, replica: Replica, addresses: Addresses) -> None:
     assert replica.node is not None
-    replica.told = addresses
+    replica.known_addresses = addresses
     job.emit(TellPeers(replica.node, replica.id, replica.attempt, addresses))
 
 

@@ -109,7 +109,7 @@ def _name_step(job: JobState, world: World, notice: Notice) -> None:
         assert replica.node is not None
         job.emit(StopAtStep(replica.node, replica.id, replica.attempt, step))
     if step is None and notice.kind == "drained":
-        go(job, world)  # nobody asks: there is nothing to wait for
+        finish_notice(job, world)  # nobody asks: there is nothing to wait for
 
 
 def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = None) -> None:
@@ -124,10 +124,10 @@ def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = N
         if not notice.asked:
             _name_step(job, world, notice)
     if world.notice is not None and ((notice.stop_at is not None and not notice.staying) or not world.live):
-        go(job, world)
+        finish_notice(job, world)
 
 
-def go(job: JobState, world: World) -> None:
+def finish_notice(job: JobState, world: World) -> None:
     """The world stops in order, and re-forms elsewhere, in one incident."""
     notice = world.notice
     assert notice is not None

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.health import growth_wait_ns, was_healthy
-from flowdist.control.incidents.in_place import note_start, take_up
+from flowdist.control.incidents.in_place import note_start, take_suspended
 from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.incidents.retiring import end_ignored
 from flowdist.control.job.deadlines import Due
@@ -67,10 +67,6 @@ def _waits_for_seats(roles: list[Role], seatless: Collection[str]) -> bool:
     return bool(seatless) and any(gate.role in seatless for role in roles for gate in role.spec.gates)
 
 
-def _is_gang(job: JobState, world: World) -> bool:
-    return job.roles[world.roles[0]].spec.gang
-
-
 def _admit_all(job: JobState) -> bool:
     """The minima of all roles that can be alive at the same time are seated together, or none is (R2)."""
     if not job.free:
@@ -84,7 +80,7 @@ def _admit_all(job: JobState) -> bool:
         return False
     short = admit(job, _first_roles(job))
     if short is not None:
-        _complain(job, short)
+        _warn_of_waiting(job, short)
         return False
     job.admitted = True
     job.due.clear(Due("admission"))
@@ -106,7 +102,7 @@ def why_not_admitted(job: JobState) -> str:
     return explain(job, short_of_room(job, roles) or roles[0])
 
 
-def _complain(job: JobState, role: Role) -> None:
+def _warn_of_waiting(job: JobState, role: Role) -> None:
     """Say once why a role does not start, for as long as it does not."""
     if not role.warning_sent:
         role.warning_sent = True
@@ -161,7 +157,7 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
         return True
     job.unsatisfied[role.spec.name] = None
     job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
-    _complain(job, role)
+    _warn_of_waiting(job, role)
     return False
 
 
@@ -178,7 +174,7 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
     return [
         f"{gate.role} to be {gate.condition}" if gate.condition != "succeeded" else f"{gate.role} to succeed"
         for gate in role.spec.gates
-        if not is_so_far(job, job.roles[gate.role], gate.condition)
+        if not meets_condition(job, job.roles[gate.role], gate.condition)
     ]
 
 
@@ -187,7 +183,7 @@ def _lost_gate(job: JobState, roles: list[Role]) -> str:
     for role in roles:
         for gate in role.spec.gates:
             upstream = job.roles[gate.role]
-            if is_lost(upstream) and not is_so_far(job, upstream, gate.condition):
+            if is_lost(upstream) and not meets_condition(job, upstream, gate.condition):
                 return gate.role
     return ""
 
@@ -198,16 +194,16 @@ def is_lost(role: Role) -> bool:
     return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
 
 
-def is_so_far(job: JobState, role: Role, condition: GateCondition) -> bool:
+def meets_condition(job: JobState, role: Role, condition: GateCondition) -> bool:
     """A role is started, or ready, when each of its replicas that has a seat is, and these are its minimum at least.
 
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
-    started, ready, succeeded = so_far(job, role)
+    started, ready, succeeded = conditions_met(job, role)
     return {"started": started, "ready": ready, "succeeded": succeeded}[condition]
 
 
-def so_far(job: JobState, role: Role) -> tuple[bool, bool, bool]:
+def conditions_met(job: JobState, role: Role) -> tuple[bool, bool, bool]:
     """Whether it is started, ready, and succeeded."""
     if role.outcome is not None:
         is_done = role.outcome == "succeeded"
@@ -215,12 +211,12 @@ def so_far(job: JobState, role: Role) -> tuple[bool, bool, bool]:
     ready = role.seated["ready"] + role.seated["succeeded"]
     started = ready + role.seated["running"]
     wanted = role.spec.min_replicas - role.unseated["succeeded"]
-    if started != role.seats or started < wanted or _is_held_up(job, role):
+    if started != role.seats or started < wanted or _awaits_own_gates(job, role):
         return False, False, False
     return True, ready == role.seats and ready >= wanted, False
 
 
-def _is_held_up(job: JobState, role: Role) -> bool:
+def _awaits_own_gates(job: JobState, role: Role) -> bool:
     """Replicas of it come back from an incident, and cannot be seated before its own gates open: that is not all of it.
 
     Those who may be, and find no room, hold up nobody.
@@ -229,11 +225,11 @@ def _is_held_up(job: JobState, role: Role) -> bool:
     return bool(held) and any(job.worlds[name].incident is not None for name in role.waiting)
 
 
-def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
+def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
         if role.dependents:
-            shown = (*so_far(job, role), is_lost(role))
+            shown = (*conditions_met(job, role), is_lost(role))
             if shown != role.shown:
                 role.shown = shown
                 for name, _ in role.dependents:
@@ -296,8 +292,8 @@ def start_members(job: JobState, world: World) -> None:
         role = job.role_of(replica.id)
         procs = replica.procs
         assert replica.node is not None
-        replica.told = addresses_for(job, role)
-        goes_on = take_up(job, replica)
+        replica.known_addresses = addresses_for(job, role)
+        continues = take_suspended(job, replica)
         replica.attempt += 1
         replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
@@ -320,10 +316,10 @@ def start_members(job: JobState, world: World) -> None:
             master_addr=store.address,
             master_port=world.store_port,
             gpus=replica.gpus,
-            addresses=replica.told,
+            addresses=replica.known_addresses,
         )
-        note_start(job, replica, world, goes_on)
-        if goes_on:
+        note_start(job, replica, world, continues)
+        if continues:
             orders.append(replica.order)
         else:
             job.emit(replica.order)  # first: it has furthest to go

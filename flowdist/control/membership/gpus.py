@@ -15,7 +15,7 @@ from flowdist.control.protocol.xid import why_kept
 from flowdist.graph.capacity import without
 
 
-def leave_out(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
+def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
     """A node joins, and some of its GPUs are known to be bad."""
     node.bad_gpus = {gpu: reason for gpu, reason in bad if 0 <= gpu < node.spec.gpu}
     node.free = without(node.free, tuple(node.bad_gpus))
@@ -39,13 +39,13 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
         job.dismiss(replica)
         if replica.is_up:
             replica.member_since = 0
-    _choose_anew(job, holders)
+    _free_idle_seats(job, holders)
     update_free(job, event.node)
     if job.ending is None and lost:
         job.facts.append(Loss(event.node, cause, tuple(Failure(replica.id, "gpu_lost", cause) for replica in lost)))
 
 
-def _choose_anew(job: JobState, holders: list[Replica]) -> None:
+def _free_idle_seats(job: JobState, holders: list[Replica]) -> None:
     """Seats of those that do not run are free at once; worlds that were about to start with one choose anew."""
     idle = [replica for replica in holders if not replica.is_live]
     for replica in idle:

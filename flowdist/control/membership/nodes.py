@@ -12,8 +12,8 @@ from flowdist.control.incidents.ending import forget_store
 from flowdist.control.job.facts import Failure, Loss
 from flowdist.control.job.state import JobState, Node, Replica, new_node
 from flowdist.control.membership.formation import abandon_opening
-from flowdist.control.membership.gpus import leave_out, lose_gpu
-from flowdist.control.placement.bad_nodes import shun_if_it_flaps
+from flowdist.control.membership.gpus import exclude_bad_gpus, lose_gpu
+from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
@@ -41,7 +41,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     job.missing.pop(event.node, None)
     if not same:
         _add(job, event, known)
-    job.nodes[event.node].is_unheard = False
+    job.nodes[event.node].awaits_inventory = False
     for gpu, reason in event.bad_gpus:  # of a new node, `_add` has left them out already
         lose_gpu(job, GpuFailed(event.node, gpu, reason))
     if event.is_warming:
@@ -66,16 +66,16 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     node = new_node(event.spec, event.address, event.incarnation, place)
     if known is not None:  # processes that outlive SIGKILL are still there, and the node's failures still count
         node.stuck, node.failures = known.stuck, known.failures
-        node.cordoned, node.habit = ("", "") if known.is_leaving else (known.cordoned, known.habit)
+        node.cordoned, node.cordon_cause = ("", "") if known.is_leaving else (known.cordoned, known.cordon_cause)
         for (replica, _), gpus in node.stuck.items():
             node.free = subtract(node.free, job.role_of(replica).need, gpus)
-    leave_out(node, event.bad_gpus)
+    exclude_bad_gpus(node, event.bad_gpus)
     job.nodes[event.node] = node
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
     without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {_reasons(node)}" if node.bad_gpus else ""
     job.notify(f"{event.node} joined{without}", "warning" if without else "info")
-    shun_if_it_flaps(job, event.node)
+    cordon_flapping(job, event.node)
 
 
 def _reasons(node: Node) -> str:
@@ -109,7 +109,9 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
         if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
             found.append(item)
             _repeat_orders(job, replica, item)
-        elif item.phase in ("starting", "running", "ready") or (item.phase == "suspended" and not _waits(job, item)):
+        elif item.phase in ("starting", "running", "ready") or (
+            item.phase == "suspended" and not _awaits_start(job, item)
+        ):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
         replica = job.replicas[name]
@@ -121,7 +123,7 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     return found
 
 
-def _waits(job: JobState, item: InventoryItem) -> bool:
+def _awaits_start(job: JobState, item: InventoryItem) -> bool:
     """Return whether suspended workers wait for a start that is still to come, or was lost with the connection."""
     replica = job.replicas.get(item.replica)
     if replica is None or replica.node is None:
@@ -142,8 +144,8 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
         job.emit(AskStep(replica.node, replica.id, replica.attempt))
     elif notice is not None:
         job.emit(StopAtStep(replica.node, replica.id, replica.attempt, notice.stop_at))
-    if replica.told:
-        job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.told))
+    if replica.known_addresses:
+        job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.known_addresses))
 
 
 def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:

@@ -17,7 +17,7 @@ from flowdist.graph.mesh import spelled
 Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
 
 
-def obey(job: JobState, event: Operation) -> None:
+def apply_operation(job: JobState, event: Operation) -> None:
     match event:
         case ev.ScaleRequested():
             _scale(job, event)

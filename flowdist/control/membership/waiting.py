@@ -29,20 +29,20 @@ def held_up_by(job: JobState) -> list[str]:
         )
     lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
-    lines += [f"{name} to get ready" for name in _named(job, "ready")]
+    lines += [f"{name} to get ready" for name in _due_names(job, "ready")]
     for incident in job.open_incidents():
         if names := awaited_nodes(job, incident):
             lines.append(f"{', '.join(names)} to be heard, or lost: incident {incident.number} may follow from that")
         elif any(each.awaits_upstream for each in incident.deferred):
             lines.append(f"a failure upstream that would excuse incident {incident.number}")
-    lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
+    lines += [f"{name} to leave its nodes" for name in _due_names(job, "drain")]
     for world in job.worlds.values():
         for role in job.roles_of(world):
-            lines += _world(job, role, world)
+            lines += _reasons_of_world(job, role, world)
     return lines
 
 
-def _named(job: JobState, what: str) -> list[str]:
+def _due_names(job: JobState, what: str) -> list[str]:
     return [due.name for due in job.due if due.what == what]
 
 
@@ -50,7 +50,7 @@ def _is_task(job: JobState, role: str) -> bool:
     return job.roles[role].spec.kind == "task"
 
 
-def _world(job: JobState, role: Role, world: World) -> list[str]:
+def _reasons_of_world(job: JobState, role: Role, world: World) -> list[str]:
     if world.phase == "opening":
         return [f"the store of {world.name} (generation {world.generation})"]
     if world.phase != "waiting" or role.outcome is not None or job.ending is not None:

@@ -31,7 +31,7 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
             job.notify(text, "warning")
         return
     cordon(job, replica.node, why)
-    node.habit = kind
+    node.cordon_cause = kind
 
 
 def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
@@ -42,8 +42,8 @@ def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
         node = job.nodes[past.node]
         node.failures = [other for other in node.failures if other != past]
         same = [other for other in node.failures if other.kind == past.kind]
-        if node.habit == past.kind and not node.is_leaving and len(same) < job.graph.options.cordon_after:
-            node.cordoned = node.habit = ""
+        if node.cordon_cause == past.kind and not node.is_leaving and len(same) < job.graph.options.cordon_after:
+            node.cordoned = node.cordon_cause = ""
             update_free(job, past.node)
             job.notify(f"{past.node} is used again: {replica.id} did not fail by itself")
 
@@ -56,7 +56,7 @@ def note_loss(job: JobState, name: NodeName) -> None:
     node.failures = [past for past in node.failures if past.at_ns > since] + [loss]
 
 
-def shun_if_it_flaps(job: JobState, name: NodeName) -> None:
+def cordon_flapping(job: JobState, name: NodeName) -> None:
     """A node that comes back again and again is used no more: each of its losses costs all that run with it."""
     options, node = job.graph.options, job.nodes[name]
     since = job.now - options.bad_node_window_ns
@@ -86,7 +86,7 @@ def cordon(job: JobState, name: NodeName, why: str) -> None:
 def uncordon(job: JobState, name: NodeName) -> None:
     """Whatever it was cordoned for is forgotten."""
     node = job.nodes[name]
-    node.cordoned, node.habit, node.is_leaving = "", "", False
+    node.cordoned, node.cordon_cause, node.is_leaving = "", "", False
     job.leaving.pop(name, None)
     for failed in {past.replica: None for past in node.failures if past.replica is not None}:
         replica = job.replicas[failed]
