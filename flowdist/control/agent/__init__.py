@@ -1,5 +1,6 @@
-"""The agent of one node, as a pure state machine.
+"""Agent of one node, as a pure state machine.
 
-It starts, stops and reports workers on the order of the controller, and kills them when its lease is over. It does no
-I/O and reads no clock: a driver in `runtime`, the simulator and the proofs run the same code.
+The agent starts, stops and reports workers on the orders of the controller, and kills them when its lease runs out. It
+promises that two attempts of a replica never run at once on its node. It must not do I/O, read a clock, or decide what
+a failure means: a driver in `runtime`, the simulator and the proofs run the same code.
 """

@@ -1,5 +1,6 @@
-"""The controller's side of its connections to agents: sessions, and the failure detector.
+"""Controller's side of the connections to agents: sessions, and the failure detector.
 
-Decides what a message of an agent means: that it is late news, that a node has to join anew, that its silence has
-lasted for too long. Drivers carry messages and wait; they decide nothing.
+This folder decides what a message of an agent means: whether it is late, whether its node has to join anew, whether its
+silence has lasted too long. It promises that late messages change nothing (R20), and that a node is lost only after its
+lease has run out (R19). It must not judge failures, which is the task of `incidents`. Drivers carry messages and wait.
 """

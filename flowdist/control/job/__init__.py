@@ -1,1 +1,5 @@
-"""The state of a job: one mutable `JobState`, its deadlines, and the index of nodes that may take a replica."""
+"""State of a job: one mutable `JobState` with its nodes, replicas, worlds, roles and deadlines.
+
+The folder keeps derived data, such as counts by phase and the index of candidate nodes, equal to what a recount would
+find. It must not decide: methods here record changes and look things up, and the other folders of `control` call them.
+"""

@@ -1,4 +1,4 @@
-"""Nodes, replicas, worlds and roles: the parts of a job."""
+"""Mutable records of the nodes, replicas, worlds and roles of a job. They hold data and decide nothing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from flowdist.graph.capacity import Capacity, Need, offered
 
 @dataclass(slots=True)
 class Node:
-    """A node that has joined.
+    """Node that has joined.
 
-    `usable` is false once the node is silent, gone, left or unkillable; it may join again. `free` is its capacity less
-    that of every placed replica, of processes that outlive SIGKILL, and of bad GPUs.
+    `usable` is false once the node is lost, has left, or has a worker that outlives SIGKILL; it may join again. `free`
+    is its capacity less that of every placed replica, of processes that outlive SIGKILL, and of bad GPUs.
     """
 
     spec: NodeSpec
     address: str
     incarnation: int
-    order: int  # ties in placement go to the lowest: known nodes as they are listed, others as they come
+    order: int  # ties in placement go to the lowest: listed nodes in their order, then others as they join
     free: Capacity
     usable: bool = True
-    cordoned: str = ""  # why it takes no more replicas; empty: it takes more
-    cordon_cause: str = ""  # the kind of the failures that it was cordoned for
-    lost_because: str = ""  # why it is not usable
-    awaits_inventory: bool = False  # since a controller took over: what runs there is not known (R21)
-    is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
+    cordoned: str = ""  # why no more replicas are placed on it; empty: it is not cordoned
+    cordon_cause: str = ""  # the kind of the failures that led to the cordon; empty: another reason, or no cordon
+    lost_because: str = ""  # why it is not usable, without its name
+    awaits_inventory: bool = False  # a controller took over, and the node has not joined since (R21)
+    is_leaving: bool = False  # drained or preempted: its replicas move to other nodes
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
     stuck: dict[tuple[ReplicaId, int], tuple[int, ...]] = field(
@@ -46,43 +46,44 @@ class Node:
 
 @dataclass(slots=True)
 class Replica:
-    """One member of a role. `node` is where its attempt runs, or where its seat is kept; None without a seat."""
+    """One replica of a role. `node` is where its attempt runs, or where its seat is kept; None without a seat."""
 
     id: ReplicaId
     world: WorldName
     phase: ReplicaPhase = "waiting"
     attempt: int = 0
-    procs: int = 0  # workers, in the generation that it was a member of last
+    procs: int = 0  # number of its workers in its last generation
     node: NodeName | None = None
     gpus: tuple[int, ...] = ()
     ports: tuple[tuple[str, int], ...] = ()
-    ports_node: NodeName | None = None  # where they were chosen: they are kept for later attempts there
-    member_since: int = 0  # generation since which it has been a member without a break; 0: it is none
+    ports_node: NodeName | None = None  # where the ports were chosen: later attempts there keep them
+    member_since: int = 0  # first generation of its present unbroken membership; 0: it is no member
     step: int = -1
-    order: StartReplica | None = None  # that of its present attempt
-    started_ns: int = 0  # when that was given
-    stop_grace_ns: int = 0  # of its last order to stop
-    is_elastic: bool = False  # its workers can leave their generation and stay what they are
-    starts_in_place: int = 0  # how many of its attempts began with suspended workers
-    in_place: bool = False  # its last order to stop was to leave its generation in place
-    stalled: str = ""  # what was missed of it: progress, output or start (R15)
-    stalled_ns: int = 0  # when that was reported
-    had_output: bool = False  # there was output of it before it stalled
-    known_addresses: Addresses = ()  # addresses that it was started with or told since
+    order: StartReplica | None = None  # the start order of its present attempt
+    started_ns: int = 0  # when that order was given (ns)
+    stop_grace_ns: int = 0  # grace of its last order to stop
+    is_elastic: bool = False  # its workers can leave their generation without ending
+    starts_in_place: int = 0  # number of attempts that began with suspended workers, none of them lost
+    in_place: bool = False  # its last order to stop leaves its workers suspended
+    stalled: str = ""  # what is missing: progress, output or start (R15); empty: it has not stalled
+    stalled_ns: int = 0  # when the stall was reported (ns)
+    had_output: bool = False  # it had shown output before it stalled
+    known_addresses: Addresses = ()  # the addresses that were last sent to it
     failures: list[PastFailure] = field(default_factory=list)
 
     @property
     def restarts(self) -> int:
-        """Return how often its workers were started again. Workers that stay in place are not."""
+        """Return how often the workers were started again; starts with suspended workers do not count."""
         return max(0, self.attempt - 1 - self.starts_in_place)
 
     @property
     def is_live(self) -> bool:
+        """Return whether an attempt runs, is about to run, or has not ended yet."""
         return self.phase in LIVE_PHASES
 
     @property
     def is_up(self) -> bool:
-        """Return whether it runs, or is about to, and has no order to stop."""
+        """Return whether an attempt runs or is about to run, and has no order to stop."""
         return self.phase in UP_PHASES
 
 
@@ -94,14 +95,14 @@ class Notice:
     nodes: dict[NodeName, None]
     because: str
     asked: dict[ReplicaId, None]  # members that have not answered yet
-    steps: list[int | None] = field(default_factory=list)  # the answers
-    stop_at: int | None = None  # the step that was named
+    steps: list[int | None] = field(default_factory=list)  # the answers so far; None: the member has no step
+    stop_at: int | None = None  # the step at which all stop; None: not chosen, or no agreed step
     staying: dict[ReplicaId, None] = field(default_factory=dict)  # members that have not left the agreed step yet
 
 
 @dataclass(slots=True)
 class World:
-    """The unit of restart. `pool` is every replica that may be a member, in the order of ranks."""
+    """Unit of restart: a gang, or one replica. `pool` is every replica that may be a member, in order of ranks."""
 
     name: WorldName
     roles: tuple[str, ...]
@@ -109,43 +110,43 @@ class World:
     order: int
     phase: WorldPhase = "waiting"
     generation: int = 0
-    members: tuple[ReplicaId, ...] = ()  # of the present generation
+    members: tuple[ReplicaId, ...] = ()  # of the present generation, in order of ranks
     store_node: NodeName | None = None
     store_port: int | None = None
     incident: int | None = None  # the open incident that it belongs to
-    grow_at_once: bool = False  # the operator asked: no cool-down (R13)
-    formed_ns: int | None = None  # when all members of the present generation ran
-    step: int = -1  # the most advanced step ever reported
+    grow_at_once: bool = False  # the operator has scaled up: no cool-down (R13)
+    formed_ns: int | None = None  # when all members of the present generation ran (ns); None: not yet
+    step: int = -1  # the furthest step ever reported
     progressed: bool = False  # a new step was reported in the present generation
     free_row: int = 0  # free incidents in a row (R8)
-    retiring: Literal["", "shrunk", "ended"] = ""  # what the stop under way is for, if not for a restart
+    retiring: Literal["", "shrunk", "ended"] = ""  # why the world stops, if not for a restart
     notice: Notice | None = None
-    hangs: bool = False  # it was found to hang: its stacks are written when it is stopped (R15)
+    hangs: bool = False  # it hangs: its stacks are written when it is stopped (R15)
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
     checkpoints: int = 0  # how many were accepted
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
-    stalls: Counter[str] = field(default_factory=Counter)  # how many have stalled, by what was missed of them
-    stalled_with_output: int = 0  # how many of those had shown output before
+    stalls: Counter[str] = field(default_factory=Counter)  # how many replicas have stalled, by what is missing
+    stalled_with_output: int = 0  # how many of those had shown output before they stalled
 
     @property
     def up(self) -> int:
-        """Return how many of its replicas run, or are about to, and have no order to stop."""
+        """Return how many replicas of the world run or are about to run, and have no order to stop."""
         return self.counts["starting"] + self.counts["running"] + self.counts["ready"]
 
     @property
     def live(self) -> int:
-        """Return how many of its replicas run, or are about to, or have not ended yet."""
+        """Return how many replicas of the world run, are about to run, or have not ended yet."""
         return self.up + self.counts["stopping"]
 
     @property
     def is_closing(self) -> bool:
-        """Return whether a member has succeeded: the world neither grows nor shrinks nor moves any more (R17)."""
+        """Return whether a member has succeeded, so that the world does not grow, shrink or move any more (R17)."""
         return self.counts["succeeded"] > 0
 
 
 @dataclass(slots=True)
 class Role:
-    """Bookkeeping of one role. `target` is its maximum, as the operator last set it."""
+    """Bookkeeping of one role. `target` is the largest number of replicas, as the operator last set it."""
 
     spec: RoleSpec
     order: int
@@ -154,37 +155,40 @@ class Role:
     depth: int  # in start order: a role starts after all roles of lower depth that it has a gate on
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
-    waiting: dict[WorldName, None]  # which of its worlds are
-    leaving: dict[WorldName, None]  # which of them end for good and are not gone yet
-    vacant: list[int]  # which of its replicas have no seat and may get one, in order
-    candidates: CandidateIndex  # the nodes that may take one more of it
+    waiting: dict[WorldName, None]  # worlds of the role in phase waiting
+    leaving: dict[WorldName, None]  # worlds of the role that end for good and still stop
+    vacant: list[int]  # indexes of replicas that have no seat and may get one, in order
+    candidates: CandidateIndex  # nodes that may take one more replica of the role
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     after: dict[str, None]  # every role that has to succeed before it starts
     charges: list[Charge] = field(default_factory=list)
-    spent: dict[int, list[int]] = field(default_factory=dict)  # by level: opening times of incidents that it pays for
-    rooted: list[int] = field(default_factory=list)  # numbers of the incidents that it pays for
-    lost_in: list[int] = field(default_factory=list)  # incidents in which one of its replicas was lost
+    spent: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # by level: opening times (ns) of the incidents charged to it
+    rooted: list[int] = field(default_factory=list)  # numbers of the incidents charged to it
+    lost_in: list[int] = field(default_factory=list)  # numbers of the incidents in which one of its replicas was lost
     backoff_step: int = 0
     last_counted_ns: int | None = None
-    addresses: dict[str, str] = field(default_factory=dict)  # by port, as last told
-    stale: bool = False  # the addresses may be others by now
-    portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
+    addresses: dict[str, str] = field(default_factory=dict)  # by port, as the dependents know them
+    stale: bool = False  # the addresses may have changed
+    portless: dict[ReplicaId, None] = field(default_factory=dict)  # replicas with a seat whose ports are not chosen yet
     warning_sent: bool = False  # a notice says that the role finds no room
     is_cold: bool = False  # a notice says that its workers are not forked
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
-    shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
-    has_minimum: bool = False  # as its own worlds know it
-    seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
-    unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: when its dependents were last marked
+    has_minimum: bool = False  # whether it had its minimum when its own worlds were last marked
+    seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase
+    unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase
     seats: int = 0
 
     def count(self, phase: ReplicaPhase) -> int:
+        """Return how many replicas of the role are in the phase."""
         return self.seated[phase] + self.unseated[phase]
 
     @property
     def occupied(self) -> int:
-        """Return how many replicas have a seat, or need none any more."""
+        """Return how many replicas have a seat, or have ended and need none."""
         return self.seats + self.unseated["succeeded"] + self.unseated["ended"]
 
 

@@ -1,7 +1,7 @@
-"""Who is told which address.
+"""Address lists of roles, and how a change of them reaches the dependents (R5).
 
-A role's address list is known when every replica with a seat has its ports. Dependents that took an address in their
-command line or environment cannot follow a change: they are restarted; the others are told (R5).
+The address list of a role is known once every replica with a seat has its ports. Dependents that have an address in
+their command line or environment cannot follow a change, so they restart. The others get the new list in `TellPeers`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowdist.control.protocol.ids import Addresses
 
 
 def addresses_for(job: JobState, role: Role) -> Addresses:
-    """What replicas of `role` may know: every port of every role that it has a gate on, as far as known."""
+    """Return the known addresses of every port of every role that `role` has a gate on."""
     return tuple(
         (f"{gate.role}:{port}", address)
         for gate in role.spec.gates
@@ -26,7 +26,7 @@ def addresses_for(job: JobState, role: Role) -> Addresses:
 
 
 def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
-    """Renew the lists from the seats, and tell or restart those who depend on one that has changed."""
+    """Renew the address lists of these roles; inform or restart the dependents of each list that has changed (R5)."""
     for role in roles:
         if not role.spec.ports or not role.stale or role.portless or not role.seats:
             continue
@@ -41,7 +41,7 @@ def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
 
 
 def _address_list(job: JobState, role: Role) -> dict[str, str]:
-    """By port, all replicas in order, comma separated."""
+    """Return, by port, the addresses of all replicas with a seat, in order of their indexes, separated by commas."""
     seats = [replica for replica in job.replicas_of(role) if replica.node is not None]
     return {port: ",".join(_address(job, replica, port) for replica in seats) for port in role.spec.ports}
 
@@ -52,6 +52,14 @@ def _address(job: JobState, replica: Replica, port: str) -> str:
 
 
 def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None:
+    """Send the current addresses to the replicas of `dependent`; restart those that cannot follow the change.
+
+    Args:
+        job: The state.
+        dependent: The role that depends on `changed`.
+        changed: The role whose addresses have changed.
+        baked_in: The replicas of `dependent` have addresses of `changed` in their command line or environment.
+    """
     current = addresses_for(job, dependent)
     stale: list[Replica] = []
     for replica in job.replicas_of(dependent):
@@ -68,12 +76,13 @@ def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bo
 
 
 def tell_peers(job: JobState, replica: Replica, addresses: Addresses) -> None:
+    """Order the agent of the replica to send these addresses to its workers."""
     assert replica.node is not None
     replica.known_addresses = addresses
     job.emit(TellPeers(replica.node, replica.id, replica.attempt, addresses))
 
 
 def _moved(told: Addresses, current: Addresses, role: str) -> bool:
-    """Whether an address that was told before is another now; one that is new harms nobody."""
+    """Return whether an address of the role in `told` has changed or is missing. A new address needs no restart."""
     now = dict(current)
     return any(now.get(key) != address for key, address in told if key.startswith(f"{role}:"))

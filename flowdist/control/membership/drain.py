@@ -1,10 +1,10 @@
-"""Leaving in order: a node is drained by the operator, or will be taken away (R14).
+"""Orderly departure from a node that the operator drains, or that is preempted with a notice (R14).
 
-The worlds that have a member there are told before anything stops. Where every worker asks `should_stop(step)`, the
-controller learns how far each is, and names the step after the furthest: the answer turns true there, on every rank,
-so that a checkpoint taken then is whole. A worker that has been asked waits at its next should_stop() for that name, so
-nobody can be past it. When the world has left that step, or its time is over, it re-forms without the node, in one
-incident.
+Before anything stops, each world with a member on the node asks its members for their step (`AskStep`). A worker that
+has been asked waits in its next `should_stop(step)` for the answer. The controller chooses the step after the furthest
+one (`StopAtStep`): `should_stop` turns true at that step on every rank, so that a checkpoint taken then is complete. No
+worker can be past it, because each waits. When every member has left that step, or the time is over, the world re-forms
+without the node, in one incident.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from flowdist.graph import format_duration
 
 
 def drain(job: JobState, event: DrainRequested) -> None:
-    """Refused where a role would fall below its minimum: the operator would get a dead job for an empty node."""
+    """Begin to leave a node for the operator, or refuse if a role could not have its minimum without the node.
+
+    Otherwise the drain of one node would leave the whole job waiting for room.
+    """
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
         job.notify(f"drain {event.node} is refused: no such node is up", "refused")
@@ -37,6 +40,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
+    """Begin to leave a node that will be taken away when the time of the notice is over."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
         return
@@ -45,6 +49,15 @@ def preempt(job: JobState, event: NodePreempted) -> None:
 
 
 def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: int | None) -> None:
+    """Cordon the node and give notice to running worlds; worlds that have not started choose other seats.
+
+    Args:
+        job: The state.
+        name: The node.
+        kind: `drained` or `preempted`.
+        because: The reason, for the user.
+        notice_ns: The time until the node is taken away (ns); None: no limit but `drain` of the roles.
+    """
     node = job.nodes[name]
     if node.is_leaving and notice_ns is None:
         return
@@ -65,7 +78,10 @@ def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: in
 
 
 def _give_notice(job: JobState, world: World, name: NodeName, kind: str, because: str, notice_ns: int | None) -> None:
-    """Ask every member how far it is. With a notice, all has to be over when the last moment to stop comes."""
+    """Ask every member of a running world for its step, and set the time by which the world has to leave.
+
+    That is `drain` of the roles from now; with `notice_ns`, it is the notice less the time that stopping takes.
+    """
     specs = [role.spec for role in job.roles_of(world)]
     grace = max(spec.grace_ns for spec in specs)
     patience = max(spec.drain_ns for spec in specs)
@@ -86,7 +102,7 @@ def _give_notice(job: JobState, world: World, name: NodeName, kind: str, because
 
 
 def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
-    """An answer; with the last of them the step is named."""
+    """Record the step that a member has answered; with the last answer, choose the step at which all stop."""
     world = job.worlds[replica.world]
     notice = world.notice
     if notice is None or replica.id not in notice.asked:
@@ -98,6 +114,7 @@ def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
 
 
 def _name_step(job: JobState, world: World, notice: Notice) -> None:
+    """Order every member to stop at the step after the furthest; without a step if a member gave none."""
     told = [step for step in notice.steps if step is not None]
     up = [replica for replica in job.members_of(world) if replica.is_up]
     step = max(told) + 1 if len(told) == len(notice.steps) and told else None
@@ -109,11 +126,17 @@ def _name_step(job: JobState, world: World, notice: Notice) -> None:
         assert replica.node is not None
         job.emit(StopAtStep(replica.node, replica.id, replica.attempt, step))
     if step is None and notice.kind == "drained":
-        finish_notice(job, world)  # nobody asks: there is nothing to wait for
+        finish_notice(job, world)  # a member never calls should_stop(): there is no step to wait for
 
 
 def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = None) -> None:
-    """A member has left the agreed step, or has ended under the notice; the last one to do so lets all go."""
+    """Record that a member has left the agreed step, or has ended; with the last one, the notice is over.
+
+    Args:
+        job: The state.
+        replica: The member.
+        event: The report that it has left the step; None: its attempt has ended.
+    """
     world = job.worlds[replica.world]
     notice = world.notice
     if notice is None:
@@ -128,7 +151,7 @@ def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = N
 
 
 def finish_notice(job: JobState, world: World) -> None:
-    """The world stops in order, and re-forms elsewhere, in one incident."""
+    """End the notice: record the change, or the loss, that makes the world stop and re-form without the nodes."""
     notice = world.notice
     assert notice is not None
     world.notice = None

@@ -1,7 +1,7 @@
-"""Worlds form: gates, seats, ranks, generations; and they grow.
+"""Formation and growth of worlds: gates, seats, ranks and generations.
 
-A world forms when its gates are open and its maximum is seated, or its minimum and nobody else is expected (R1, R2).
-Its store is opened first; no replica starts before the store's port is known (R4).
+A world forms when its gates are open (R1) and its minimum is seated (R2), with as many replicas up to its maximum as
+find room. Its store is opened first: no replica starts before the port of the store is known (R4).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowdist.graph.roles import GateCondition
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
-    """Open every one of these worlds that may form now, in the order of the graph; grow those that may."""
+    """Form each of these worlds that may form now, in the order of the graph; grow those that run and may grow."""
     if not job.admitted and not _admit_all(job):
         return
     found = [job.worlds[name] for name in names]
@@ -68,10 +68,14 @@ def _waits_for_seats(roles: list[Role], seatless: Collection[str]) -> bool:
 
 
 def _admit_all(job: JobState) -> bool:
-    """The minima of all roles that can be alive at the same time are seated together, or none is (R2)."""
+    """Seat the minima of all roles of the first wave, or none of them (R2). Return whether the job is admitted.
+
+    The first wave are the roles that do not wait for the success of others. Nodes that are expected and have not joined
+    delay the admission by the join window at most.
+    """
     if not job.free:
         return False
-    if job.missing:  # seats given now would all be on the nodes that happened to come first
+    if job.missing:  # seats given now would all be on the nodes that have joined first
         window = max(role.spec.join_window_ns for role in job.roles.values())
         job.due.set_once(Due("arrivals"), job.now + window)
         return False
@@ -90,11 +94,12 @@ def _admit_all(job: JobState) -> bool:
 
 
 def _first_roles(job: JobState) -> list[Role]:
+    """Return the roles of the first wave: those that do not wait for the success of others."""
     return [role for role in job.roles.values() if not before_success(job, role.spec)]
 
 
 def why_not_admitted(job: JobState) -> str:
-    """What the first wave waits for: nodes, or room on those that are there."""
+    """Return what the first wave waits for: more nodes, or room on the nodes that have joined."""
     up, least = len(job.free), job.graph.cluster.min_nodes
     if up < least:
         return f"{up} of at least {least} nodes are up"
@@ -103,7 +108,7 @@ def why_not_admitted(job: JobState) -> str:
 
 
 def _warn_of_waiting(job: JobState, role: Role) -> None:
-    """Say once why a role does not start, for as long as it does not."""
+    """Notify the user why the role does not start, once until it has its minimum."""
     if not role.warning_sent:
         role.warning_sent = True
         timeout = format_duration(role.spec.pending_timeout_ns)
@@ -111,22 +116,31 @@ def _warn_of_waiting(job: JobState, role: Role) -> None:
 
 
 def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
+    """Seat the replicas of a gang and open a new generation; leave it waiting if a role lacks its minimum.
+
+    Args:
+        job: The state.
+        world: The world, whose gates are open.
+        roles: The roles of the world.
+    """
     for role in roles:
         for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
-            unplace(job, replica)  # the operator scaled down: the highest go
+            unplace(job, replica)  # the operator scaled down: the highest indexes lose their seats
     was_up = world.generation > 0 and any(
         replica.node not in job.warming for role in roles for replica in seated(job, role)
     )
     if any(role.occupied < role.spec.min_replicas for role in roles):
         admit(job, roles)
-    later = job.warming if was_up else ()  # whoever was up need not wait for others' imports (R13)
+    later = job.warming if was_up else ()  # a world that was up does not wait for the imports of new nodes (R13)
     for role in roles:
         fill(job, role, role.target - role.seats, without=later)
-    have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
+    have = [
+        _has_minimum(job, role, role.seats) for role in roles
+    ]  # a list, because the call warns of each role below its minimum
     if not all(have):
         return
     for role in roles:
-        whole = role.seats - role.seats % role.spec.step  # of others the ranks form no mesh: the highest wait
+        whole = role.seats - role.seats % role.spec.step  # a part of a block forms no mesh
         for replica in seated(job, role)[whole:] if whole < role.seats else ():
             unplace(job, replica)
             job.unsatisfied[role.spec.name] = None
@@ -134,13 +148,14 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
+    """Seat replicas of a role that is no gang, and open these of its worlds, which have one replica each."""
     if not worlds:
         return
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        returning = role.unseated["gone"]  # they keep their index: nobody beyond the target starts in their stead
-        fill(job, role, role.target - role.seats - returning)  # what was ignored takes no seat from the others
+        returning = role.unseated["gone"]  # they keep their indexes and count for the target
+        fill(job, role, role.target - role.seats - returning)  # ignored replicas do not reduce the seats
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]
@@ -149,7 +164,10 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
-    """Below its minimum a role waits for a node, but not for ever (R12)."""
+    """Return whether `count` replicas are the minimum of the role; if not, wait `pending_timeout` for room (R12).
+
+    A role below its minimum is marked as unsatisfied, and the user is warned once.
+    """
     pending = Due("pending", role.spec.name)
     if count >= role.spec.min_replicas:
         job.due.clear(pending)
@@ -162,6 +180,7 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
 
 
 def _may_form(job: JobState, world: World) -> bool:
+    """Return whether neither an open incident, nor its back-off, nor a closed gate keeps the world from forming."""
     if world.incident is not None:
         incident = job.incident(world.incident)
         if incident.phase != "starting" or Due("backoff", str(incident.number)) in job.due:
@@ -170,7 +189,7 @@ def _may_form(job: JobState, world: World) -> bool:
 
 
 def closed_gates(job: JobState, role: Role) -> list[str]:
-    """What the role waits for, in words; empty when it may start (R1)."""
+    """Return the conditions of closed gates of the role, as in `ps to be ready`; empty if it may start (R1)."""
     return [
         f"{gate.role} to be {gate.condition}" if gate.condition != "succeeded" else f"{gate.role} to succeed"
         for gate in role.spec.gates
@@ -179,7 +198,7 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
 
 
 def _lost_gate(job: JobState, roles: list[Role]) -> str:
-    """A role that they wait for, and that will never be so far again; empty if there is none."""
+    """Return a role that will never open a gate of these roles again; empty if there is none."""
     for role in roles:
         for gate in role.spec.gates:
             upstream = job.roles[gate.role]
@@ -189,22 +208,23 @@ def _lost_gate(job: JobState, roles: list[Role]) -> str:
 
 
 def is_lost(role: Role) -> bool:
-    """Too much of it was ignored: it will not have its minimum again."""
+    """Return whether so many replicas of the role have ended for good that its minimum is out of reach."""
     left = len(role.replicas) - role.count("ended")
     return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
 
 
 def meets_condition(job: JobState, role: Role, condition: GateCondition) -> bool:
-    """A role is started, or ready, when each of its replicas that has a seat is, and these are its minimum at least.
-
-    Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
-    """
+    """Return whether the role meets the condition of a gate, see `conditions_met`."""
     started, ready, succeeded = conditions_met(job, role)
     return {"started": started, "ready": ready, "succeeded": succeeded}[condition]
 
 
 def conditions_met(job: JobState, role: Role) -> tuple[bool, bool, bool]:
-    """Whether it is started, ready, and succeeded."""
+    """Return whether the role is started, is ready, and has succeeded (R1).
+
+    A role is started (or ready) when each of its replicas with a seat is, and these are its minimum at least. A
+    replica or role that has succeeded counts as both. A role that has failed or was ignored meets no condition.
+    """
     if role.outcome is not None:
         is_done = role.outcome == "succeeded"
         return is_done, is_done, is_done
@@ -217,16 +237,20 @@ def conditions_met(job: JobState, role: Role) -> tuple[bool, bool, bool]:
 
 
 def _awaits_own_gates(job: JobState, role: Role) -> bool:
-    """Replicas of it come back from an incident, and cannot be seated before its own gates open: that is not all of it.
+    """Return whether replicas of the role wait for its own gates to restart after an incident.
 
-    Those who may be, and find no room, hold up nobody.
+    The role is not started then, although all replicas with a seat are. Replicas that are allowed to start but find no
+    room do not block the dependents (R1).
     """
-    held = job.open and closed_gates(job, role)
-    return bool(held) and any(job.worlds[name].incident is not None for name in role.waiting)
+    is_closed = job.open and closed_gates(job, role)
+    return bool(is_closed) and any(job.worlds[name].incident is not None for name in role.waiting)
 
 
 def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
-    """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
+    """Mark worlds to be looked at again where a role meets other conditions, or has or lacks its minimum, than before.
+
+    The dependents of the role may start now, or may not start any more.
+    """
     for role in roles:
         if role.dependents:
             shown = (*conditions_met(job, role), is_lost(role))
@@ -241,7 +265,7 @@ def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
 
 
 def _open(job: JobState, world: World, members: list[Replica]) -> None:
-    """A new generation: its members are fixed, its store is opened on the node of rank 0."""
+    """Begin a new generation with these members, in order of ranks, and open its store on the node of rank 0."""
     world.generation += 1
     before = frozenset(world.members)
     world.members = tuple(replica.id for replica in members)
@@ -272,11 +296,11 @@ def _workers(members: Iterable[Replica]) -> int:
 
 
 def start_members(job: JobState, world: World) -> None:
-    """The store is open: start every member, with ranks in order of role, replica and local rank (R3)."""
+    """Start every member of a world whose store is open, with ranks in order of role, replica and local rank (R3)."""
     members = job.members_of(world)
     job.turn(world, "running")
     world.formed_ns = None
-    source = min(members, key=lambda replica: replica.member_since)  # the first of the oldest
+    source = min(members, key=lambda replica: replica.member_since)  # the first of those with the longest membership
     store = job.nodes[world.store_node] if world.store_node is not None else None
     assert store is not None and world.store_port is not None
     rank, world_size = 0, _workers(members)
@@ -287,7 +311,7 @@ def start_members(job: JobState, world: World) -> None:
         first_ranks[replica.id] = rank
         rank += replica.procs
         role_sizes[replica.id.role] = role_sizes.get(replica.id.role, 0) + replica.procs
-    orders: list[StartReplica] = []  # of those who have only to go on
+    orders: list[StartReplica] = []  # for members whose suspended workers continue
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
         procs = replica.procs
@@ -297,7 +321,7 @@ def start_members(job: JobState, world: World) -> None:
         replica.attempt += 1
         replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
-        # A replica without gang keeps its number: the others know it by that, and do not restart with it.
+        # Outside a gang the role rank is fixed: the other replicas know it, and do not restart with this one.
         role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs
         role_ranks[role.spec.name] = role_rank + procs
         replica.order = StartReplica(
@@ -322,27 +346,28 @@ def start_members(job: JobState, world: World) -> None:
         if continues:
             orders.append(replica.order)
         else:
-            job.emit(replica.order)  # first: it has furthest to go
+            job.emit(replica.order)  # new workers first, because they take longest to start
     for order in orders:
         job.emit(order)
 
 
 def abandon_opening(job: JobState, world: World) -> None:
-    """A seat was lost before anything started: choose the members anew."""
+    """Close the store of a world that lost a seat before any member started, so that its members are chosen anew."""
     close_store(job, world)
     job.turn(world, "waiting")
 
 
 def note_formed(job: JobState, world: World) -> None:
-    """The last member was heard of: the generation runs."""
+    """Record that the generation has formed, if no replica of the world is starting or stopping any more."""
     if not world.counts["starting"] and not world.counts["stopping"]:
         world.formed_ns = job.now
 
 
 def _grow(job: JobState, world: World, roles: list[Role]) -> None:
-    """Arrivals become one re-formation, after the cool-down, and never while the world is closing (R13, R17).
+    """Seat further replicas of a running world below its maximum, and re-form the world once for all of them (R13).
 
-    Its members go on until the newcomers' nodes are warm: what they import costs nobody else a moment.
+    The world waits for the cool-down, and does not grow while it is closing (R17), has an open incident or leaves a
+    node. Nodes that still import what workers need are left out, so that present members do not wait for the imports.
     """
     cooldown = Due("cooldown", world.name)
     busy = world.incident is not None or world.formed_ns is None or world.notice is not None
@@ -371,6 +396,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
+    """Return the time (ns) from which the running world may grow: after its cool-down, at once for the operator."""
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now

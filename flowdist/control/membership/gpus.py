@@ -1,7 +1,7 @@
-"""GPUs that are no good: one that its driver has given up, or whose memory dead processes still hold, leaves the pool.
+"""Bad GPUs: the driver has given one up, or dead processes still hold its memory.
 
-Nobody is given it again before its node has joined anew, and joined without it being bad. Whoever has it, or a share of
-it, is lost through no fault of its own, and re-placed as if a node had been lost: with the same rules, by another name.
+A bad GPU is given to no replica until its node joins anew and does not report the GPU as bad. Replicas that have it, or
+a share of it, are lost and placed again by the rules for a lost node, as failures of kind `gpu_lost`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from flowdist.graph.capacity import without
 
 
 def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
-    """A node joins, and some of its GPUs are known to be bad."""
+    """Take the GPUs that a joining node reports as bad, (number, reason) each, out of its free capacity."""
     node.bad_gpus = {gpu: reason for gpu, reason in bad if 0 <= gpu < node.spec.gpu}
     node.free = without(node.free, tuple(node.bad_gpus))
 
 
 def lose_gpu(job: JobState, event: GpuFailed) -> None:
-    """Whoever has the GPU is told to stop, and loses its seat when it has."""
+    """Record a bad GPU: its replicas stop and lose their seats.
+
+    An error after which the GPU stays in use, see `why_kept`, leads to a warning only.
+    """
     node = job.nodes.get(event.node)
     if node is None or not node.usable or event.gpu in node.bad_gpus or not 0 <= event.gpu < node.spec.gpu:
         return
@@ -46,7 +49,7 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
 
 
 def _free_idle_seats(job: JobState, holders: list[Replica]) -> None:
-    """Seats of those that do not run are free at once; worlds that were about to start with one choose anew."""
+    """Take the seats of replicas that do not run. Worlds that were about to start with one choose members anew."""
     idle = [replica for replica in holders if not replica.is_live]
     for replica in idle:
         unplace(job, replica)

@@ -1,7 +1,7 @@
 """Nodes that join, join again and are lost.
 
-A silent node has fenced before it is called silent, and the death of a node that is gone is proven. In both cases
-nothing runs there any more (R19), and each loss leads to a decision (R12).
+A node is lost when its lease has run out or its death is proven. The agent fences before its lease runs out for the
+controller, so that in both cases nothing runs there any more (R19). Each loss leads to a decision (R12).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
 
 
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Record a node that joins. Return the items of its inventory that have to be recorded as events."""
+    """Record a node that joins, or connects again. Return the inventory items that have to be recorded as events.
+
+    A join with an earlier incarnation than the known one is ignored (R20).
+    """
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
         return []
@@ -52,7 +55,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
 
 
 def _take_place(job: JobState, event: NodeJoined) -> None:
-    """Give a node with an unknown name the place of an unnamed expected node: that of its rank, else the first."""
+    """Give a node with an unknown name the place of an unnamed expected node: the one of its rank, else the first."""
     free = [name for name in job.node_order if is_unnamed(name)]
     rank = dict(event.spec.labels).get(NODE_RANK)
     place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
@@ -62,9 +65,10 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
+    """Add a node on which nothing runs. Of a `known` one, stuck processes, failures and a cordon are kept."""
     place = job.node_order.setdefault(event.node, len(job.node_order))
     node = new_node(event.spec, event.address, event.incarnation, place)
-    if known is not None:  # processes that outlive SIGKILL are still there, and the node's failures still count
+    if known is not None:  # processes that outlive SIGKILL are still there, and failures still count
         node.stuck, node.failures = known.stuck, known.failures
         node.cordoned, node.cordon_cause = ("", "") if known.is_leaving else (known.cordoned, known.cordon_cause)
         for (replica, _), gpus in node.stuck.items():
@@ -90,7 +94,7 @@ def warmed_up(job: JobState, name: NodeName) -> None:
 
 
 def _stop_unknown_attempts(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Stop what a node runs that starts anew: no attempt there is a present one. Return nothing to record."""
+    """Stop all attempts on a node that joins anew, none of which is a present one. Return an empty list."""
     for item in event.inventory:
         if item.phase in ("starting", "running", "ready", "suspended"):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
@@ -149,23 +153,24 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
 
 
 def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:
+    """Send the start order of a present attempt again; if it had run already, return its failure as an item."""
     if replica.phase == "starting" and replica.order is not None:
         job.emit(replica.order)
         return []
     kind: FailureKind = "start_failed"
-    exited = ReplicaExited(replica.id, replica.attempt, kind, detail="its agent does not know it any more")
+    exited = ReplicaExited(replica.id, replica.attempt, kind, detail="its agent does not know the attempt")
     return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
 
 
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
-    """Record that nothing runs on the node any more: its replicas are lost, its seats are free.
+    """Record the loss of a node: nothing runs there any more, its replicas are lost, and its seats are free.
 
     Args:
         job: The state.
         name: The node.
-        cause: What has happened, with the name of the node.
-        because: The same without the name.
-        asked: The node was asked to go, so that its loss does not count against it (R22).
+        cause: The cause of the loss, as a sentence that names the node.
+        because: The cause without the name of the node.
+        asked: The node left on request, so that its loss does not count against it (R22).
     """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
@@ -184,6 +189,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
+    """Make the node unusable, and forget that it is warming up or leaving."""
     node = job.nodes[name]
     job.warming.pop(name, None)
     job.leaving.pop(name, None)
@@ -219,7 +225,7 @@ def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None
 
 
 def give_up_node(job: JobState, replica: Replica) -> None:
-    """Record that a worker of the replica outlives SIGKILL: its node is unusable, what else runs there is killed (R6).
+    """Record that a worker of the replica outlives SIGKILL: its node is lost, all else there is killed (R6).
 
     The GPUs of that worker stay taken. The other replicas are lost too, but start elsewhere only when their end is
     reported.

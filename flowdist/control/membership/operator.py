@@ -1,4 +1,4 @@
-"""What the operator wants: scale, drain, cordon, cancel. These are events; what cannot be done is refused in words."""
+"""Requests of the operator: scale, drain, cordon, uncordon and cancel. A refusal is a notice with the reason."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.Cord
 
 
 def apply_operation(job: JobState, event: Operation) -> None:
+    """Carry out a request of the operator, or notify the operator of why it is refused."""
     match event:
         case ev.ScaleRequested():
             _scale(job, event)
@@ -40,6 +41,7 @@ def apply_operation(job: JobState, event: Operation) -> None:
 
 
 def _scale(job: JobState, event: ev.ScaleRequested) -> None:
+    """Set the target of a role, or refuse; replicas beyond the target retire, the highest indexes first."""
     role = job.roles.get(event.role)
     if role is None or job.ending is not None or role.outcome is not None:
         job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "refused")
@@ -67,6 +69,7 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
 
 
 def _scale_gang(job: JobState, world: World, role: Role) -> None:
+    """Let a gang grow without its cool-down, or record the change that takes its last members away."""
     job.touch(world)
     if world.phase != "running" or world.is_closing:
         return
@@ -75,4 +78,4 @@ def _scale_gang(job: JobState, world: World, role: Role) -> None:
         world.grow_at_once = True
         return
     leaving = [str(replica) for replica in members[role.target :]]
-    job.facts.append(Change("scaled", leaving[-1], f"the operator takes {', '.join(leaving)} away", (world.name,)))
+    job.facts.append(Change("scaled", leaving[-1], f"removed by the operator: {', '.join(leaving)}", (world.name,)))

@@ -1,4 +1,4 @@
-"""What the job waits for, in words. A job that neither runs nor ends has to be able to name it."""
+"""Texts for what the job waits for. A job that makes no progress can always name what it waits for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowdist.graph import format_duration
 
 
 def waiting_for(job: JobState) -> list[str]:
-    """One line a thing; empty when the job is over."""
+    """Return what the job waits for, one line each, running tasks included; empty if the job is over."""
     if job.outcome is not None or (not job.admitted and job.ending is None):
         return held_up_by(job)
     running = ("running", "ready")
@@ -20,7 +20,7 @@ def waiting_for(job: JobState) -> list[str]:
 
 
 def held_up_by(job: JobState) -> list[str]:
-    """What it waits for other than that those who run finish; empty when the job is over or all that can run does."""
+    """Return what the job waits for besides running tasks; empty if the job is over or everything that can run does."""
     if job.outcome is not None:
         return []
     if not job.admitted and job.ending is None:
@@ -43,6 +43,7 @@ def held_up_by(job: JobState) -> list[str]:
 
 
 def _due_names(job: JobState, what: str) -> list[str]:
+    """Return the names for which a deadline of this kind is set."""
     return [due.name for due in job.due if due.what == what]
 
 
@@ -51,6 +52,7 @@ def _is_task(job: JobState, role: str) -> bool:
 
 
 def _reasons_of_world(job: JobState, role: Role, world: World) -> list[str]:
+    """Return what keeps this role of a world from running: its store, its incident, gates, or room."""
     if world.phase == "opening":
         return [f"the store of {world.name} (generation {world.generation})"]
     if world.phase != "waiting" or role.outcome is not None or job.ending is not None:

@@ -1,1 +1,6 @@
-"""Which replica runs on which node, and which nodes and replicas do not go together."""
+"""Placement: which replica runs on which node, and which nodes are avoided or cordoned.
+
+The same events always lead to the same seats, in a simulation and in a real run. The folder promises that growth never
+takes seats that the minimum of another role needs (R2), and that no GPU is given out beyond its capacity. It must not
+start or stop attempts: it gives and takes seats. Suspended workers end with the seat that they wait on.
+"""

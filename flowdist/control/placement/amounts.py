@@ -1,4 +1,4 @@
-"""What is needed and what is free, in words: `2 cpu, 0.5 gpu`, `0 of 2 gpu`."""
+"""Text for amounts of CPU, GPU and memory that are needed or free: `2 cpu, 0.5 gpu`, `0 of 2 gpu`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flowdist.graph.capacity import Capacity, Need
 
 
 def need_text(need: Need) -> str:
-    """`2 cpu, 0.5 gpu`; only what is asked for."""
+    """Return the resources that the need asks for, as in `2 cpu, 0.5 gpu`; `nothing` if it asks for none."""
     parts = [f"{_amount('cpu', need.mcpu)} cpu"] if need.mcpu else []
     parts += [f"{need.gpu} gpu" if need.share == WHOLE else f"{need.share / WHOLE:g} gpu"] if need.gpu else []
     parts += [f"{_amount('memory', need.memory)} memory"] if need.memory else []
@@ -15,13 +15,21 @@ def need_text(need: Need) -> str:
 
 
 def free_text(free: Capacity, total: Capacity, like: Need) -> str:
-    """`0 of 2 gpu`; what `like` does not ask for is left out, and what there is enough of too, if something lacks."""
+    """Return the free part of each resource that `like` asks for, as in `0 of 2 gpu`.
+
+    If some of them do not suffice for `like`, only those are named.
+
+    Args:
+        free: The resources that are free on a node.
+        total: All resources of the node.
+        like: The need of one replica.
+    """
     asked = {
         "cpu": (like.mcpu, free.mcpu, total.mcpu),
         "gpu": (like.gpu, free.devices.count(WHOLE), len(total.devices)),
         "memory": (like.memory, free.memory, total.memory),
     }
-    if like.share < WHOLE:  # what is left of the emptiest device says more than what is left of all of them
+    if like.share < WHOLE:  # a share has to fit on one device, so that the sum over all devices would mislead
         asked["gpu"] = (like.share, max(free.devices, default=0), WHOLE)
     wanted = {unit: amounts for unit, amounts in asked.items() if amounts[0]}
     lacking = {unit: amounts for unit, amounts in wanted.items() if amounts[1] < amounts[0]}

@@ -1,7 +1,7 @@
-"""Nodes that are no good: for a replica, which then runs elsewhere, or for all, which then is a cordon (R22).
+"""Nodes with repeated failures: one replica avoids such a node, or the node is cordoned for all replicas (R22).
 
-What runs on a cordoned node goes on; whatever of it restarts does so elsewhere, if there is room. A node is never
-cordoned where the job could not go on without it.
+Replicas on a cordoned node keep running. A replica that restarts moves to another node, if one has room. A node that
+the minimum of a role needs is never cordoned automatically.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from flowdist.graph import format_duration
 
 
 def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
-    """A replica failed by itself, then: it tells against its node, and with others of its kind may cordon it."""
+    """Count a failure against the replica and its node; cordon the node after `cordon_after` of one kind (R22).
+
+    Args:
+        job: The state.
+        replica: The replica whose failure no other replica or node has caused. It has a seat.
+        kind: The kind of the failure.
+        at_ns: When it failed, in ns since the start of the job.
+    """
     options = job.graph.options
     assert replica.node is not None
     node = job.nodes[replica.node]
@@ -35,7 +42,13 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
 
 
 def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
-    """It was no fault of its own: the failure of then tells against nothing."""
+    """Take back a failure that turned out to have another cause, and a cordon that it led to (R7, R22).
+
+    Args:
+        job: The state.
+        replica: The replica that failed.
+        at_ns: When the failure was counted (ns): `blame` was called with the same time.
+    """
     gone = [past for past in replica.failures if past.at_ns == at_ns]
     replica.failures = [past for past in replica.failures if past not in gone]
     for past in gone:
@@ -49,7 +62,7 @@ def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
 
 
 def note_loss(job: JobState, name: NodeName) -> None:
-    """The node was lost with what ran on it, and nobody had asked for that."""
+    """Count an unrequested loss of the node against the node, for `cordon_flapping`."""
     node = job.nodes[name]
     since = job.now - job.graph.options.bad_node_window_ns
     loss = PastFailure(job.now, "node_lost", None, name)
@@ -57,7 +70,10 @@ def note_loss(job: JobState, name: NodeName) -> None:
 
 
 def cordon_flapping(job: JobState, name: NodeName) -> None:
-    """A node that comes back again and again is used no more: each of its losses costs all that run with it."""
+    """Cordon a node that was lost `cordon_after` times within the window and has joined again (R22).
+
+    Each further loss would restart every world that has a member on the node.
+    """
     options, node = job.graph.options, job.nodes[name]
     since = job.now - options.bad_node_window_ns
     losses = sum(past.kind == "node_lost" and past.at_ns > since for past in node.failures)
@@ -66,9 +82,9 @@ def cordon_flapping(job: JobState, name: NodeName) -> None:
 
 
 def is_needed(job: JobState, name: NodeName) -> str:
-    """The first role whose minimum has no room without the node; empty when all have.
+    """Return the name of the first role whose minimum has no room without the node; empty if every minimum has room.
 
-    Nor are those counted that still run on a node which is being left: they need a seat, too.
+    Replicas on other nodes that are being drained or preempted need new seats too, so their seats do not count.
     """
     roles = [role for role in job.roles.values() if role.outcome is None]
     nodes = [job.nodes[each] for each in {**job.leaving, name: None}]
@@ -78,13 +94,14 @@ def is_needed(job: JobState, name: NodeName) -> str:
 
 
 def cordon(job: JobState, name: NodeName, why: str) -> None:
+    """Place no more replicas on the node, and notify the user of the reason `why`."""
     job.nodes[name].cordoned = why
     update_free(job, name)
     job.notify(f"{name} is cordoned: {why}; `uncordon` takes it back", "warning")
 
 
 def uncordon(job: JobState, name: NodeName) -> None:
-    """Whatever it was cordoned for is forgotten."""
+    """Allow the node to take replicas again. All failures on it are forgotten, those of its replicas included."""
     node = job.nodes[name]
     node.cordoned, node.cordon_cause, node.is_leaving = "", "", False
     job.leaving.pop(name, None)
@@ -97,7 +114,10 @@ def uncordon(job: JobState, name: NodeName) -> None:
 
 
 def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
-    """Whether a replica that is to start again had better leave its node, and has somewhere to go."""
+    """Return whether a replica that restarts moves to another node (R22).
+
+    It moves if it avoids the node `name` or the node is cordoned, and if another node has room for it.
+    """
     bad = avoided(job, replica)
     if name not in bad and not job.nodes[name].cordoned:
         return False

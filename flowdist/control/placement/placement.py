@@ -1,9 +1,9 @@
-"""Who runs where.
+"""Placement of replicas on nodes: seats are chosen, given and taken back here.
 
-Replicas are placed in the order of the graph, each on the node with most free slots for its kind (or, packed, with
-fewest); ties go to the node that is listed first, whichever joined first, so that a simulation and a real run place
-alike. A place is kept until its replica has ended for good, its node is lost, or the replica has failed too often
-there (R22): a role that restarts never loses its seats to one that grows (R2).
+Replicas are placed in the order of the graph. Each takes the node with most free slots for its role, or with fewest if
+the role packs. Ties go to the node that is listed first, not to the first to join, so that a simulation and a real run
+place alike. A replica keeps its seat until it has ended for good, its node is lost, or it has failed too often there
+(R22). A role that restarts therefore never loses its seats to a role that grows (R2).
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import Placement, RoleSpec
 from flowdist.graph.capacity import Capacity, add, moments, offered, pick, slots, subtract, without
 
-Trial = dict[NodeName, Capacity | None]  # what nodes would have left if other than what they have; None: nothing
+# Capacity assumed free on nodes, where it differs from the real one; None: the node takes nothing.
+Trial = dict[NodeName, Capacity | None]
 Seat = tuple[ReplicaId, NodeName]
 
 
 class Chooser:
-    """Nodes for the replicas of one role, one after the other. `trial` is kept right.
+    """Iterator over the best nodes for one more replica of a role. Each choice is subtracted from `trial`.
 
-    `taken` are seats that were chosen and not given yet: their nodes are in the trial. All other nodes come from the
-    role's candidates as they are wanted; those of the trial are in a heap, and looked up again when they come up.
+    Nodes outside the trial are read lazily from the role's candidate index. Nodes of the trial are in a heap whose
+    entries may be outdated: `take` recomputes an entry before it uses it.
+
+    Args:
+        job: The state, which is not changed.
+        role: The role of the replicas.
+        trial: Capacity assumed free on some nodes; changed by `take`.
+        taken: Seats that were chosen and not given yet. Their nodes are in the trial.
     """
 
     def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
@@ -36,19 +43,27 @@ class Chooser:
         self._taken: dict[NodeName, list[str]] = {}
         for replica, node in taken:
             self._taken.setdefault(node, []).append(replica.role)
-        self._passed: Candidate | None = None  # on the candidates
+        self._passed: Candidate | None = None  # the last entry of the candidate index that was read
         self._heap = [candidate for name in trial if (candidate := self._candidate(name)) is not None]
         heapq.heapify(self._heap)
 
     def lacks(self, count: int) -> bool:
-        """Whether so many will not find nodes, by a glance; asked before any is taken."""
+        """Return whether `count` replicas certainly find no room, by the number of free slots alone.
+
+        False means that `take` has to be tried. Ask before the first `take`.
+        """
         if self._role.need.is_nothing:
             return False
         tried = sum(abs(found[0]) for name in self._trial if (found := self._role.candidates.get(name)) is not None)
         return self._role.candidates.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
 
     def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
-        """The node for one more replica, or None. `prefer` wins where it fits: its ports are there."""
+        """Return a node for one more replica and subtract its need from the trial; None if no node has room.
+
+        Args:
+            prefer: The node to choose if the replica fits there, because its ports were chosen there.
+            avoid: Nodes that are not chosen.
+        """
         if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
             return self._give(prefer)
         put_back = []
@@ -68,7 +83,7 @@ class Chooser:
         return self._give(found) if found is not None else None
 
     def _next(self) -> Candidate | None:
-        """The best of those that were not looked at yet."""
+        """Return the best entry of the heap and the index that was not returned yet; None if none is left."""
         fresh = self._role.candidates.after(self._passed)
         while fresh is not None and fresh[2] in self._trial:
             self._passed = fresh
@@ -98,7 +113,15 @@ class Chooser:
 def candidate(
     job: JobState, candidates: CandidateIndex, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
 ) -> Candidate | None:
-    """The node, with so much left, as a candidate for the candidates; None when it is none."""
+    """Return the entry of a node in a candidate index: slots as a sort key, order, name. None if no replica fits there.
+
+    Args:
+        job: The state.
+        candidates: The index of the role.
+        name: The node.
+        free: The capacity that is free on the node; None: the node takes nothing.
+        taken: Names of roles of which a replica is about to be placed on the node.
+    """
     if free is None or (candidates.is_picky and refusal(job.nodes[name], candidates.placement, taken)):
         return None
     count = slots(candidates.need, free)
@@ -108,9 +131,12 @@ def candidate(
 
 
 def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
-    """Why the placement does not allow the node, whatever room there is; empty when it does.
+    """Return why the placement rules of a role exclude the node, whatever room there is; empty if they allow it.
 
-    `taken` are the roles of replicas that are about to be there.
+    Args:
+        node: The node.
+        placement: The rules.
+        taken: Names of roles of which a replica is about to be placed on the node.
     """
     if not (placement.where or placement.near or placement.apart):
         return ""
@@ -129,7 +155,7 @@ def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> st
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
-    """Give the replica its seat, with GPUs that are free there."""
+    """Give the replica a seat on the node, with GPUs that are free there. The replica must have none."""
     assert replica.node is None and not replica.is_live, f"{replica.id} has a place on {replica.node} already"
     node, role = job.nodes[name], job.role_of(replica.id)
     replica.gpus = pick(role.need, node.free)
@@ -149,7 +175,10 @@ def place(job: JobState, replica: Replica, name: NodeName) -> None:
 
 
 def unplace(job: JobState, replica: Replica) -> None:
-    """Take the seat away. What the replica told of its ports stays, for the case that it comes back there."""
+    """Take the seat of the replica away, if it has one.
+
+    Its ports stay recorded: if the replica is placed on the same node again, it keeps them.
+    """
     if replica.node is None:
         return
     job.dismiss(replica)
@@ -164,23 +193,24 @@ def unplace(job: JobState, replica: Replica) -> None:
     if replica.phase not in OVER_PHASES:
         insort(role.vacant, replica.id.index)
     if not role.spec.gang:
-        job.unsatisfied[role.spec.name] = None  # the seat may be for another of it, who has asked for none so far
+        job.unsatisfied[role.spec.name] = None  # another replica of the role may take the seat
     role.stale = job.placement_changed = True
     update_free(job, name)
     job.touch(job.worlds[replica.world])
 
 
 def forget_ports(replica: Replica) -> None:
-    """Its agent is gone, and with it the ports that it had chosen. Its seat is gone, too."""
+    """Forget the ports of a replica without a seat, because the agent that had chosen them is lost."""
     replica.ports, replica.ports_node = (), None
 
 
 def takes_more(node: Node) -> bool:
+    """Return whether replicas may be placed on the node: it is usable and not cordoned."""
     return node.usable and not node.cordoned
 
 
 def update_free(job: JobState, name: NodeName) -> None:
-    """Keep right what the node offers: how much it has left, and whose candidates it is on."""
+    """Renew the free capacity of the node in `job.free` and in every candidate index. Call after each change of it."""
     node = job.nodes[name]
     if takes_more(node):
         job.free[name] = node.free
@@ -192,11 +222,20 @@ def update_free(job: JobState, name: NodeName) -> None:
 
 
 def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
-    """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
+    """Place up to `count` waiting replicas of the role, the lowest index first.
 
-    Nodes `without` take nothing.
-    Returns how many found a place; the role is unsatisfied if there were any, and not so many did. Seats are given by
-    as many as a mesh of the role's ranks needs, one by one where it has none.
+    Seats that the minima of other roles need are not taken (R2). Seats are given in blocks of `step`: as many as a mesh
+    of the role's ranks needs, one at a time if the role has no mesh. If fewer than `count` are placed although a
+    replica waits, the role is marked as unsatisfied.
+
+    Args:
+        job: The state.
+        role: The role.
+        count: The largest number of seats to give.
+        without: Nodes that take nothing.
+
+    Returns:
+        How many replicas were placed.
     """
     if count <= 0 or not role.vacant:
         return 0
@@ -217,7 +256,7 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
         if len(seats) < block or (short and not leaves_room(job, role, left, seats, short)):
             break
         if all(_returns_its_seats(job, role, other) for other in short):
-            short = []  # what holds for one of its seats holds for all
+            short = []  # their answer is the same for every further seat of the role
         for chosen, name in seats:
             place(job, job.replicas[chosen], name)
         placed, block = placed + block, role.spec.step
@@ -227,7 +266,10 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
 
 
 def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[int]) -> list[Seat]:
-    """A seat for each of these; fewer when there are no more. Of a gang that forms or grows all who have none wait."""
+    """Choose seats for these replica indexes, in order, until no node has room.
+
+    In a gang every replica without a seat is waiting, so that no phase is checked.
+    """
     seats: list[Seat] = []
     for index in vacant:
         replica = job.replicas[role.replicas[index]]
@@ -239,7 +281,7 @@ def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[
 
 
 def avoided(job: JobState, replica: Replica) -> list[NodeName]:
-    """Nodes on which the replica has failed so often in one way that it should run elsewhere (R22)."""
+    """Return the nodes on which the replica has had `move_after` failures of one kind within the window (R22)."""
     if not replica.failures:
         return []
     since = job.now - job.graph.options.bad_node_window_ns
@@ -248,11 +290,12 @@ def avoided(job: JobState, replica: Replica) -> list[NodeName]:
 
 
 def seated(job: JobState, role: Role) -> list[Replica]:
+    """Return the replicas of the role that have a seat, in the order of their indexes."""
     return [replica for replica in job.replicas_of(role) if replica.node is not None]
 
 
 def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
-    """Seat the minimum of every role, in order. Returns the first that does not fit: then no seat is taken."""
+    """Seat the minimum of every role, or of none (R2). Return the first role that does not fit; None if all fit."""
     trial: Trial = {}
     wanted: list[Seat] = []
     below = [role for role in roles if role.occupied < role.spec.min_replicas]
@@ -272,10 +315,14 @@ def short_of_room(
     leaving: Collection[ReplicaId] = (),
     extra: int = 0,
 ) -> Role | None:
-    """The first role whose minimum would not fit together with those before it; nothing is changed.
+    """Return the first role whose minimum finds no room beside the roles before it; None if all fit. Change nothing.
 
-    Nodes `without` take nothing; `leaving` lose the seats that they have. With `extra`, so many seats are wanted beyond
-    those that there are.
+    Args:
+        job: The state.
+        roles: The roles, in the order in which they take seats.
+        without: Nodes that take nothing.
+        leaving: Replicas that lose the seats that they have, and need other ones.
+        extra: If positive, the number of seats that each role wants beyond those that it has, instead of its minimum.
     """
     trial: Trial = dict.fromkeys(without)
     wanted: list[Seat] = []
@@ -291,9 +338,16 @@ def _choose_seats(
     extra: int = 0,
     in_full: bool = False,
 ) -> bool:
-    """Choose what is missing to the role's minimum, in `trial`, which is changed. False when there is no room.
+    """Choose seats for the replicas that the role lacks to its minimum. Return whether all found room.
 
-    Where that can be seen at a glance nothing is chosen, unless `in_full`: a role after it is to find what is left.
+    Args:
+        job: The state, which is not changed.
+        role: The role.
+        trial: Capacity assumed free on some nodes; the chosen seats are subtracted from it.
+        wanted: The seats chosen so far; the new ones are appended.
+        leaving: Replicas that lose the seats that they have, and need other ones.
+        extra: If positive, how many seats to choose, instead of those that the minimum lacks.
+        in_full: Choose as many seats as fit even if not all do, so that `trial` is right for the roles that follow.
     """
     own = [replica.index for replica in leaving if replica.role == role.spec.name]
     missing = extra or role.spec.min_replicas - role.occupied + len(own)
@@ -315,6 +369,7 @@ def _choose_seats(
 
 
 def _short_roles(job: JobState, grower: Role) -> list[Role]:
+    """Return the unfinished roles other than `grower` that lack seats to their minimum."""
     return [
         role
         for role in job.roles.values()
@@ -323,10 +378,16 @@ def _short_roles(job: JobState, grower: Role) -> list[Role]:
 
 
 def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> bool:
-    """Whether the minima of the roles that are yet to come could still be seated with these more `seats` of `grower`.
+    """Return whether the minima of all `short` roles still find room after `grower` gets these seats (R2).
 
-    `taken` is what they leave of their nodes. A role that finds no room without them either holds up nobody on nodes
-    that are nothing for it.
+    A role that finds no room even without the new seats blocks only nodes that could ever take one of its replicas.
+
+    Args:
+        job: The state, which is not changed.
+        grower: The role that is to get the seats.
+        taken: The capacity that the new seats leave on their nodes.
+        seats: The new seats.
+        short: Roles that lack seats to their minimum.
     """
     while (lacking := _without_room(job, grower, taken, seats, short)) is not None:
         is_for_it = any(_may_ever_take(job.nodes[name], lacking) for _, name in seats)
@@ -337,17 +398,24 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
 
 
 def _may_ever_take(node: Node, role: Role) -> bool:
-    """With nothing else on it, and whoever its neighbours are."""
+    """Return whether the empty node could take a replica of the role, if `near` and `apart` are left out of account."""
     labels = dict(node.spec.labels)
     is_allowed = all(labels.get(key) == value for key, value in role.spec.placement.where)
     return is_allowed and slots(role.need, offered(node.spec)) > 0
 
 
 def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> Role | None:
-    """The first of these roles whose minimum finds no room beside the others.
+    """Return the first of the `short` roles whose minimum finds no room beside the others; None if all find room.
 
-    A role that waits for others to succeed may count on their seats: they are gone by then. Whoever can start by then
-    comes with it, unless it waits for the role itself.
+    A role that waits for the success of others gets their seats, which are free by then. At each such moment, all roles
+    that can start by then have to fit together.
+
+    Args:
+        job: The state, which is not changed.
+        grower: The role that is to get the seats.
+        taken: The capacity that the new seats leave on their nodes.
+        seats: The new seats.
+        short: Roles that lack seats to their minimum.
     """
     after = {role.spec.name: before_success(job, role.spec) for role in short}
     for gone in moments(after):
@@ -363,9 +431,9 @@ def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], 
 
 
 def _when_gone(job: JobState, gone: Collection[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:
-    """What is left when these roles have succeeded; `seats` are those that `grower` is about to be given."""
+    """Return the free capacity once the roles `gone` have succeeded, if `grower` is given these `seats` before."""
     trial = dict(free)
-    for name in job.roles if gone else ():  # in order: sets have none
+    for name in job.roles if gone else ():  # in the order of the graph, because sets have none
         if name not in gone:
             continue
         for seat, devices in _devices_of(job, grower, seats) if name == grower.spec.name else ():
@@ -377,7 +445,7 @@ def _when_gone(job: JobState, gone: Collection[str], free: Trial, grower: Role, 
 
 
 def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[NodeName, tuple[int, ...]]]:
-    """The node and the devices of each of these seats, when they are given one after the other."""
+    """Return the node and the devices that each of these seats gets if they are given in this order."""
     left: dict[NodeName, Capacity] = {}
     found = []
     for _, name in seats:
@@ -388,30 +456,36 @@ def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[Node
 
 
 def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role, devices: tuple[int, ...]) -> None:
-    """One seat of the role, with those devices, is free, if its node takes more at all."""
+    """Add the capacity of one seat of the role to the trial, if the node takes replicas at all."""
     left = trial[name] if name in trial else job.free.get(name)
     if left is not None:
         trial[name] = _given_back(job.nodes[name], left, role, devices)
 
 
 def _given_back(node: Node, left: Capacity, role: Role, devices: tuple[int, ...]) -> Capacity:
-    """What is left when a replica of the role gives its seat back; of devices that are bad nothing is."""
+    """Return the free capacity `left` plus one seat of the role on these devices. Bad devices offer nothing."""
     return without(add(left, role.need, devices), tuple(node.bad_gpus))
 
 
 def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
-    """Whether the other role waits for `grower` to succeed, and does not care who is on a node."""
+    """Return whether `other` starts only after `grower` has succeeded, and has no `near` or `apart` rule."""
     placement = other.spec.placement
     return grower.spec.name in before_success(job, other.spec) and not placement.near and not placement.apart
 
 
 def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
-    """The unfinished roles that have to succeed before this one can start: never alive at the same time as it."""
+    """Return the unfinished roles that have to succeed before this one starts, and so never run beside it."""
     return {name: None for name in job.roles[spec.name].after if job.roles[name].outcome is None}
 
 
 def explain(job: JobState, role: Role, shown: int = 4) -> str:
-    """Why one more replica of the role finds no place, node by node."""
+    """Return why one more replica of the role finds no room, node by node.
+
+    Args:
+        job: The state.
+        role: The role.
+        shown: How many nodes are named; the others are counted.
+    """
     missing = role.spec.min_replicas - role.occupied
     name = f"{role.spec.name}/{role.vacant[0]}" if role.vacant else role.spec.name
     if missing > 1:
