@@ -37,9 +37,8 @@ class Node:
     is_leaving: bool = False  # drained or preempted: its replicas move to other nodes
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
-    stuck: dict[tuple[ReplicaId, int], tuple[int, ...]] = field(
-        default_factory=dict
-    )  # outlive SIGKILL, with their GPUs
+    # attempts with a worker that outlives SIGKILL, and their GPUs
+    stuck: dict[tuple[ReplicaId, int], tuple[int, ...]] = field(default_factory=dict)
     failures: list[PastFailure] = field(default_factory=list)
     bad_gpus: dict[int, str] = field(default_factory=dict)  # by number: why it is given to no replica
 
@@ -163,9 +162,7 @@ class Role:
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     after: dict[str, None]  # every role that has to succeed before it starts
     charges: list[Charge] = field(default_factory=list)
-    spent: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # by level: opening times (ns) of the incidents charged to it
+    spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when incidents charged to it opened (ns)
     rooted: list[int] = field(default_factory=list)  # numbers of the incidents charged to it
     lost_in: list[int] = field(default_factory=list)  # numbers of the incidents in which one of its replicas was lost
     backoff_step: int = 0
@@ -179,7 +176,7 @@ class Role:
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: when its dependents were last marked
     has_minimum: bool = False  # whether it had its minimum when its own worlds were last marked
     seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase
-    unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase
+    unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # without one
     seats: int = 0
 
     def count(self, phase: ReplicaPhase) -> int:

@@ -134,9 +134,7 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     later = job.warming if was_up else ()  # a world that was up does not wait for the imports of new nodes (R13)
     for role in roles:
         fill(job, role, role.target - role.seats, without=later)
-    have = [
-        _has_minimum(job, role, role.seats) for role in roles
-    ]  # a list, because the call warns of each role below its minimum
+    have = [_has_minimum(job, role, role.seats) for role in roles]  # a list: every role below its minimum is to warn
     if not all(have):
         return
     for role in roles:
@@ -247,7 +245,7 @@ def _awaits_own_gates(job: JobState, role: Role) -> bool:
 
 
 def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
-    """Mark worlds to be looked at again where a role meets other conditions, or has or lacks its minimum, than before.
+    """Mark the worlds that a change of these roles concerns: their conditions (R1), or whether they have their minimum.
 
     The dependents of the role may start now, or may not start any more.
     """
