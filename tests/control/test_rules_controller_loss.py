@@ -387,7 +387,7 @@ def test_what_was_heard_to_run_and_is_unknown_to_its_agent_has_failed():
     talk = two_trainers()
     reconnect(talk, "node1")
     assert talk.job.incidents[0].reason.endswith(
-        "its command could not be started: the agent does not know the attempt"
+        "its command could not be started: its agent does not know the attempt"
     )
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
 
