@@ -8,8 +8,8 @@ list of faults with times, and can be made small as usual.
 from __future__ import annotations
 
 from flowdist.faults.grammar import Fault
+from flowdist.faults.streams import draw, spread
 from flowdist.graph import MS, RoleGraph, RoleSpec, WorkloadSpec
-from flowdist.sim.engine.streams import draw, spread
 
 QUICK = ("kill", "exit", "oom")  # faults that are known at once
 SILENT = ("lost", "pause", "partition", "cut-to")  # faults of a node that only its lease reveals

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.faults.grammar import Fault, Plan, parse_fault
+from flowdist.faults.streams import draw
 from flowdist.graph import (
     SECOND,
     RestartPolicy,
@@ -22,7 +23,6 @@ from flowdist.graph import (
     offered,
     subtract,
 )
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.workers.collectives import says_nothing

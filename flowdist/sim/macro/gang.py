@@ -11,8 +11,8 @@ from __future__ import annotations
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
 from flowdist.faults.grammar import Fault, Rate
+from flowdist.faults.streams import draw
 from flowdist.graph import FailureKind, format_duration
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.job import DeferredFailure, Job
 from flowdist.sim.macro.result import FAILED, NEVER

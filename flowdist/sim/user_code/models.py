@@ -14,10 +14,10 @@ from typing import Any
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.streams import draw
 from flowdist.graph import RoleSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation

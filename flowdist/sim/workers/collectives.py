@@ -23,10 +23,10 @@ import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.streams import draw
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph, RoleSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.worlds import Worlds

@@ -13,12 +13,12 @@ from typing import Any
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.streams import draw, spread
 from flowdist.graph import RoleSpec
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.queue import Action
-from flowdist.sim.engine.streams import draw, spread
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model
@@ -233,11 +233,20 @@ class Work:
                 node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
         node.tell(io.SignsSeen(*key, self.stalled_services.output_ns(*key)))
 
+    def freeze(self, replica: ReplicaId, attempt: int) -> None:
+        """Stop the user code of an attempt, and let those wait that need it as a service."""
+        self.code.freeze(replica, attempt)
+        self.stalled_services.begin(replica, attempt)
+
+    def thaw(self, replica: ReplicaId, attempt: int) -> None:
+        """Let an attempt that was frozen go on."""
+        self.code.thaw(replica, attempt)
+        self.stalled_services.end(replica)
+
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Let a replica do nothing any more. The other members get one step further, and wait for it."""
         node.hung[replica, attempt] = self.stalled_services.hung[replica, attempt] = None
-        self.code.freeze(replica, attempt)
-        self.stalled_services.begin(replica, attempt)
+        self.freeze(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
         if model is None or model.begun_ns is None:
             return
