@@ -160,6 +160,13 @@ class SimNode:
             self._carry_out(output)
         self._plan()
 
+    def tell_of_workers(
+        self, event: Callable[..., io.AgentInput], replica: ReplicaId, attempt: int, *more: int
+    ) -> None:
+        """Pass an input about each worker of an attempt: made from replica, attempt, local rank and `more`."""
+        for local_rank in range(self.procs_of(replica)):
+            self.tell(event(replica, attempt, local_rank, *more))
+
     def _renew_lease(self, now: int) -> None:
         """Take the heartbeats as played that could have been sent and answered before now."""
         if self._plays_heartbeats:

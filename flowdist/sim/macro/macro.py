@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.sim.macro.auxiliary_roles import AuxiliaryRoles
-from flowdist.sim.macro.ending import close
 from flowdist.sim.macro.fault_effects import apply_fault
-from flowdist.sim.macro.gang import add_node, form, grow
+from flowdist.sim.macro.gang import add_node, close, form, grow
 from flowdist.sim.macro.job import Job, Tell
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope

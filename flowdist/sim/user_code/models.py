@@ -22,9 +22,8 @@ from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
-from flowdist.sim.user_code.model_worker import ModelWorker, Raised, attempt
+from flowdist.sim.user_code.model_worker import ModelWorker, Playing, Raised, Serving, attempt
 from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
-from flowdist.sim.user_code.playing import Playing, Serving
 from flowdist.sim.user_code.saving import Writer
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.model import tell_committed

@@ -16,7 +16,7 @@ from flowdist.sim.engine.node import SimNode
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.disks import Disks
-from flowdist.sim.workers.reports import Reports
+from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.worlds import Worlds
 
 HELD_NS = 1 * SECOND  # how often a world that a stalled member holds up tries again to complete its checkpoint
@@ -34,9 +34,9 @@ class _Stop(NamedTuple):
 class Drain:
     """The worlds that are to stop at a step, by name."""
 
-    def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, reports: Reports) -> None:
+    def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, fast_forward: FastForward) -> None:
         self._ctx, self._queue, self._worlds = ctx, ctx.queue, worlds
-        self._code, self._disks, self._reports = code, disks, reports
+        self._code, self._disks, self._fast_forward = code, disks, fast_forward
         self._stops: dict[str, list[_Stop]] = {}
         self._stopped: dict[str, int] = {}  # the generation in which a world has reached its step
 
@@ -72,7 +72,7 @@ class Drain:
         stops = self._stops.pop(world, [])
         self._stopped[world] = model.generation
         self._code.catch_up(world)
-        self._reports.report(model)
+        self._fast_forward.report(model)
         takes = self._save_takes(world, model)
         model.leave(self._queue.now)
         self._queue.after(takes, self._saved, world, model, model.generation, stops)
@@ -97,5 +97,4 @@ class Drain:
             self._leave(stop)
 
     def _leave(self, stop: _Stop) -> None:
-        for local_rank in range(stop.node.procs_of(stop.replica)):
-            stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
+        stop.node.tell_of_workers(io.WorkerLeftStep, stop.replica, stop.attempt)

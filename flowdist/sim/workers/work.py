@@ -28,9 +28,7 @@ from flowdist.sim.workers.disks import Disks
 from flowdist.sim.workers.drain import Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
-from flowdist.sim.workers.reports import Reports
-from flowdist.sim.workers.services import Services
-from flowdist.sim.workers.stalled_services import StalledServices
+from flowdist.sim.workers.services import Services, StalledServices
 from flowdist.sim.workers.worlds import Worlds
 
 PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
@@ -73,8 +71,7 @@ class Work:
             is_quiet=lambda: not self.is_awaited and is_quiet(),
             is_nothing=lambda action, args: action == self.checkpoint or is_put_off(action, args),
         )
-        self._reports = Reports(ctx, nodes, self.fast_forward)
-        self._drain = Drain(ctx, self.worlds, code, self.disks, self._reports)
+        self._drain = Drain(ctx, self.worlds, code, self.disks, self.fast_forward)
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
         self.worlds.on_resume = self._plan
         self.worlds.on_change = self.collectives.update
@@ -153,16 +150,14 @@ class Work:
         if role.kind == "service" and (key in self.stalled_services.hung or not self.code.serve(start)):
             return
         if role.ready is not None and role.ready.how == "call":
-            for local_rank in range(node.procs_of(start.replica)):
-                node.tell(io.WorkerReady(*key, local_rank))
+            node.tell_of_workers(io.WorkerReady, *key)
         elif role.ready is not None:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
             self.stalled_services.end(start.replica)
             self.services.begin(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
-            for local_rank in range(node.procs_of(start.replica)):
-                node.tell(io.WorkerElastic(*key, local_rank))
+            node.tell_of_workers(io.WorkerElastic, *key)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
@@ -229,8 +224,7 @@ class Work:
         key = (replica, attempt)
         now = self._queue.now
         if model is not None and model.begun_ns is not None and not model.is_warming(now) and key not in node.hung:
-            for local_rank in range(node.procs_of(replica)):
-                node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
+            node.tell_of_workers(io.WorkerProgressed, *key, model.step_at(now))
         node.tell(io.SignsSeen(*key, self.stalled_services.output_ns(*key)))
 
     def freeze(self, replica: ReplicaId, attempt: int) -> None:
@@ -252,7 +246,7 @@ class Work:
             return
         step = model.step_at(self._queue.now)
         for start in list(model.members.values()):
-            self._reports.report_step(start, step + (start.replica != replica))
+            self.fast_forward.report_step(start, step + (start.replica != replica))
         self.collectives.hang(replica, attempt)
         self.worlds.halt(model)
 
@@ -292,7 +286,7 @@ class Work:
 
     def _step_done(self, model: WorldModel, version: int) -> None:
         if model.version == version and model.begun_ns is not None:
-            self._reports.report(model)
+            self.fast_forward.report(model)
 
     def _save(self, world: str, model: WorldModel, version: int) -> None:
         """Begin a checkpoint."""
@@ -318,7 +312,7 @@ class Work:
             return
         self.code.catch_up(world)
         model.end_save()
-        self._reports.report(model)
+        self.fast_forward.report(model)
         first = min(model.members)
         start = model.members[first]
         step = model.step_of_checkpoint(model.offered)
@@ -359,7 +353,7 @@ class Work:
         """End the workers of a world that has done all its steps."""
         if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
-        self._reports.report(model)
+        self.fast_forward.report(model)
         model.save(model.pace.workload.steps)
         for start in list(model.members.values()):
             node = self._nodes[start.node]
