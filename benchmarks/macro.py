@@ -21,8 +21,8 @@ import msgspec
 
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan
 from flowdist.graph import DAY, SECOND, RestartPolicy
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult

@@ -195,6 +195,11 @@ class Plan(NamedTuple):
         """Names of the nodes that the plan adds."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
 
+    @property
+    def rate_options(self) -> dict[str, str]:
+        """Options of a run that its record needs for a replay: the texts of the rates."""
+        return {"rates": " ".join(rate.spec for rate in self.rates)} if self.rates else {}
+
 
 NOTHING = Plan()
 

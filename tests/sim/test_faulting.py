@@ -12,8 +12,8 @@ from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault, parse_scale
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan, parse_fault, parse_scale
 from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
 from flowdist.record.journal import FaultLine, Header, Record, UnsavedLine
 from flowdist.record.timesheet import Timesheet

@@ -285,8 +285,7 @@ def add_node(job: Job, node: int, now: int) -> None:
     job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
     if job.companions.is_empty:
         take_room(job, now)
-    else:
-        job.companions.settle(now)
+    job.companions.settle(now)
 
 
 def take_room(job: Job, now: int) -> None:
@@ -323,7 +322,7 @@ def complete(job: Job, now: int) -> None:
     job.books.halt(now, done=True)
     ends = known = now + job.times.message
     if not job.companions.is_empty:
-        job.books.finish(known)
+        job.books.move("done", job.role.max_replicas, known)
         ends = job.companions.end_in_order(known)
     _end(job, "succeeded", f"every primary task has succeeded ({job.role.name})", ends)
 
@@ -339,8 +338,8 @@ def fail(job: Job, reason: str, now: int) -> None:
         books.move("done", books.active, stops)
     elif job.phase == "waiting" and books.bucket == "waiting":
         books.move("re-formation", job.size_max, now)  # the gang waits for nodes no longer
-    else:
-        books.give_up(now)
+    elif books.bucket != "waiting":
+        books.move("done", books.active, now)
     _end(job, "failed", reason, max(_gang_ends(job, now), job.companions.end_at_once(now)))
 
 
