@@ -14,14 +14,13 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.streams import draw, spread
-from flowdist.graph import RoleSpec
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.queue import Action
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model
+from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model, world_roles
 from flowdist.sim.workers.accounts import begin_work
 from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.disks import Disks
@@ -114,7 +113,9 @@ class Work:
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
-                model = self.models[start.world] = world_model(self._mates_of(role))
+                model = self.models[start.world] = world_model(
+                    [self._graph.role(name) for name in world_roles(self._graph, role.name)]
+                )
             if start.generation < model.generation:
                 return  # its node was paused while it was forked, and the world is in a later generation
             if start.generation != model.generation:
@@ -135,11 +136,6 @@ class Work:
         name = f"{start.replica}#{start.attempt}"
         slowest = max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs))
         return 1 + Fraction(round(most * slowest * PACES), PACES)
-
-    def _mates_of(self, role: RoleSpec) -> list[RoleSpec]:
-        """Return the roles of the world of this role."""
-        joint = self._graph.world_of(role.name)
-        return [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
         """Report that an attempt has started up, and begin the work of its world if it was the last."""
@@ -165,10 +161,9 @@ class Work:
                 begin_work(self._accounts, model, self._queue.now)
             self.partitions.update(start.world)
             self._plan(start.world, model)
-            for member in [
-                one for one in model.members.values() if (one.replica, one.attempt) in self.stalled_services.hung
-            ]:
-                self.hang(self._nodes[member.node], member.replica, member.attempt)  # it hung as it started up
+            for one in list(model.members.values()):
+                if (one.replica, one.attempt) in self.stalled_services.hung:  # it hung as it started up
+                    self.hang(self._nodes[one.node], one.replica, one.attempt)
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
         """Stop the world of an attempt of which no worker runs any more, and stall those that need the service."""
