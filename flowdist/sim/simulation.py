@@ -45,8 +45,8 @@ from flowdist.sim.engine.violation import Violation
 from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.workers.accounts import close
 from flowdist.sim.workers.work import Work
+from flowdist.sim.workers.worlds import close
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 

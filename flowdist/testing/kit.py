@@ -32,9 +32,8 @@ from flowdist.sim.faults.unfired import unfired_texts
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
-from flowdist.testing.corpus import Corpus
+from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
-from flowdist.testing.deduplication import kinds_of, seeds_text
 from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced

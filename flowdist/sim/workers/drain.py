@@ -1,4 +1,4 @@
-"""Drains and preemptions: a world stops at a step on which all its members have agreed, saves, and leaves.
+"""Full and slow disks, drains and preemptions. On a drain a world stops at a step on which all its members have agreed, saves, and leaves.
 
 The checkpoint is complete when every part of it is written. A slow disk makes that later, a stalled member delays it
 for as long as it is stalled, a full disk prevents it, and so does the death of a member before the end.
@@ -6,6 +6,7 @@ for as long as it is stalled, a full disk prevents it, and so does the death of 
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from flowdist.control.protocol import agent_io as io
@@ -13,13 +14,51 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import SECOND
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
+from flowdist.sim.user_code.checkpoints import Disk
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import WorldModel
-from flowdist.sim.workers.disks import Disks
+from flowdist.sim.user_code.workload import EVEN, WorldModel
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.worlds import Worlds
 
 HELD_NS = 1 * SECOND  # how often a world that a stalled member holds up tries again to complete its checkpoint
+
+
+class Disks:
+    """The faults of the disks of all roles. A checkpoint is complete with its last part, so the worst role counts."""
+
+    def __init__(self, ctx: Context, disk: Disk) -> None:
+        self._ctx, self._disk = ctx, disk
+        self._slow: dict[str, Fraction] = {}  # how many times longer roles take to save
+
+    @property
+    def has_fault(self) -> bool:
+        """A disk is full or slow."""
+        return bool(self._disk.full or self._slow)
+
+    def fill(self, role: str) -> None:
+        """Let every write of a role fail from now on."""
+        self._disk.full[role] = None
+
+    def free(self, role: str) -> None:
+        """Let a role write again."""
+        self._disk.full.pop(role, None)
+
+    def full_role(self, world: str) -> str | None:
+        """Return a role of the world whose disk is full; None if every role can save."""
+        full = self._disk.full
+        return next((role for role in self._ctx.job.worlds[world].roles if role in full), None) if full else None
+
+    def slow_down(self, role: str, factor: Fraction) -> None:
+        """Let the checkpoints of a role take `factor` times as long; 1 ends the fault."""
+        self._slow.pop(role, None)
+        if factor != 1:
+            self._slow[role] = factor
+
+    def slowness(self, world: str) -> Fraction:
+        """Return how many times longer than usual the world takes to save."""
+        if not self._slow:
+            return EVEN
+        return max(self._slow.get(role, EVEN) for role in self._ctx.job.worlds[world].roles)
 
 
 class _Stop(NamedTuple):

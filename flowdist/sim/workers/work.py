@@ -21,14 +21,12 @@ from flowdist.sim.engine.queue import Action
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model, world_roles
-from flowdist.sim.workers.accounts import begin_work
 from flowdist.sim.workers.collectives import Collectives
-from flowdist.sim.workers.disks import Disks
-from flowdist.sim.workers.drain import Drain
+from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.services import Services, StalledServices
-from flowdist.sim.workers.worlds import Worlds
+from flowdist.sim.workers.worlds import Worlds, begin_work
 
 PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
 
@@ -113,9 +111,8 @@ class Work:
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
-                model = self.models[start.world] = world_model(
-                    [self._graph.role(name) for name in world_roles(self._graph, role.name)]
-                )
+                mates = [self._graph.role(name) for name in world_roles(self._graph, role.name)]
+                model = self.models[start.world] = world_model(mates)
             if start.generation < model.generation:
                 return  # its node was paused while it was forked, and the world is in a later generation
             if start.generation != model.generation:
