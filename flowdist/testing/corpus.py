@@ -1,4 +1,4 @@
-"""Corpus of a campaign: a file of failures, each with its seed and the shortest plan of faults that showed it; kinds of failures.
+"""Corpus of a campaign: a file of failures with their seeds and shortest plans; groups of failures that are alike.
 
 The plan is tried as well as the seed, because in a changed topology the seed draws another plan.
 """

@@ -1,4 +1,4 @@
-"""Full and slow disks, drains and preemptions. On a drain a world stops at a step on which all its members have agreed, saves, and leaves.
+"""Disks that are full or slow, and drains: a world stops at an agreed step, saves, and leaves.
 
 The checkpoint is complete when every part of it is written. A slow disk makes that later, a stalled member delays it
 for as long as it is stalled, a full disk prevents it, and so does the death of a member before the end.
