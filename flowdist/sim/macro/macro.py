@@ -10,7 +10,7 @@ from flowdist.sim.macro.auxiliary_roles import AuxiliaryRoles
 from flowdist.sim.macro.fault_effects import apply_fault
 from flowdist.sim.macro.gang import add_node, close, form, grow
 from flowdist.sim.macro.job import Job, Tell
-from flowdist.sim.macro.result import NEVER, MacroResult
+from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.steady_state import SteadyState, is_steady, may_become_steady
 
@@ -89,13 +89,7 @@ class Macro:
             elif at <= next_fault:
                 if at > end:
                     break
-                _, _, action, node = heapq.heappop(later)
-                if action is not None:
-                    action(at)
-                elif node >= 0:
-                    add_node(job, node, at)
-                else:
-                    grow(job, -2 - node, at)
+                self._happen(heapq.heappop(later))
             elif next_fault > end:
                 break
             else:
@@ -105,6 +99,15 @@ class Macro:
         if result.outcome is None:
             close(job, job.books.since if until is None else until)
         return result
+
+    def _happen(self, entry: Later) -> None:
+        now, _, action, node = entry
+        if action is not None:
+            action(now)
+        elif node >= 0:
+            add_node(self._job, node, now)
+        else:
+            grow(self._job, -2 - node, now)
 
     def hit(self, target: str, what: Fault | Rate, now: int) -> None:
         """Apply a fault, or one of a rate, to the target now."""
