@@ -48,12 +48,13 @@ test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seco
 	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
 		$(BIN)/python -m pytest -q -n 3 -m real --timeout 240
 
-check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the picture of the architecture
+check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the picture of the architecture, the house
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/draw_architecture.py --check
+	$(BIN)/python tools/house.py
 
 check: check-static test  ## what to run before every commit
 

@@ -23,7 +23,8 @@ from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
-from flowdist.graph import DAY, SECOND, RestartPolicy
+from flowdist.graph import SECOND, RestartPolicy
+from flowdist.graph.units import DAY
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from flowdist.dsl.check.graph import check_graph
 from flowdist.dsl.check.worlds import check_worlds
@@ -17,30 +17,20 @@ from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.read.env import read_env
-from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields
+from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
 from flowdist.dsl.read.models import check_model, model_of
 from flowdist.dsl.read.parallel import check_parallel, read_parallel
 from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
-from flowdist.dsl.read.settings import load_settings
-from flowdist.dsl.read.sizes import parse_sizes
+from flowdist.dsl.read.settings import load_resources
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
-from flowdist.graph import (
-    MINUTE,
-    SECOND,
-    Cluster,
-    Domain,
-    JobOptions,
-    JointWorld,
-    Readiness,
-    Resources,
-    RoleGraph,
-    RoleSpec,
-)
-from flowdist.graph import Gate as GateSpec
+from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
+from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
+from flowdist.graph.roles import Gate as GateSpec
+from flowdist.graph.roles import Readiness, RoleSpec
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -121,7 +111,7 @@ class _RoleCompiler:
     ) -> None:
         self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}
-        self._resources = NamedResources(topology, load_settings(folder, problems), problems)
+        self._resources = NamedResources(topology, load_resources(folder, problems), problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
@@ -140,7 +130,6 @@ class _RoleCompiler:
         check_found(fields, command, self._folder / workdir, way_of(fields))
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
-        state = fields.choice("state", ("none", "memory", "checkpoint"))
         spec = RoleSpec(
             name=role.name,
             command=command,
@@ -159,8 +148,8 @@ class _RoleCompiler:
             gates=self._gates(fields),
             restart=restart,
             ready=self._ready(fields, ports),
-            state=state,
-            **self._times(fields),
+            state=fields.choice("state", ("none", "memory", "checkpoint")),
+            **{f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()},
             hang_after_ns=fields.optional_duration("hang_after"),
             start_timeout_ns=fields.optional_duration("start_timeout"),
             preload=read_preload(fields, command, self._folder / workdir),
@@ -184,10 +173,6 @@ class _RoleCompiler:
             help = "write gpu=1, or leave numa= out"
             fields.error("FD155", "numa", "its workers have no GPU to which they could be bound", help)
         return "node"
-
-    def _times(self, fields: Fields) -> dict[str, Any]:
-        """Read the durations that default to those of the topology."""
-        return {f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()}
 
     def _check_name(self, role: Role, fields: Fields) -> None:
         name = role.name

@@ -105,8 +105,7 @@ class _Override:
         elif field == "nodes" and not self._is_none:
             apply_nodes(topology, self._value, self._problems, f"--set {self._text}")
         else:
-            topology.fields[field] = None if self._is_none else self._value
-            topology.overridden[field] = CLI
+            self._store(topology, field, None if self._is_none else self._value)
             topology.name = str(topology.fields["name"])
 
     def _set_in_role(self, role: Role, field: str) -> None:
@@ -133,16 +132,18 @@ class _Override:
         for name in replaced_by(field) if not self._is_none else ():
             if name not in role.overridden:
                 role.fields[name] = ROLE_DEFAULTS[name]
-        role.fields[field] = ROLE_DEFAULTS[field] if self._is_none else self._value
-        role.overridden[field] = CLI
+        self._store(role, field, ROLE_DEFAULTS[field] if self._is_none else self._value)
+
+    def _store(self, owner: Role | Topology, field: str, value: Any) -> None:
+        owner.fields[field] = value
+        owner.overridden[field] = CLI
 
     def _set_whole(self, role: Role, field: str) -> None:
         if not self._is_none:
             part = "NAME" if field == "env" else "FIELD"
             self._error("FD132", f"{field} is set part by part", f"write --set {role.name}.{field}.{part}=...")
-            return
-        role.fields[field] = None
-        role.overridden[field] = CLI
+        else:
+            self._store(role, field, None)
 
     def _set_nested(self, role: Role, head: str, rest: str) -> None:
         """Set a field of the role's restart policy or workload, which is created if there is none."""
@@ -180,8 +181,7 @@ class _Override:
         else:
             value = self._labels(role) if field == "where" else self._roles()
         if value is not None or self._is_none:
-            role.fields[field] = value
-            role.overridden[field] = CLI
+            self._store(role, field, value)
 
     def _labels(self, role: Role) -> dict[str, str] | None:
         if any("=" not in word for word in self._words()):
@@ -217,5 +217,4 @@ class _Override:
                 self._error("FD131", f"condition {condition!r} is unknown", did_you_mean(condition, CONDITIONS))
                 return
             gates.append(Gate(upstreams[name], condition or "started", on_restart or "reconnect", HERE))
-        role.fields["depends_on"] = gates
-        role.overridden["depends_on"] = CLI
+        self._store(role, "depends_on", gates)

@@ -76,7 +76,7 @@ ROLE_DEFAULTS: dict[str, Any] = {
     "numa": None,
     "virtual_local_rank": False,
 }
-WAYS = ("command", "script", "module", "run")
+WAYS = ("command", "script", "module", "run")  # arguments that give the command; the first that is given counts
 
 
 def replaced_by(name: str) -> tuple[str, ...]:

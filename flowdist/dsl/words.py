@@ -7,6 +7,7 @@ problem of a topology at once, each at its argument.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from flowdist.dsl.problems.places import call_site
@@ -18,6 +19,7 @@ FailureWord = Literal[
 ]
 
 
+@dataclass(eq=False, repr=False)
 class Node:
     """Capacity and labels of one node: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
 
@@ -29,17 +31,15 @@ class Node:
         labels: Names and values of your choice, for `where=` of roles.
     """
 
-    def __init__(
-        self,
-        name: str | None = None,
-        *,
-        cpu: float = 8,
-        gpu: int = 0,
-        memory: Memory = "32GiB",
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, labels
-        self.site = call_site(("name",))
+    name: str | None = None
+    _: KW_ONLY
+    cpu: float = 8
+    gpu: int = 0
+    memory: Memory = "32GiB"
+    labels: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.site = call_site(("name",), 3)
 
 
 class Resources:
@@ -50,6 +50,7 @@ class Resources:
         self.site = call_site(())
 
 
+@dataclass(eq=False, repr=False)
 class On:
     """One rule of a restart policy: the action for a failure that matches. The first rule that matches decides.
 
@@ -61,19 +62,18 @@ class On:
         count: True if a restart by this rule is charged to the budget.
     """
 
-    def __init__(
-        self,
-        kind: FailureWord | None = None,
-        *,
-        exit: int | None = None,
-        signal: str | None = None,
-        do: Literal["restart", "fail", "ignore"] = "restart",
-        count: bool = True,
-    ) -> None:
-        self.kind, self.exit, self.signal, self.do, self.count = kind, exit, signal, do, count
-        self.site = call_site(("kind",))
+    kind: FailureWord | None = None
+    _: KW_ONLY
+    exit: int | None = None
+    signal: str | None = None
+    do: Literal["restart", "fail", "ignore"] = "restart"
+    count: bool = True
+
+    def __post_init__(self) -> None:
+        self.site = call_site(("kind",), 3)
 
 
+@dataclass(eq=False, repr=False)
 class Restart:
     """Restart policy of a role: what a failure restarts, how often, and what follows.
 
@@ -89,23 +89,21 @@ class Restart:
         backoff_reset: Time without a counted incident after which the back-off starts anew.
     """
 
-    def __init__(
-        self,
-        scope: Literal["replica", "role", "domain", "job"] = "role",
-        *,
-        max_restarts: int = 0,
-        within: Duration | None = None,
-        then: Literal["fail", "ignore"] | Restart = "fail",
-        rules: Sequence[On] = (),
-        backoff: Duration = "1s",
-        backoff_max: Duration = "1m",
-        backoff_reset: Duration = "10m",
-    ) -> None:
-        self.scope, self.max_restarts, self.within, self.then, self.rules = scope, max_restarts, within, then, rules
-        self.backoff, self.backoff_max, self.backoff_reset = backoff, backoff_max, backoff_reset
-        self.site = call_site(("scope",))
+    scope: Literal["replica", "role", "domain", "job"] = "role"
+    _: KW_ONLY
+    max_restarts: int = 0
+    within: Duration | None = None
+    then: Literal["fail", "ignore"] | Restart = "fail"
+    rules: Sequence[On] = ()
+    backoff: Duration = "1s"
+    backoff_max: Duration = "1m"
+    backoff_reset: Duration = "10m"
+
+    def __post_init__(self) -> None:
+        self.site = call_site(("scope",), 3)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Workload:
     """Timing of a worker of the role in the simulator.
 
@@ -132,28 +130,21 @@ class Workload:
             10 minutes with "hang".
     """
 
-    def __init__(
-        self,
-        *,
-        steps: int = 600,
-        step_time: Duration = "1s",
-        startup: Duration = "5s",
-        checkpoint_every: Duration = "1m",
-        checkpoint_time: Duration = "1s",
-        restore_time: Duration = "0s",
-        rejoin_time: Duration | None = None,
-        collective: Literal["wait", "fail", "hang"] | None = None,
-        collective_timeout: Duration | None = None,
-        step_spread: float = 0.0,
-        warmup: Duration = "0s",
-        checkpoint_blocks: Duration | None = None,
-    ) -> None:
-        self.steps, self.step_time, self.startup = steps, step_time, startup
-        self.step_spread, self.warmup, self.checkpoint_blocks = step_spread, warmup, checkpoint_blocks
-        self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
-        self.restore_time, self.rejoin_time = restore_time, rejoin_time
-        self.collective, self.collective_timeout = collective, collective_timeout
-        self.site = call_site(())
+    steps: int = 600
+    step_time: Duration = "1s"
+    startup: Duration = "5s"
+    step_spread: float = 0.0
+    warmup: Duration = "0s"
+    checkpoint_blocks: Duration | None = None
+    checkpoint_every: Duration = "1m"
+    checkpoint_time: Duration = "1s"
+    restore_time: Duration = "0s"
+    rejoin_time: Duration | None = None
+    collective: Literal["wait", "fail", "hang"] | None = None
+    collective_timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        self.site = call_site((), 3)
 
 
 class Secret:

@@ -20,7 +20,8 @@ from math import log1p
 from flowdist.errors import did_you_mean
 from flowdist.faults.grammar import KINDS, MOMENTARY, ORDERS, Fault, FaultError, Rate, When, parse_fault, refuse
 from flowdist.faults.streams import number, stream
-from flowdist.graph import DAY, HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration, parse_duration
+from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration, parse_duration
+from flowdist.graph.units import DAY
 
 PERIODS = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY, "week": 7 * DAY, "year": 365 * DAY}
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][+-]?\d{1,3})?")

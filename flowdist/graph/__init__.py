@@ -4,43 +4,18 @@ The package also has the arithmetic on them that several packages need: capacity
 imports nothing of flowdist but itself, and does no I/O.
 """
 
-from flowdist.graph.capacity import (
-    WHOLE,
-    Capacity,
-    Need,
-    add,
-    fits,
-    moments,
-    needed,
-    offered,
-    pick,
-    slots,
-    subtract,
-    without,
-)
-from flowdist.graph.codec import decode_graph, encode_graph
+from flowdist.graph.capacity import WHOLE
 from flowdist.graph.nodes import NODE_PROCS, Cluster, NodeSpec
 from flowdist.graph.options import JobOptions
 from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
-from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
+from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph, decode_graph, encode_graph
 from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef
-from flowdist.graph.units import (
-    DAY,
-    HOUR,
-    MINUTE,
-    MS,
-    SECOND,
-    format_duration,
-    format_memory,
-    parse_duration,
-    parse_memory,
-)
+from flowdist.graph.units import HOUR, MINUTE, MS, SECOND, format_duration, format_memory, parse_duration, parse_memory
 from flowdist.graph.workload import WorkloadSpec
 
 __all__ = [
-    "DAY", "HOUR", "MINUTE", "MS", "NODE_PROCS", "SECOND", "WHOLE", "Capacity", "Cluster", "Domain", "FailureKind",
-    "Gate", "JobOptions", "JointWorld", "Need", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy",
-    "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "add", "decode_graph", "encode_graph", "fits",
-    "format_duration", "format_memory", "moments", "needed", "offered", "parse_duration", "parse_memory", "pick",
-    "slots", "subtract", "without",
+    "HOUR", "MINUTE", "MS", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain", "FailureKind", "Gate",
+    "JobOptions", "JointWorld", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy", "RoleGraph",
+    "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph", "encode_graph", "format_duration",
+    "format_memory", "parse_duration", "parse_memory",
 ]  # fmt: skip

@@ -71,3 +71,21 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def world_of(self, name: str) -> JointWorld | None:
         """Return the joint world of the role; None if it shares its ranks with no other role."""
         return next((world for world in self.worlds if name in world.roles), None)
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODER = msgspec.json.Decoder(RoleGraph)
+
+
+def encode_graph(graph: RoleGraph) -> bytes:
+    """Encode the graph as compact JSON; equal graphs give equal bytes."""
+    return _ENCODER.encode(graph)
+
+
+def decode_graph(data: bytes | str) -> RoleGraph:
+    """Decode a graph from JSON.
+
+    Raises:
+        msgspec.DecodeError: The data is no role graph.
+    """
+    return _DECODER.decode(data)

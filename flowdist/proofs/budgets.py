@@ -1,7 +1,7 @@
-"""A reference of who pays: one gang that is hit again and again, and a model of sixty lines of what must follow.
+"""Reference model of restart budgets, compared with the controller on one gang that fails repeatedly.
 
-The model knows rules, budgets, escalation, back-off and the limit of free incidents (R7 to R11), and where a replica
-that fails may start again (R22). It is told the same blows as the controller; what both have decided is compared.
+The model implements rules, budgets, escalation, back-off and the limit of free incidents (R7 to R11), and the choice
+of a node for a replica that failed (R22). Controller and model get the same failures; their decisions have to agree.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 from hypothesis import strategies as st
 
-from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import (
@@ -41,23 +40,27 @@ MATCHES: tuple[dict[str, object], ...] = (
 )
 
 
-class RemoteFault(NamedTuple):
-    """After `gap_s` of running, these replicas fail at one moment; with `node` the node of the first is lost."""
+class Hit(NamedTuple):
+    """Failures at one moment, `gap_s` seconds after the gang runs again.
+
+    With the kind `node` the node of the first replica is lost. Indexes are taken modulo the number of replicas.
+    """
 
     gap_s: int
     kind: Kind
-    hits: tuple[int, ...]
+    indexes: tuple[int, ...]
 
 
-class Beating(NamedTuple):
-    """The case."""
+class RepeatedFailures(NamedTuple):
+    """Case of this property: the size of a gang, its restart policy, and what fails, in order."""
 
     replicas: int
     policy: RestartPolicy
-    blows: tuple[RemoteFault, ...]
+    hits: tuple[Hit, ...]
 
 
-def beatings() -> st.SearchStrategy[Beating]:
+def repeated_failures() -> st.SearchStrategy[RepeatedFailures]:
+    """Return a strategy for gangs of one to three replicas that fail up to eight times."""
     rules = st.builds(
         lambda match, do, counted: Rule(do, counted=counted, **match),
         st.sampled_from(MATCHES),
@@ -81,16 +84,17 @@ def beatings() -> st.SearchStrategy[Beating]:
         st.lists(rules, max_size=2),
         st.one_of(st.none(), wider),
     )
-    hits = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True).map(tuple)
-    blows = st.lists(
-        st.builds(RemoteFault, st.sampled_from([0, 1, 5, 20, 35, 61]), st.sampled_from(KINDS), hits),
+    indexes = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True).map(tuple)
+    hits = st.lists(
+        st.builds(Hit, st.sampled_from([0, 1, 5, 20, 35, 61]), st.sampled_from(KINDS), indexes),
         min_size=1,
         max_size=8,
     )
-    return st.builds(Beating, st.integers(1, 3), policy, blows.map(tuple))
+    return st.builds(RepeatedFailures, st.integers(1, 3), policy, hits.map(tuple))
 
 
-def judge_beating(case: Beating) -> list[Complaint]:
+def judge_repeated_failures(case: RepeatedFailures) -> list[Complaint]:
+    """Play the case with the controller and with the model, and return where the two first differ."""
     role = RoleSpec(
         "a",
         ("true",),
@@ -101,12 +105,12 @@ def judge_beating(case: Beating) -> list[Complaint]:
     )
     cluster = Cluster(tuple(NodeSpec(name, cpu=8.0) for name in NODES))
     player = Player(RoleGraph("test", (role,), cluster=cluster))
-    model = Model(case.policy)
+    model = BudgetModel(case.policy)
     try:
         player.play(())
-        for number, blow in enumerate(case.blows, 1):
-            if found := _strike(player, model, blow, case.replicas):
-                return [Complaint(rule, f"{text} (blow {number})") for rule, text in found]
+        for number, hit in enumerate(case.hits, 1):
+            if found := _apply(player, model, hit, case.replicas):
+                return [Complaint(rule, f"{text} (hit {number})") for rule, text in found]
             if model.is_failed:
                 return []
     except CRASHES as error:
@@ -114,42 +118,41 @@ def judge_beating(case: Beating) -> list[Complaint]:
     return []
 
 
-def _strike(player: Player, model: Model, blow: RemoteFault, replicas: int) -> list[tuple[str, str]]:
-    player.wait(blow.gap_s)
+def _apply(player: Player, model: BudgetModel, hit: Hit, replicas: int) -> list[tuple[str, str]]:
+    """Let the replicas of the hit fail, let the gang run again, and return each broken rule with its text."""
+    player.wait(hit.gap_s)
     start = len(player.lines)
-    hits = list(dict.fromkeys(ReplicaId("a", i % replicas) for i in blow.hits))
-    seats = {replica: player.controller.state.replicas[replica].node or "" for replica in hits}
-    if blow.kind == "node":
-        player.tell_gone(seats[hits[0]])
+    failed = list(dict.fromkeys(ReplicaId("a", i % replicas) for i in hit.indexes))
+    seats = {replica: player.controller.state.replicas[replica].node or "" for replica in failed}
+    if hit.kind == "node":
+        player.lose(seats[failed[0]])
         wait_ns = model.lose_node(player.now)
     else:
-        kind, code, signal = _how(blow.kind)
-        for replica in hits:
+        kind, code, signal = _exit_of(hit.kind)
+        for replica in failed:
             attempt = player.controller.state.replicas[replica].attempt
             player.fail((replica, attempt), kind, code, signal)
-        wait_ns = model.fail(player.now, kind, code, signal, len(hits), (hits[0], seats[hits[0]]))
+        wait_ns = model.fail(player.now, kind, code, signal, (failed[0], seats[failed[0]]))
     if model.is_failed:
-        player.calm()  # the others do as they are told: then it is known that no node of theirs is lost
+        player.calm()  # once the other members have stopped, the controller knows that none of their nodes is lost
     job = player.controller.state
     if model.is_failed or job.ending is not None:
         if model.is_failed and job.ending == "failed":
             return []
-        return [("R11", f"the job {'ends' if job.ending else 'goes on'}: {job.ending_reason or 'it should not'}")]
-    struck = player.now
-    while job.replicas[ReplicaId("a", 0)].phase != "running" and player.now < struck + MINUTE:
+        return [("R11", f"the job {'ends' if job.ending else 'does not end'}: {job.ending_reason or 'it should'}")]
+    failed_ns = player.now
+    while job.replicas[ReplicaId("a", 0)].phase != "running" and player.now < failed_ns + MINUTE:
         player.calm()
-        due = player.controller.deadline()
-        if due is None or job.replicas[ReplicaId("a", 0)].phase == "running":
+        if job.replicas[ReplicaId("a", 0)].phase == "running" or not player.pass_time():
             break
-        player.now = max(player.now, due)
-        player.tell(ev.TimePassed())
     model.runs_again(player.now)
-    if blow.kind == "node":
-        player.join(seats[hits[0]])
-    return _compare(player, model, struck, wait_ns, start)
+    if hit.kind == "node":
+        player.join(seats[failed[0]])
+    return _compare(player, model, failed_ns, wait_ns, start)
 
 
-def _compare(player: Player, model: Model, struck: int, wait_ns: int, start: int) -> list[tuple[str, str]]:
+def _compare(player: Player, model: BudgetModel, failed_ns: int, wait_ns: int, start: int) -> list[tuple[str, str]]:
+    """Compare what the controller decided since line `start` of the record with the model."""
     found = []
     starts = [
         (line.t_ns, effect)
@@ -157,30 +160,30 @@ def _compare(player: Player, model: Model, struck: int, wait_ns: int, start: int
         for effect in line.effects
         if isinstance(effect, StartReplica)
     ]
-    if not starts or starts[0][0] != struck + wait_ns:
-        after = f"after {(starts[0][0] - struck) / SECOND:g}s" if starts else "never"
-        found.append(("R10", f"it starts again {after}, it should after {wait_ns / SECOND:g}s"))
+    if not starts or starts[0][0] != failed_ns + wait_ns:
+        after = f"starts again after {(starts[0][0] - failed_ns) / SECOND:g}s" if starts else "does not start again"
+        found.append(("R10", f"the gang {after}, expected after {wait_ns / SECOND:g}s"))
     charges = len(player.controller.state.roles["a"].charges)
     if charges != len(model.charges):
-        found.append(("R7", f"it was charged {charges} times, it should be {len(model.charges)}"))
+        found.append(("R7", f"{charges} charges, expected {len(model.charges)}"))
     bad = model.bad_nodes(player.now)
     for _, order in starts:
         if order.node in bad and len(bad) == 1:
-            found.append(("R22", f"{order.replica} starts on {order.node}, where so much has failed"))
+            found.append(("R22", f"{order.replica} starts on {order.node}, a bad node"))
         avoided = model.avoided(order.replica, player.now)
         if order.node in avoided and not bad and len(avoided) == 1:
-            found.append(("R22", f"{order.replica} starts on {order.node} again, where it has failed twice in one way"))
+            found.append(("R22", f"{order.replica} starts on {order.node}, where it failed twice alike"))
     return found
 
 
-def _how(kind: Kind) -> tuple[FailureKind, int, str | None]:
+def _exit_of(kind: Kind) -> tuple[FailureKind, int, str | None]:
     if kind == "SEGV":
         return "signal", 139, "SEGV"
     return ("oom", 137, None) if kind == "oom" else ("exit", int(kind.removeprefix("exit=")), None)
 
 
-class Model:
-    """What must follow, by the words of the rules."""
+class BudgetModel:
+    """Decisions that R7 to R11 and R22 demand, computed from the failures alone."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self.policy = policy
@@ -189,9 +192,9 @@ class Model:
         self._failures: list[tuple[int, str, ReplicaId, NodeName]] = []
         self._formed = 0
         self._free_row = 0
-        self._restarts = 0  # counted, since the back-off began
-        self._closed: int | None = None  # the last counted incident
-        self._open: int | None = None  # its level
+        self._restarts = 0  # charged ones since the back-off was reset
+        self._closed: int | None = None  # when the last charged incident closed
+        self._open: int | None = None  # level of the open charged incident
 
     def fail(
         self,
@@ -199,10 +202,15 @@ class Model:
         kind: FailureKind,
         code: int,
         signal: str | None,
-        many: int,
         first: tuple[ReplicaId, NodeName],
     ) -> int:
-        """How long until it starts again. Whoever fails beside the first is judged, and not charged (R7)."""
+        """Record the failure of a replica and return the back-off in ns.
+
+        Failures of other members at the same moment belong to the same incident and are not charged (R7).
+
+        Args:
+            first: The replica that failed first, and its node.
+        """
         self._failures.append((now, kind, *first))
         rule = self._rule(kind, code, signal)
         if rule is not None and rule.do == "fail":
@@ -211,6 +219,7 @@ class Model:
         return self._count(now) if rule is None or rule.counted else self._free(now)
 
     def lose_node(self, now: int) -> int:
+        """Record the loss of a node and return the back-off in ns."""
         rule = self._rule("node_lost", 0, None)
         if rule is not None and rule.do == "fail":
             self.is_failed = True
@@ -218,17 +227,18 @@ class Model:
         return self._count(now) if rule is not None and rule.counted else self._free(now)
 
     def runs_again(self, now: int) -> None:
+        """Close the open incident: the gang has formed at `now`."""
         self._formed = now
         if self._open is not None:
             self._open, self._closed = None, now
 
     def bad_nodes(self, now: int) -> list[NodeName]:
-        """Three failures of a kind within the hour, from any replicas (R22)."""
+        """Return the nodes with three failures of one kind within the last hour, of any replicas (R22)."""
         recent = [(node, kind) for at, kind, _, node in self._failures if at > now - 60 * MINUTE]
         return sorted({node for node, kind in recent if recent.count((node, kind)) >= 3})
 
     def avoided(self, replica: ReplicaId, now: int) -> list[NodeName]:
-        """Two failures of a kind of this replica (R22)."""
+        """Return the nodes on which this replica failed twice in one kind within the last hour (R22)."""
         own = [(node, kind) for at, kind, who, node in self._failures if who == replica and at > now - 60 * MINUTE]
         return sorted({node for node, kind in own if own.count((node, kind)) >= 2})
 
@@ -242,6 +252,7 @@ class Model:
         return None
 
     def _count(self, now: int) -> int:
+        """Charge the first level with budget left, or fail the job; return the back-off in ns."""
         level, policy = 0, self.policy
         while self._used(policy, level, now) >= policy.max_restarts:
             if policy.wider is None:
@@ -261,7 +272,7 @@ class Model:
         return sum(at > since for at, of in self.charges if of == level)
 
     def _free(self, now: int) -> int:
-        """The sixth in a row without a minute of health fails the job (R8)."""
+        """Fail the job at the sixth free incident in a row without a minute of health between them (R8)."""
         self._free_row = 1 if now - self._formed >= MINUTE else self._free_row + 1
         self.is_failed = self._free_row > 5
         return 0

@@ -1,4 +1,4 @@
-"""Cases in short: what differs from the defaults, so that a shrunk example can be read."""
+"""Short text of a case: only the fields that differ from their defaults, so that a shrunk example is readable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 def in_short(value: Any) -> str:
-    """`RoleSpec(name='a', max_replicas=2)`: fields that have their default are left out."""
+    """Return `RoleSpec(name='a', max_replicas=2)`: the constructor call without fields that have their default."""
     if isinstance(value, msgspec.Struct):
         return _call(type(value).__name__, value, msgspec.structs.fields(type(value)))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -24,8 +24,8 @@ def _call(name: str, value: msgspec.Struct, fields: tuple[msgspec.structs.FieldI
 
 
 def _named(value: Any) -> str:
-    """Of a NamedTuple."""
+    """Return the constructor call of a NamedTuple."""
     defaults = value._field_defaults
-    found = [(name, item) for name, item in zip(value._fields, value, strict=True)]
+    found = zip(value._fields, value, strict=True)
     parts = [f"{name}={in_short(item)}" for name, item in found if name not in defaults or defaults[name] != item]
     return f"{type(value).__name__}({', '.join(parts)})"

@@ -1,8 +1,8 @@
-"""A conversation with the controller alone, in which anything may happen at any time.
+"""Property of the controller alone: random events in random order keep every invariant, and the job can end.
 
-News come late, twice, and of attempts that are over; orders are carried out late and in any order. Nobody lies about
-what has ended. At the end the faults cease: what was ordered is done, time passes, tasks finish, and the job has ended
-or waits for something that it names.
+Reports arrive late, twice, or from attempts that have ended; orders are carried out late and in any order. Reports are
+never false about what has ended. After the last move faults cease: the remaining orders are carried out, time passes
+and tasks finish, until the job has ended or names what it waits for.
 """
 
 from __future__ import annotations
@@ -41,36 +41,38 @@ VERBS: tuple[Verb, ...] = (
 )
 WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
-NEWS_OF_REPLICAS = (
+REPORTS = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
     *(ev.CheckpointOffered, ev.StoreOpened, ev.StoreLost, ev.StepTold),
 )
 END_ROUNDS_MAX = 1500
+Attempt = tuple[ReplicaId, int]  # a replica, and the number of one start of it
 
 
 class Move(NamedTuple):
-    """One thing that happens. `which` and `how` choose among what there is, so that every move means something."""
+    """One random action. `which` and `how` are taken modulo the number of choices, so that every move has an effect."""
 
     verb: Verb
     which: int = 0
     how: int = 0
 
 
-class Talk(NamedTuple):
-    """The case: a job, how many of its nodes are not there when it starts, and what then happens."""
+class Conversation(NamedTuple):
+    """Case of this property: a job, the number of its nodes that are missing at the start, and the moves."""
 
     graph: RoleGraph
     late: int
     moves: tuple[Move, ...]
 
 
-def talks() -> st.SearchStrategy[Talk]:
-    # Hypothesis takes each strategy once, and there are ten of pairs: with one of single moves there is little else
+def conversations() -> st.SearchStrategy[Conversation]:
+    """Return a strategy for conversations of single moves and of pairs that matter together."""
+    # Hypothesis chooses evenly among different strategies and there are ten of pairs: one of single moves is too rare
     alone = [_moves(VERBS).map(lambda move: (move,)) for _ in range(2)]
     lists = st.lists(st.one_of(*alone, _pairs()), max_size=16)
     moves = lists.map(lambda parts: [move for part in parts for move in part])
     graphs = st.booleans().flatmap(lambda gpus: topologies(gpus=gpus))
-    return st.builds(Talk, graphs, st.sampled_from([0, 1]), moves.map(tuple))
+    return st.builds(Conversation, graphs, st.sampled_from([0, 1]), moves.map(tuple))
 
 
 def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
@@ -78,7 +80,7 @@ def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
 
 
 def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
-    """Something happens, and what matters is what comes right after it: above all when a world is closing (R17)."""
+    """Draw moves whose effect depends on what follows at once, mostly those of a closing world (R17)."""
     closing = [
         st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("arrive"), Move("wait")]))
         for _ in range(4)
@@ -96,19 +98,19 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     return st.one_of(*closing, others, staying, silent, late, offered, broken)
 
 
-def judge_talk(talk: Talk) -> list[Complaint]:
-    """What is wrong with how the controller went through it: invariants first, then the record, then the end."""
-    player = Player(talk.graph)
+def judge_conversation(conversation: Conversation) -> list[Complaint]:
+    """Play the conversation and return what is wrong: a crash or broken invariant, then the record, then the end."""
+    player = Player(conversation.graph)
     try:
-        player.play(talk.moves, late=talk.late)
-        found = player.come_to_an_end()
+        player.play(conversation.moves, late=conversation.late)
+        found = player.finish()
     except CRASHES as error:
         return [crash(error)]
     return complaints(player.lines) or found
 
 
 class Player:
-    """The nodes and what runs on them."""
+    """Model of the nodes and their attempts, which exchanges events and orders with one controller."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self.graph, self.now = graph, 0
@@ -116,71 +118,75 @@ class Player:
         self.lines: list[Line] = [Header(graph, NODES)]
         self.incarnations: dict[NodeName, int] = {}
         self.up: dict[NodeName, None] = {}
-        self.orders: list[Order] = []  # not carried out yet
-        self.alive: dict[tuple[ReplicaId, int], StartReplica] = {}
-        self.suspended: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place, and wait
+        self.orders: list[Order] = []  # those not carried out yet
+        self.alive: dict[Attempt, StartReplica] = {}
+        self.suspended: dict[ReplicaId, StartReplica] = {}  # the attempt that each suspended replica has left
         self.past: list[ev.Event] = []
 
     def play(self, moves: tuple[Move, ...], late: int = 0) -> None:
+        """Start the job without its last `late` nodes, and apply the moves."""
         for name in NODES[: len(NODES) - late]:
             self.join(name)
         if late:
             self.wait(max(role.join_window_ns for role in self.graph.roles) // SECOND)
         self.calm()
         for move in moves:
-            self._make(move)
+            self._apply(move)
 
-    def tell(self, event: ev.Event) -> None:
+    def send(self, event: ev.Event) -> None:
+        """Hand the event to the controller, record it with its effects, and check the job's invariants."""
         effects = self.controller.handle(event, self.now)
         self.lines.append(record(len(self.lines), self.now, event, effects))
         self.past.append(event)
         self.orders += [effect for effect in effects if isinstance(effect, ORDERS) and effect.node in self.up]
         check_job(self.controller.state)
 
-    def _make(self, move: Move) -> None:
+    def _apply(self, move: Move) -> None:
         match move.verb:
             case "calm":
                 self.calm()
             case "obey":
                 if self.orders:
                     self.obey(self.orders.pop(move.which % len(self.orders)))
-            case "join":
-                self.join(NODES[move.which % 3])
-            case "arrive":  # whoever is not there comes, and may be grown onto
+            case "wait":
+                self.wait(WAITS[move.which % len(WAITS)])
+            case "scale":
+                self.send(ev.ScaleRequested(self.graph.roles[move.which % len(self.graph.roles)].name, move.how % 5))
+            case "restart":
+                self.send(ev.ControllerStarted(self.controller.state.epoch + 1))
+            case "repeat":
+                kinds = (ev.ReplicaExited, ev.ReplicaStopped) if move.how % 2 else REPORTS
+                if old := [event for event in self.past if isinstance(event, kinds)]:
+                    self.send(old[-1 - (move.which * 10 + move.how) % len(old)])
+            case "arrive":  # every missing node joins, and may be grown onto
                 for name in [name for name in NODES if name not in self.up]:
                     self.join(name)
                 self.calm()
                 self.wait(31)
-            case "lose":
-                self._lose(NODES[move.which % 3], (ev.NodeGone, ev.NodeSilent, ev.NodeLeft)[move.how % 3])
-            case "quiet":
-                name = NODES[move.which % 3]
-                if name in self.up:
-                    self.tell(ev.NodeHeard(name) if move.how % 4 == 3 else ev.NodeSuspected(name))
-            case "wait":
-                self.wait(WAITS[move.which % len(WAITS)])
-            case "scale":
-                self.tell(ev.ScaleRequested(self.graph.roles[move.which % len(self.graph.roles)].name, move.how % 5))
-            case "operate":
-                what = (ev.DrainRequested, ev.CordonRequested, ev.UncordonRequested)[move.how % 3]
-                self.tell(what(NODES[move.which % 3]))
-            case "preempt":
-                self.tell(ev.NodePreempted(NODES[move.which % 3], move.how % 2 * 30 * SECOND))
-            case "gpu":
-                bad = ev.GpuFailed(NODES[move.which % 3], move.how % 2, "Xid", 13 if move.how > 7 else 79)
-                if bad.node in self.up:
-                    self.tell(bad)
-            case "restart":
-                self.tell(ev.ControllerStarted(self.controller.state.epoch + 1))
-            case "repeat":
-                kinds = (ev.ReplicaExited, ev.ReplicaStopped) if move.how % 2 else NEWS_OF_REPLICAS
-                if old := [event for event in self.past if isinstance(event, kinds)]:
-                    self.tell(old[-1 - (move.which * 10 + move.how) % len(old)])
+            case "join" | "lose" | "quiet" | "operate" | "preempt" | "gpu":
+                self._apply_to_node(NODES[move.which % 3], move)
             case _:
-                self._befall(move)
+                self._apply_to_replica(move)
 
-    def _befall(self, move: Move) -> None:
-        """Something happens to one of those that run."""
+    def _apply_to_node(self, name: NodeName, move: Move) -> None:
+        match move.verb:
+            case "join":
+                self.join(name)
+            case "lose":
+                self.lose(name, (ev.NodeGone, ev.NodeSilent, ev.NodeLeft)[move.how % 3])
+            case "quiet":
+                if name in self.up:
+                    self.send(ev.NodeHeard(name) if move.how % 4 == 3 else ev.NodeSuspected(name))
+            case "operate":
+                self.send((ev.DrainRequested, ev.CordonRequested, ev.UncordonRequested)[move.how % 3](name))
+            case "preempt":
+                self.send(ev.NodePreempted(name, move.how % 2 * 30 * SECOND))
+            case "gpu":
+                if name in self.up:
+                    self.send(ev.GpuFailed(name, move.how % 2, "Xid", 13 if move.how > 7 else 79))
+
+    def _apply_to_replica(self, move: Move) -> None:
+        """Apply the move to one of the running attempts, if there is one."""
         if not self.alive:
             return
         key = sorted(self.alive)[move.which % len(self.alive)]
@@ -191,54 +197,56 @@ class Player:
             case "finish":
                 self._end(key, None)
             case "elastic":
-                for other in [other for other in self.alive if self.alive[other].world == start.world]:
-                    self.tell(ev.ReplicaElastic(*other))
+                for other in self._in_world_of(start):
+                    self.send(ev.ReplicaElastic(*other))
             case "live":
-                self.tell(ev.ReplicaReady(*key) if move.how % 2 else ev.ReplicaProgressed(*key, move.how))
+                self.send(ev.ReplicaReady(*key) if move.how % 2 else ev.ReplicaProgressed(*key, move.how))
             case "offer":
-                self.tell(ev.CheckpointOffered(*key, start.generation - move.how % 2, f"step-{move.how}", move.how))
-            case "stall":
-                for other in self.alive:  # all wait for the one that hangs, at a step or two after its own
-                    if self.alive[other].world == start.world:
-                        self.tell(ev.ReplicaStalled(*other, "progress", SECOND, move.how + (other != key)))
+                self.send(ev.CheckpointOffered(*key, start.generation - move.how % 2, f"step-{move.how}", move.how))
+            case "stall":  # all members wait for the one that hangs, at its step or a later one
+                for other in self._in_world_of(start):
+                    self.send(ev.ReplicaStalled(*other, "progress", SECOND, move.how + (other != key)))
             case "leave":
                 if state.worlds[start.world].notice is not None:
                     del self.alive[key]
-                    self.tell(ev.ReplicaStopped(*key))
+                    self.send(ev.ReplicaStopped(*key))
             case "unkillable":
                 if not self._stopping():
-                    self._end(key, "exit")  # its mates are told to stop
+                    self._end(key, "exit")  # so that its peers are stopping
                 if stopping := self._stopping():
                     self._outlive(stopping[move.which % len(stopping)], is_back=move.how % 2 == 1)
             case _:
-                raise AssertionError(f"nobody plays {move.verb}")
+                raise AssertionError(f"no code applies {move.verb}")
 
-    def _outlive(self, key: tuple[ReplicaId, int], *, is_back: bool) -> None:
-        """A worker outlives SIGKILL. With `is_back` its node is used again at once, all the same."""
+    def _in_world_of(self, start: StartReplica) -> list[Attempt]:
+        return [key for key, other in self.alive.items() if other.world == start.world]
+
+    def _outlive(self, key: Attempt, *, is_back: bool) -> None:
+        """Report that an attempt outlives SIGKILL. With `is_back` its node joins again at once."""
         start = self.alive.pop(key)
-        self.tell(ev.ReplicaUnkillable(*key))
+        self.send(ev.ReplicaUnkillable(*key))
         if is_back:
             self.join(start.node)
 
-    def _stopping(self) -> list[tuple[ReplicaId, int]]:
+    def _stopping(self) -> list[Attempt]:
         replicas = self.controller.state.replicas
         return [key for key in sorted(self.alive) if replicas[key[0]].phase == "stopping"]
 
-    def _end(self, key: tuple[ReplicaId, int], kind: FailureKind | None) -> None:
+    def _end(self, key: Attempt, kind: FailureKind | None) -> None:
         self.fail(key, kind, 1 if kind else 0)
 
-    def fail(self, key: tuple[ReplicaId, int], kind: FailureKind | None, code: int, signal: str | None = None) -> None:
-        """Of several workers that can stay, those that did not fail do."""
+    def fail(self, key: Attempt, kind: FailureKind | None, code: int, signal: str | None = None) -> None:
+        """End an attempt with the given failure, or with success if `kind` is None.
+
+        If the replica is elastic and has several workers, those that did not fail are suspended.
+        """
         start = self.alive.pop(key)
         self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
         is_elastic = self.controller.state.replicas[start.replica].is_elastic
         suspended = is_elastic and kind is not None and self.controller.state.replicas[start.replica].procs > 1
         if suspended:
             self.suspended[start.replica] = start
-        self.tell(ev.ReplicaExited(*key, kind, code, signal, suspended=suspended))
-
-    def tell_gone(self, name: NodeName) -> None:
-        self._lose(name, ev.NodeGone)
+        self.send(ev.ReplicaExited(*key, kind, code, signal, suspended=suspended))
 
     def records(self) -> list[Record]:
         return [line for line in self.lines if isinstance(line, Record)]
@@ -249,39 +257,53 @@ class Player:
         self.incarnations[name] = self.incarnations.get(name, 0) + 1
         self.up[name] = None
         spec = next(spec for spec in self.graph.cluster.nodes if spec.name == name)
-        self.tell(ev.NodeJoined(name, spec, incarnation=self.incarnations[name]))
+        self.send(ev.NodeJoined(name, spec, incarnation=self.incarnations[name]))
 
-    def _lose(self, name: NodeName, how: type[ev.NodeGone] | type[ev.NodeSilent] | type[ev.NodeLeft]) -> None:
+    def lose(
+        self, name: NodeName, how: type[ev.NodeGone] | type[ev.NodeSilent] | type[ev.NodeLeft] = ev.NodeGone
+    ) -> None:
+        """Lose the node if it is up, with everything on it."""
         if name in self.up:
             self._forget(name)
             del self.up[name]
-            self.tell(how(name))
+            self.send(how(name))
 
     def _forget(self, name: NodeName) -> None:
-        """Nothing of the node runs any more, and what it was told is lost."""
+        """Drop everything that runs on the node, and the orders that it has not carried out."""
         self.orders = [order for order in self.orders if order.node != name]
         self.alive = {key: start for key, start in self.alive.items() if start.node != name}
         self.suspended = {replica: start for replica, start in self.suspended.items() if start.node != name}
 
     def wait(self, seconds: int) -> None:
-        """Deadlines on the way are kept, and what follows from them is not yet obeyed."""
+        """Let time pass. The controller handles its deadlines; orders that follow are not carried out yet."""
         until = self.now + seconds * SECOND
         while (due := self.controller.deadline()) is not None and due <= until:
             self.now = max(self.now, due)
-            self.tell(ev.TimePassed())
+            self.send(ev.TimePassed())
         self.now = until
-        self.tell(ev.TimePassed())
+        self.send(ev.TimePassed())
+
+    def pass_time(self) -> bool:
+        """Let time pass to the controller's next deadline; return whether it has one."""
+        deadline = self.controller.deadline()
+        if deadline is None:
+            return False
+        self.now = max(self.now, deadline)
+        self.send(ev.TimePassed())
+        return True
 
     def calm(self) -> None:
+        """Carry out all orders, and those that follow from them."""
         for _ in range(300):
             if not self.orders:
                 return
             self.obey(self.orders.pop(0))
 
     def obey(self, order: Order) -> None:
+        """Carry out one order and report the result to the controller."""
         match order:
             case OpenStore():
-                self.tell(ev.StoreOpened(order.world, order.generation, 20_000 + order.generation))
+                self.send(ev.StoreOpened(order.world, order.generation, 20_000 + order.generation))
             case StartReplica():
                 key = (order.replica, order.attempt)
                 other = [attempt for replica, attempt in self.alive if replica == order.replica]
@@ -290,13 +312,13 @@ class Player:
                     del self.suspended[order.replica]
                 self.alive[key] = order
                 ports = tuple((port, 4000) for port in self.graph.role(order.replica.role).ports)
-                self.tell(ev.ReplicaStarted(*key, ports))
+                self.send(ev.ReplicaStarted(*key, ports))
             case StopReplica():
                 self._stop(order)
             case AskStep():
-                self.tell(ev.StepTold(order.replica, order.attempt, order.replica.index + 3))
+                self.send(ev.StepTold(order.replica, order.attempt, order.replica.index + 3))
             case StopAtStep():
-                self.tell(ev.ReplicaLeftStep(order.replica, order.attempt))
+                self.send(ev.ReplicaLeftStep(order.replica, order.attempt))
             case _:
                 pass
 
@@ -305,41 +327,45 @@ class Player:
         starts = [o for o in self.orders if isinstance(o, StartReplica) and (o.replica, o.attempt) == key]
         self.orders = [o for o in self.orders if o not in starts]
         start, waiting = self.alive.pop(key, None), self.suspended.get(order.replica)
-        suspended = order.in_place and start is not None
-        if suspended and start is not None:
-            self.suspended[order.replica] = start
+        suspended = False
+        if order.in_place and start is not None:
+            self.suspended[order.replica], suspended = start, True
         elif waiting is not None and waiting.attempt == order.attempt:
             del self.suspended[order.replica]
-        self.tell(ev.ReplicaStopped(*key, suspended=suspended))
+        self.send(ev.ReplicaStopped(*key, suspended=suspended))
 
-    def come_to_an_end(self) -> list[Complaint]:
-        """Faults cease. Readiness first, then the end of a task, then the next deadline."""
+    def finish(self) -> list[Complaint]:
+        """Play on without faults until the job ends or nothing more happens.
+
+        Returns:
+            A complaint if the job has not ended and names nothing that it waits for.
+        """
         job = self.controller.state
         for _ in range(END_ROUNDS_MAX):
             if job.outcome is not None:
                 return []
             if job.suspected:
-                self.tell(ev.NodeHeard(next(iter(job.suspected))))
+                self.send(ev.NodeHeard(next(iter(job.suspected))))
             elif self.orders:
                 self.obey(self.orders.pop(0))
-            elif not self._go_on():
+            elif not self._proceed():
                 named = waiting_for(job)
-                return [] if named else [Complaint("liveness", "the job neither ends nor waits for what it names")]
-        return [Complaint("liveness", "the job goes on for ever")]
+                return (
+                    []
+                    if named
+                    else [Complaint("liveness", "the job has not ended and names nothing that it waits for")]
+                )
+        return [Complaint("liveness", f"the job has not ended after {END_ROUNDS_MAX} events")]
 
-    def _go_on(self) -> bool:
+    def _proceed(self) -> bool:
+        """Make one replica ready, or else finish one task, or else pass time; return whether anything happened."""
         job = self.controller.state
         for key, start in self.alive.items():
             if job.replicas[start.replica].phase == "running" and job.role_of(start.replica).spec.ready is not None:
-                self.tell(ev.ReplicaReady(*key))
+                self.send(ev.ReplicaReady(*key))
                 return True
         for key, start in list(self.alive.items()):
             if job.roles[start.replica.role].spec.kind == "task" and job.replicas[start.replica].is_up:
                 self._end(key, None)
                 return True
-        deadline = self.controller.deadline()
-        if deadline is None:
-            return False
-        self.now = max(self.now, deadline)
-        self.tell(ev.TimePassed())
-        return True
+        return self.pass_time()

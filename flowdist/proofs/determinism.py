@@ -1,11 +1,11 @@
-"""Whether the same seed gives the same bytes, whatever the order of Python's sets: crowded jobs, several hash seeds.
+"""Determinism check: the same seed gives the same bytes under every order of Python's sets.
 
     python -m flowdist.proofs.determinism --seeds 200 --hash-seeds 4 --jobs 2
 
-64 nodes, on which everything starts at one moment and much fails at another. A seed draws the faults, spreads start-up
-times (every other one leaves them equal: nothing but ties), and decides in which order things happen that happen at
-the same time. Each process has a PYTHONHASHSEED of its own and gives the digest of each run; one that is not the same
-everywhere is shown with the first line in which two traces differ.
+The jobs have 64 nodes. All replicas start at one moment and many faults happen at another. A seed decides the faults,
+the start-up times (equal ones for every other seed, so that every order is a tie), and the order of simultaneous
+events. Each process has its own PYTHONHASHSEED and returns the digest of each run. For a seed with different digests,
+the command prints the first line in which two traces differ.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from flowdist.testing.kit import graph_of
 
 NODES = 64
 UNTIL_NS = 60 * SECOND
-CHUNK = 25  # seeds of a scenario that one process takes
+CHUNK = 25  # seeds for each process
 SCENARIOS = ("ties", "at once", "in recovery")
 
 
 @cache
 def crowd() -> RoleGraph:
-    """Servers with ports, a gang that may grow, and loose replicas: 124 replicas on 64 nodes in four zones."""
+    """Return a graph of servers with ports, an elastic gang and loose replicas, on 64 nodes in four zones."""
     t = Topology("crowd", nodes=[Node(f"node{i}", cpu=4, labels={"zone": "abcd"[i % 4]}) for i in range(NODES)])
     ps = t.role(
         *("ps", "sleep inf"),
@@ -70,7 +70,7 @@ def crowd() -> RoleGraph:
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
-    """The faults of that seed, all of them at one moment, or at two and the controller between them."""
+    """Return the faults of the seed: all at one moment, or at two moments with a controller failure between them."""
     if scenario == "ties":
         return Plan()
     moments = ("20s",) if scenario == "at once" else ("20s", "20s500ms")
@@ -90,14 +90,14 @@ def _at_once(scenario: str, seed: int, moment: str) -> Iterator[str]:
 
 
 def crowded(scenario: str, seed: int) -> SimResult:
-    """That run. Every fourth seed leaves ties in the order of planning."""
+    """Simulate the scenario with the seed. Every fourth seed keeps simultaneous events in the order of planning."""
     return Simulation(
         crowd(), plan_of(scenario, seed), seed=seed * (seed % 2), schedule=seed * (seed % 4 != 0), checks="changed"
     ).run(UNTIL_NS)
 
 
-class Different(NamedTuple):
-    """A seed that does not give the same bytes everywhere, and where two of its traces part."""
+class Difference(NamedTuple):
+    """A seed with different digests, and the first line in which two of its traces differ."""
 
     scenario: str
     seed: int
@@ -107,8 +107,13 @@ class Different(NamedTuple):
 
 def compare(
     scenarios: Sequence[str], seeds: Sequence[int], hash_seeds: Sequence[int], jobs: int, setup: str = ""
-) -> list[Different]:
-    """Run them all, in processes of their own. `setup` is `module:function`, called there before anything else."""
+) -> list[Difference]:
+    """Run every scenario with every seed and hash seed, in subprocesses, and return the seeds with differences.
+
+    Args:
+        jobs: Number of processes at a time.
+        setup: `module:function` to call first in each process.
+    """
     chunks = [(name, list(seeds[i : i + CHUNK])) for name in scenarios for i in range(0, len(seeds), CHUNK)]
     with ThreadPoolExecutor(jobs) as pool:
         found = [
@@ -120,12 +125,12 @@ def compare(
             digests = [answer.result() for answer in answers]
             for seed, *of_one in zip(some, *digests, strict=True):
                 if len(dict.fromkeys(of_one)) > 1:
-                    different.append(Different(name, seed, tuple(of_one), ""))
-    return [_explained(one, hash_seeds, setup) if n == 0 else one for n, one in enumerate(different)]
+                    different.append(Difference(name, seed, tuple(of_one), ""))
+    return [_with_line(one, hash_seeds, setup) if n == 0 else one for n, one in enumerate(different)]
 
 
-def _explained(one: Different, hash_seeds: Sequence[int], setup: str) -> Different:
-    """With the first line in which the trace differs from that under the first hash seed."""
+def _with_line(one: Difference, hash_seeds: Sequence[int], setup: str) -> Difference:
+    """Add the first line in which the traces under the first and another hash seed differ."""
     other = next(n for n, digest in enumerate(one.digests) if digest != one.digests[0])
     traces = [_ask(hash_seeds[n], setup, "lines", one.scenario, [one.seed]) for n in (0, other)]
     n, (a, b) = next(
@@ -183,13 +188,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m flowdist.proofs.determinism", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="of each scenario (20)")
-    parser.add_argument("--from", type=int, default=1, dest="first", metavar="SEED", help="the first of them (1)")
-    parser.add_argument("--hash-seeds", type=int, default=4, metavar="N", help="values of PYTHONHASHSEED (4)")
-    parser.add_argument("--only", action="append", choices=SCENARIOS, help="that scenario; may be repeated")
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="seeds of each scenario (20)")
+    parser.add_argument("--from", type=int, default=1, dest="first", metavar="SEED", help="first seed (1)")
+    parser.add_argument("--hash-seeds", type=int, default=4, metavar="N", help="number of values of PYTHONHASHSEED (4)")
+    parser.add_argument("--only", action="append", choices=SCENARIOS, help="only this scenario; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (1)")
-    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help="call that in each process, first")
-    parser.add_argument("--answer", choices=("digests", "lines"), help=argparse.SUPPRESS)  # what a process is asked
+    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help="call this first in each process")
+    parser.add_argument("--answer", choices=("digests", "lines"), help=argparse.SUPPRESS)  # for its subprocesses
     return parser
 
 

@@ -1,8 +1,8 @@
-"""The mutation bench: `python -m flowdist.proofs.mutants`. Each safeguard is switched off, and has to be missed.
+"""Mutation bench, `python -m flowdist.proofs.mutants`: switch off one safeguard at a time; a property has to fail.
 
-The unmutated build goes first and has to pass all properties with the same examples. Then each mutant is hunted with
-one property after the other until one of them fails; what was found is shrunk. Every number but the seconds is the
-same at every run: the seed is fixed, and no limit is one of time.
+The unmutated build comes first and has to pass all properties with the same examples. Then each mutant is tried with
+one property after the other until one fails; the failing case is shrunk. Every number but the seconds is the same in
+every run: the seed is fixed, and no limit is a time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from flowdist.proofs.properties import PROPERTIES, Checked
 from flowdist.record.restart_rules import Complaint
 
 SEED = 0
-SHRINKS_MAX = 150  # cases that are tried to make a finding smaller
+SHRINKS_MAX = 150  # cases tried to make a failing case smaller
 
 
 class Found(NamedTuple):
-    """What a property has found. `size` is that of the smallest case."""
+    """Failure that a property found. `by` names the judge, `size` and `case` belong to the smallest failing case."""
 
     property: Property
     by: str
@@ -37,8 +37,8 @@ class Found(NamedTuple):
     case: str
 
 
-class Hunt(NamedTuple):
-    """What became of a mutant, with the examples of all properties; of the unmutated build `name` is the property."""
+class Result(NamedTuple):
+    """Result for one mutant over all properties, or for the unmutated build with the property `name`."""
 
     name: str
     examples: int
@@ -47,22 +47,25 @@ class Hunt(NamedTuple):
 
 
 class _Enough(BaseException):
-    """The finding is small enough. No Exception: Hypothesis would take it for a failure."""
+    """Signal that shrinking is done. A BaseException: Hypothesis takes any Exception for a failure."""
 
 
 class _Wrong(Exception):
-    """The case is a finding."""
+    """Signal that the case fails."""
 
 
-def hunt(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
-    """Look for a case that the property does not hold for, and make it small. Returns it with how many were tried.
+def find_failure(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
+    """Search for a case that violates the property, and shrink it.
 
     Args:
-        share: Of the examples that the property is worth.
+        share: Fraction of the property's number of examples.
+
+    Returns:
+        The failure, or None, and the number of cases tried until the first failure.
     """
     checked = PROPERTIES[name]
-    hunted = _Hunted(checked)
-    search = given(checked.cases())(hunted.try_case)
+    cases = _Cases(checked)
+    search = given(checked.cases())(cases.try_case)
     search = settings(
         max_examples=max(1, round(checked.examples * share)),
         database=None,
@@ -75,13 +78,13 @@ def hunt(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
     try:
         seed(SEED)(search)()
     except (_Wrong, _Enough):
-        complaint, case = hunted.best
-        return Found(name, _by(complaint), complaint.text, checked.size(case), in_short(case)), hunted.first
-    return None, hunted.tried
+        complaint, case = cases.best
+        return Found(name, _by(complaint), complaint.text, checked.size(case), in_short(case)), cases.first
+    return None, cases.tried
 
 
-class _Hunted:
-    """Counts the cases, and keeps the smallest that is wrong."""
+class _Cases:
+    """Judge of the drawn cases: it counts them and keeps the smallest one that fails."""
 
     def __init__(self, checked: Checked) -> None:
         self._checked = checked
@@ -94,6 +97,7 @@ class _Hunted:
         return self._best[1:]
 
     def try_case(self, case: Any) -> None:
+        """Judge a case. Raises _Wrong if it fails, _Enough when shrinking is done."""
         self.tried += 1
         wrong = self._checked.judge(case)
         if wrong:
@@ -108,34 +112,34 @@ class _Hunted:
 
 
 def _by(complaint: Complaint) -> str:
-    """`invariant`, `liveness`, `split brain`; or which rule a checker of the record, or the model, has found broken."""
+    """Return the judge: `invariant`, `liveness`, `split brain`, or `checker R6` for a broken rule."""
     return complaint.rule if not complaint.rule[0].isupper() else f"checker {complaint.rule}"
 
 
-def bench(mutant: Mutant, share: float = 1.0) -> Hunt:
-    """Hunt one mutant, with the property that it names first and then with all others."""
+def bench(mutant: Mutant, share: float = 1.0) -> Result:
+    """Try one mutant with the property that it names first, then with all others until one fails."""
     begun, examples = time.process_time(), 0
     found = None
     with mutated(mutant):
         for name in sorted(PROPERTIES, key=lambda name: name != mutant.first):
-            found, tried = hunt(name, share)
+            found, tried = find_failure(name, share)
             examples += tried
             if found is not None:
                 break
-    return Hunt(mutant.name, examples, time.process_time() - begun, found)
+    return Result(mutant.name, examples, time.process_time() - begun, found)
 
 
-def bench_unmutated(name: Property, share: float = 1.0) -> Hunt:
-    """Hunt the unmutated build with one property."""
+def bench_unmutated(name: Property, share: float = 1.0) -> Result:
+    """Try the unmutated build with one property."""
     begun = time.process_time()
-    found, tried = hunt(name, share)
-    return Hunt(name, tried, time.process_time() - begun, found)
+    found, tried = find_failure(name, share)
+    return Result(name, tried, time.process_time() - begun, found)
 
 
-def table(hunts: Sequence[Hunt], mutants: Sequence[Mutant]) -> Iterator[str]:
-    """The lines of a table in Markdown."""
+def table(results: Sequence[Result], mutants: Sequence[Mutant]) -> Iterator[str]:
+    """Yield the lines of a Markdown table of the results."""
     rows = [["mutant", "rule", "what it does wrong", "found by", "examples", "size", "seconds"]]
-    for done, mutant in zip(hunts, mutants, strict=True):
+    for done, mutant in zip(results, mutants, strict=True):
         found = done.found
         by = f"{found.property}: {found.by}" if found is not None else "**survives**"
         size = str(found.size) if found is not None else ""
@@ -147,54 +151,54 @@ def table(hunts: Sequence[Hunt], mutants: Sequence[Mutant]) -> Iterator[str]:
 
 
 def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
-    """The exit code: 1 if a mutant survives, or the unmutated build is found at fault."""
+    """Run the bench; return 1 if a mutant survives or the unmutated build fails a property, else 0."""
     parser = argparse.ArgumentParser(prog="python -m flowdist.proofs.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", choices=[mutant.name for mutant in mutants])
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--share", type=float, default=1.0, help="of the examples that each property is worth")
+    parser.add_argument("--share", type=float, default=1.0, help="fraction of the examples of each property")
     parser.add_argument("--json", action="store_true", help="one object on stdout, with the shrunk cases")
     options = parser.parse_args(args)
     chosen = [mutant for mutant in mutants if options.only is None or mutant.name in options.only]
     begun = time.perf_counter()
     with ProcessPoolExecutor(max(1, options.jobs), multiprocessing.get_context("spawn")) as pool:
-        clean = list(_told(pool.map(bench_unmutated, PROPERTIES, [options.share] * len(PROPERTIES))))
+        clean = list(_reported(pool.map(bench_unmutated, PROPERTIES, [options.share] * len(PROPERTIES))))
         wrong = [done for done in clean if done.found is not None]
-        hunts = list(_told(pool.map(bench, chosen, [options.share] * len(chosen)))) if not wrong else []
+        results = list(_reported(pool.map(bench, chosen, [options.share] * len(chosen)))) if not wrong else []
     seconds = time.perf_counter() - begun
     if options.json:
-        print(json.dumps(_as_json(clean, hunts, seconds), indent=2))
+        print(json.dumps(_as_json(clean, results, seconds), indent=2))
     else:
-        _print(clean, hunts, chosen, seconds)
-    return 1 if wrong or any(done.found is None for done in hunts) else 0
+        _print(clean, results, chosen, seconds)
+    return 1 if wrong or any(done.found is None for done in results) else 0
 
 
-def _told(hunts: Iterator[Hunt]) -> Iterator[Hunt]:
-    """One line each on stderr, as they come."""
-    for done in hunts:
+def _reported(results: Iterator[Result]) -> Iterator[Result]:
+    """Print each result to stderr as soon as it arrives, and pass it on."""
+    for done in results:
         what = f"{done.found.property}: {done.found.text}" if done.found is not None else "nothing found"
         print(f"{done.name} ({done.examples} examples, {done.seconds:.1f} s): {what}", file=sys.stderr, flush=True)
         yield done
 
 
-def _as_json(clean: Sequence[Hunt], hunts: Sequence[Hunt], seconds: float) -> dict[str, Any]:
-    def plain(done: Hunt) -> dict[str, Any]:
+def _as_json(clean: Sequence[Result], results: Sequence[Result], seconds: float) -> dict[str, Any]:
+    def plain(done: Result) -> dict[str, Any]:
         return {**done._asdict(), "found": done.found._asdict() if done.found is not None else None}
 
-    unmutated, found = [plain(done) for done in clean], [plain(done) for done in hunts]
+    unmutated, found = [plain(done) for done in clean], [plain(done) for done in results]
     return {"format": 1, "kind": "mutants", "unmutated": unmutated, "mutants": found, "seconds": seconds}
 
 
-def _print(clean: Sequence[Hunt], hunts: Sequence[Hunt], mutants: Sequence[Mutant], seconds: float) -> None:
+def _print(clean: Sequence[Result], results: Sequence[Result], mutants: Sequence[Mutant], seconds: float) -> None:
     for done in clean:
         if done.found is not None:
             print(f"the unmutated build fails {done.name}: {done.found.text}\n  {done.found.case}")
-    if not hunts:
+    if not results:
         return
     tried = ", ".join(f"{done.examples} of {done.name}" for done in clean)
     print(f"The unmutated build passes all properties: {tried}.\n")
-    print("\n".join(table(hunts, mutants)))
-    survivors = [done.name for done in hunts if done.found is None]
-    print(f"\n{len(hunts) - len(survivors)} of {len(hunts)} mutants were found, in {seconds:.0f} s.")
+    print("\n".join(table(results, mutants)))
+    survivors = [done.name for done in results if done.found is None]
+    print(f"\n{len(results) - len(survivors)} of {len(results)} mutants were found, in {seconds:.0f} s.")
     if survivors:
         print(f"These survive: {', '.join(survivors)}.")
 

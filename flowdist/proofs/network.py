@@ -1,8 +1,8 @@
-"""Jobs over links that are slow, fall silent one way, and break: every message is played, and judged where it arrives.
+"""Property of jobs over bad links: slow, silent in one direction, broken. Each message is judged where it arrives.
 
-The simulator's own links are quick, so that a lease counted from the wrong moment, or an order for an agent that has
-joined anew meanwhile, harms nobody there. Here each direction of each link has a latency of its own, which may be for
-ever; what is held back arrives in order when the link is well again, unless the connection has broken meanwhile.
+The simulator's own links are fast. There, a lease that counts from the wrong moment does no harm, nor does an order for
+an earlier incarnation of an agent. Here each direction of a link has its own latency, which may be infinite. Held
+messages arrive in order when the link recovers, unless the connection has broken in the meantime.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ from flowdist.sim.simulation import Checks, Simulation, Violation
 from flowdist.testing.strategies import fault_plans, topologies
 
 UNTIL_NS = 75 * SECOND
-What = Literal["up", "down", "drop", "echo"]
+Action = Literal["up", "down", "drop", "echo"]
 Key = tuple[ReplicaId, int]
 
 
 class Change(NamedTuple):
-    """What becomes of the link of a node: `up` is towards the controller. `latency_ns` None is for ever.
+    """A change of one node's link at a moment.
 
-    `drop` breaks the connection; the agent makes a new one a second later. `echo` brings what a controller of an
-    earlier epoch has sent last once more, as one would that does not know yet that it was replaced.
+    Args:
+        what: `up` (to the controller) and `down` set the latency of that direction. `drop` breaks the connection; the
+            agent connects again after 1 s. `echo` repeats the last message of an earlier controller epoch, as a
+            controller does that does not know yet that another has taken over.
+        latency_ns: The new latency; None holds all messages back.
     """
 
     at_ns: int
     node: NodeName
-    what: What
+    what: Action
     latency_ns: int | None = None
 
 
 class Network(NamedTuple):
-    """The case: a job on two nodes, what befalls it, and what becomes of its links."""
+    """Case of this property: a job on two nodes, its faults, and the changes of its links."""
 
     graph: RoleGraph
     plan: Plan
@@ -54,6 +57,7 @@ class Network(NamedTuple):
 
 
 def networks() -> st.SearchStrategy[Network]:
+    """Return a strategy for jobs on two nodes with faults and changes of links."""
     lists = st.lists(st.one_of(_changes().map(lambda change: (change,)), _spells()), max_size=3)
     graphs = topologies(domains=False).map(small)
     flat = lists.map(lambda spells: tuple(change for spell in spells for change in spell))
@@ -67,15 +71,15 @@ LATENCIES = (None, 0, 20 * MS, SECOND, 2 * SECOND)
 
 def _changes() -> st.SearchStrategy[Change]:
     at_ns = st.sampled_from(SECONDS).map(lambda seconds: seconds * SECOND)
-    what: st.SearchStrategy[What] = st.sampled_from(["up", "down", "drop", "echo"])
+    what: st.SearchStrategy[Action] = st.sampled_from(["up", "down", "drop", "echo"])
     return st.builds(Change, at_ns, st.sampled_from(LINKS), what, st.sampled_from(LATENCIES))
 
 
 @st.composite
 def _spells(draw: st.DrawFn) -> tuple[Change, ...]:
-    """Two changes of one link, the second not long after the first."""
+    """Draw two changes of one link, 2 s to 6 s apart."""
     node, at_ns = draw(st.sampled_from(LINKS)), draw(st.sampled_from(SECONDS)) * SECOND
-    what: st.SearchStrategy[What] = st.sampled_from(["down", "up"])
+    what: st.SearchStrategy[Action] = st.sampled_from(["down", "up"])
     first, second = st.sampled_from([None, 2 * SECOND]), st.sampled_from([None, 0])
     gap_ns = draw(st.sampled_from([2, 4, 6])) * SECOND
     return (
@@ -89,6 +93,7 @@ def _plans(graph: RoleGraph) -> st.SearchStrategy[Plan]:
 
 
 def judge_network(case: Network) -> list[Complaint]:
+    """Simulate the case, and return what the checks on the way or the judges of the record find."""
     try:
         result = SlowSimulation(case.graph, case.plan, case.changes).run(UNTIL_NS)
     except CRASHES as error:
@@ -99,12 +104,12 @@ def judge_network(case: Network) -> list[Complaint]:
 
 
 class SlowSimulation(Simulation):
-    """The simulation with such links. Heartbeats are played one by one."""
+    """Simulation with such links, in which every heartbeat is a message."""
 
     def __init__(self, graph: RoleGraph, plan: Plan, changes: tuple[Change, ...]) -> None:
-        self.latencies: dict[tuple[NodeName, What], int | None] = {}
-        self.held: dict[tuple[NodeName, What], list[Callable[[], None]]] = {}
-        self.last_ns: dict[tuple[NodeName, What], int] = {}
+        self.latencies: dict[tuple[NodeName, Action], int | None] = {}
+        self.held: dict[tuple[NodeName, Action], list[Callable[[], None]]] = {}
+        self.last_ns: dict[tuple[NodeName, Action], int] = {}
         self.sent: dict[NodeName, list[ToAgent]] = {}
         super().__init__(graph, plan, play_heartbeats=True)
         for change in changes:
@@ -116,8 +121,8 @@ class SlowSimulation(Simulation):
     def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
         return SlowNode(self, spec, self._controller, starts)
 
-    def carry(self, name: NodeName, way: What, arrive: Callable[[], None]) -> None:
-        """In order: nothing overtakes what was sent before."""
+    def carry(self, name: NodeName, way: Action, arrive: Callable[[], None]) -> None:
+        """Deliver a message after the latency of its direction, in the order of sending."""
         latency = self.latencies.get((name, way), LATENCY_NS)
         if latency is None:
             self.held.setdefault((name, way), []).append(arrive)
@@ -148,19 +153,19 @@ class SlowSimulation(Simulation):
 
 
 class SlowController(SimController):
-    """The controller at the other end of such links."""
+    """Controller at the other end of such links."""
 
     def __init__(self, sim: SlowSimulation, checks: Checks) -> None:
         super().__init__(sim.ctx, sim.nodes, sim, checks)
         self._slow = sim
 
     def handle(self, event: ev.Event) -> None:
-        """Nothing runs on a node that is called silent, whoever could not be reached there (R19)."""
+        """Handle an event; a node whose lease has expired must run nothing any more (R19)."""
         if isinstance(event, ev.NodeSilent):
             node = self._slow.nodes[event.node]
             ran = [str(replica) for (replica, _), alive in node.workers.items() if alive] if node.is_alive else []
             if ran:
-                raise Violation("R19", f"{event.node} is given up while {ran[0]} runs there")
+                raise Violation("R19", f"{event.node} is lost while {ran[0]} runs there")
         super().handle(event)
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
@@ -170,20 +175,20 @@ class SlowController(SimController):
 
 
 class SlowNode(SimNode):
-    """The node with such a link. What its agent does is judged as it does it."""
+    """The node with such a link. Action its agent does is judged as it does it."""
 
     def __init__(self, sim: SlowSimulation, spec: NodeSpec, controller: SimController, starts: int) -> None:
         super().__init__(sim.ctx, spec, controller, sim.work, sim.running, starts)
         self._slow = sim
-        self._asked: dict[Key, None] = {}  # attempts that were told to stop, or of it
-        self._failed: dict[Key, None] = {}  # attempts of which a worker had failed before
+        self._asked: dict[Key, None] = {}  # attempts with an order to stop, or a question for their step
+        self._failed: dict[Key, None] = {}  # attempts with a worker that failed before such an order
 
     def tell(self, event: io.AgentInput) -> None:
         if not self.is_alive or self.is_paused:
             super().tell(event)
             return
         now = self._slow.queue.now
-        outputs = self.agent.handle(io.AgentTimePassed(), now)  # what is due has nothing to do with the event
+        outputs = self.agent.handle(io.AgentTimePassed(), now)  # so that what follows is due to the event alone
         is_stale = isinstance(event, ToAgent) and (
             event.epoch < self.agent.epoch or event.incarnation != self.agent.incarnation
         )
@@ -192,7 +197,7 @@ class SlowNode(SimNode):
         before = (self.agent.epoch, self.agent.lease.acked_ns)
         follows = self.agent.handle(event, now)
         if is_stale and (follows or before != (self.agent.epoch, self.agent.lease.acked_ns)):
-            raise Violation("R20", f"{self.spec.name} obeys old news: {event}")
+            raise Violation("R20", f"{self.spec.name} obeys an outdated message: {event}")
         for output in outputs + follows:
             self._judge(output)
             self._carry_out(output)
@@ -220,7 +225,7 @@ class SlowNode(SimNode):
         super().exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail)
 
     def _judge(self, output: io.AgentOutput) -> None:
-        """Whatever ends after a stop, or under a notice, has stopped (R16)."""
+        """Check that an attempt that ends after a stop, or under a notice, counts as stopped (R16)."""
         if not isinstance(output, io.Send) or not isinstance(output.message, Report):
             return
         event = output.message.event
@@ -228,7 +233,7 @@ class SlowNode(SimNode):
             key = (event.replica, event.attempt)
             if key in self._asked and key not in self._failed:
                 raise Violation(
-                    "R16", f"{event.replica} was told to stop, and its end counts as {event.kind or 'success'}"
+                    "R16", f"{event.replica} had an order to stop, and its end counts as {event.kind or 'success'}"
                 )
 
     def _send(self, message: ToController) -> None:

@@ -1,7 +1,7 @@
-"""Whole jobs in the simulator, with what befalls them, judged by their record and by how they go on.
+"""Properties of whole jobs in the simulator, judged by their record and by their progress.
 
-`judge_run` is for any topology and plan of faults; `judge_restart` holds what one failure restarts against the static
-table; `judge_network` plays every message, over links that are slow and fall silent one way.
+`judge_run` takes any topology and plan of faults. `judge_restart` compares what one failure restarts with the static
+restart table.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
 
 UNTIL_NS = 3 * HOUR
-BOUND_NS = 25 * MINUTE  # the longest wait of all that a policy allows, detection and start-up included
+BOUND_NS = 25 * MINUTE  # above the longest wait of any policy, with detection and start-up
 
 
 class Run(NamedTuple):
-    """The case: a job, what befalls it, and the seed of its start-up times."""
+    """Case of `judge_run`: a job, its faults, and the seed of its start-up times."""
 
     graph: RoleGraph
     plan: Plan
@@ -35,12 +35,13 @@ class Run(NamedTuple):
 
 
 def runs() -> st.SearchStrategy[Run]:
+    """Return a strategy for any topologies and faults."""
     graphs = st.one_of(topologies(), topologies(gpus=True)).map(with_steady_services)
     return graphs.flatmap(lambda graph: st.builds(Run, st.just(graph), fault_plans(graph), st.integers(0, 2)))
 
 
 def quiet_runs() -> st.SearchStrategy[Run]:
-    """Nothing befalls the job, its nodes have room for the minima and little more, and a role waits for a success."""
+    """Return a strategy for jobs without faults, with little room, where a role waits for another's success."""
 
     def waits(graph: RoleGraph) -> bool:
         return any(gate.condition == "succeeded" for role in graph.roles for gate in role.gates)
@@ -56,27 +57,27 @@ def quiet_runs() -> st.SearchStrategy[Run]:
 
 
 def judge_run(run: Run) -> list[Complaint]:
-    """Invariants and split brain as the simulator sees them, then the record, then whether the job went on."""
+    """Simulate the case, and return what the simulator's checks, the record or the progress of the job show wrong."""
     try:
         result = Simulation(run.graph, run.plan, seed=run.seed).run(UNTIL_NS)
     except CRASHES as error:
         return [crash(error)]
     if result.violation is not None:
         return [Complaint(result.violation.property, str(result.violation))]
-    return complaints(result.lines) or _goes_on(run, result) or _needs_no_luck(run, result)
+    return complaints(result.lines) or _makes_progress(run, result) or _succeeds_without_faults(run, result)
 
 
-def _goes_on(run: Run, result: SimResult) -> list[Complaint]:
-    """After the last fault, and when what was to come back is back, the job gets further or ends, within a bound."""
+def _makes_progress(run: Run, result: SimResult) -> list[Complaint]:
+    """Check that the job makes progress or ends within a bound after the last fault and the last return."""
     times = [line.t_ns for line in result.lines if isinstance(line, FaultLine)]
     times += [scale.at_ns for scale in run.plan.scales] + [drain.at_ns for drain in run.plan.drains]
     healed = max(times, default=0) + max((fault.duration_ns or 0 for fault in run.plan.faults), default=0)
-    if result.now <= healed + BOUND_NS or any(_gets_further(line, healed) for line in result.lines):
+    if result.now <= healed + BOUND_NS or any(_is_progress(line, healed) for line in result.lines):
         return []
-    return [Complaint("liveness", f"nothing was done within {BOUND_NS / MINUTE:g} min: {result.job.ending_reason}")]
+    return [Complaint("liveness", f"no progress within {BOUND_NS / MINUTE:g} min: {result.job.ending_reason}")]
 
 
-def _gets_further(line: Line, since: int) -> bool:
+def _is_progress(line: Line, since: int) -> bool:
     if not isinstance(line, Record) or not since <= line.t_ns <= since + BOUND_NS:
         return False
     return isinstance(line.event, ev.CheckpointOffered) or (
@@ -84,8 +85,8 @@ def _gets_further(line: Line, since: int) -> bool:
     )
 
 
-def _needs_no_luck(run: Run, result: SimResult) -> list[Complaint]:
-    """A job that nothing befalls, with room for all its minima and more, succeeds (R2)."""
+def _succeeds_without_faults(run: Run, result: SimResult) -> list[Complaint]:
+    """Check that a job without faults succeeds if its nodes have room for all minima (R2)."""
     roles = run.graph.roles
     room = sum(int(node.cpu) for node in run.graph.cluster.nodes)
     placed = any(role.placement.near or role.placement.apart or role.resources.gpu for role in roles)
@@ -93,7 +94,7 @@ def _needs_no_luck(run: Run, result: SimResult) -> list[Complaint]:
         return []
     if result.job.outcome == "succeeded":
         return []
-    return [Complaint("R2", f"nothing befalls a job that has room, and it ends {result.job.outcome}: {_end(result)}")]
+    return [Complaint("R2", f"a job with room and without faults ends as {result.job.outcome}: {_end(result)}")]
 
 
 def _end(result: SimResult) -> str:
@@ -101,13 +102,15 @@ def _end(result: SimResult) -> str:
 
 
 class Restart(NamedTuple):
-    """The case: a job that runs, and the one thing that fails."""
+    """Case of `judge_restart`: a job, and the replica or node that fails while it runs."""
 
     graph: RoleGraph
     target: str
 
 
 def restarts() -> st.SearchStrategy[Restart]:
+    """Return a strategy for jobs and one failure."""
+
     def targets(graph: RoleGraph) -> st.SearchStrategy[str]:
         replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
         return st.sampled_from([*replicas, *(node.name for node in graph.cluster.nodes)])
@@ -116,7 +119,7 @@ def restarts() -> st.SearchStrategy[Restart]:
 
 
 def judge_restart(case: Restart) -> list[Complaint]:
-    """What is told to stop when something fails, with what failed, is what the table says (R5)."""
+    """Compare the replicas that failed or were ordered to stop with the static restart table (R5)."""
     plan = Plan((parse_fault(f"{case.target}@10s"),))
     try:
         result = Simulation(case.graph, plan).run(20 * SECOND)
@@ -124,10 +127,10 @@ def judge_restart(case: Restart) -> list[Complaint]:
         return [crash(error)]
     if result.violation is not None:
         return [Complaint(result.violation.property, str(result.violation))]
-    news = [line for line in result.lines if isinstance(line, Record) and line.t_ns >= 10 * SECOND]
-    first = next((line for line in news if isinstance(line.event, ev.ReplicaExited | ev.NodeGone)), None)
+    later = [line for line in result.lines if isinstance(line, Record) and line.t_ns >= 10 * SECOND]
+    first = next((line for line in later if isinstance(line.event, ev.ReplicaExited | ev.NodeGone)), None)
     if first is None:
-        return []  # nothing ran there
+        return []  # nothing was running there
     hit = _hit(result, first)
     cause: Cause = "node_lost" if isinstance(first.event, ev.NodeGone) else "failure"
     wanted = set(hit)
@@ -140,7 +143,7 @@ def judge_restart(case: Restart) -> list[Complaint]:
     more, less = (", ".join(map(str, sorted(names))) for names in (found - wanted, wanted - found))
     return [
         Complaint(
-            "R5", f"{case.target} fails: beyond the table {more or 'nothing'} restarts, {less or 'nothing'} lacks"
+            "R5", f"{case.target} fails: {more or 'nothing'} restarts against the table, {less or 'nothing'} is missing"
         )
     ]
 
@@ -154,7 +157,7 @@ def _hit(result: SimResult, first: Record) -> list[ReplicaId]:
 
 
 def small(graph: RoleGraph) -> RoleGraph:
-    """Two nodes, and leases that are narrow: what is late by a second is late."""
+    """Return the job on two nodes with a narrow lease margin, so that being late by 1 s matters."""
     options = msgspec.structs.replace(graph.options, lease_margin_ns=SECOND // 2)
     cluster = msgspec.structs.replace(graph.cluster, nodes=graph.cluster.nodes[:2])
     return msgspec.structs.replace(graph, options=options, cluster=cluster)

@@ -63,10 +63,6 @@ class Accounts:
         """Return the bucket of the replica; `work` is split into buckets when it ends."""
         return self._at[replica][0]
 
-    def start_serving(self, replica: ReplicaId, now: int) -> None:
-        """Note that a service has started up."""
-        self.move(replica, "productive", now)
-
     def stop_serving(self, replica: ReplicaId, at: int) -> None:
         """Note that a service has ended, whether it was stopped or not."""
         if self._at[replica][0] == "productive":
@@ -179,13 +175,14 @@ class Accounts:
             is_short = due in job.due
             if is_short == (name in self._short):
                 continue
-            role = job.roles[name]
             self._short.pop(name, None)
             if is_short:
                 self._short[name] = None
-            for replica in role.replicas:
-                bucket = self._at[replica][0]
-                if bucket == ("re-formation" if is_short else "waiting") and job.replicas[replica].attempt:
+            for replica in job.roles[name].replicas:
+                if (
+                    self._at[replica][0] == ("re-formation" if is_short else "waiting")
+                    and job.replicas[replica].attempt
+                ):
                     self.move(replica, "waiting" if is_short else "re-formation", now)
 
     def close(self, now: int) -> None:

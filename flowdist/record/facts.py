@@ -71,9 +71,8 @@ class Facts:
 
     def roles_in(self, world: WorldName) -> list[RoleSpec]:
         """Return the roles of a world."""
-        return [
-            spec for spec in self.graph.roles if self.world_of(ReplicaId(spec.name, 0)).split("/")[0] == _own(world)
-        ]
+        own = world.split("/")[0]
+        return [spec for spec in self.graph.roles if self.world_of(ReplicaId(spec.name, 0)).split("/")[0] == own]
 
     def members(self, world: WorldName) -> list[Run]:
         """Return the attempts of a world that run."""
@@ -87,6 +86,8 @@ class Facts:
     def hear(self, line: Record) -> None:
         """Apply the event of a line."""
         event = line.event
+        if isinstance(event, ev.NodeJoined | ev.NodeHeard | ev.NodeLeft | ev.NodeGone | ev.NodeSilent):
+            self.suspected.pop(event.node, None)
         if ev.is_of_attempt(event):
             run = self.current(event.replica, event.attempt)
             if run is not None:
@@ -95,15 +96,11 @@ class Facts:
         match event:
             case ev.NodeJoined():
                 self._join(line, event)
-                self.suspected.pop(event.node, None)
             case ev.NodeSuspected():
                 self.suspected[event.node] = None
-            case ev.NodeHeard():
-                self.suspected.pop(event.node, None)
             case ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent():
                 self.expected.pop(event.node, None)
                 self._lose(event.node)
-                self.suspected.pop(event.node, None)
             case ev.StoreOpened():
                 self.ports[event.world, event.generation] = event.port
             case ev.ControllerStarted():
@@ -160,13 +157,13 @@ class Facts:
             self.nodes.pop(run.start.node, None)
             for other in self.runs.values():
                 if other.start.node == run.start.node and not other.is_stopping:
-                    self.since.get(other.start.world, {}).pop(other.start.replica, None)
+                    self._leave(other)
         is_success = isinstance(event, ev.ReplicaExited) and event.kind is None
         if is_success and self.specs[replica.role].kind == "task":
             self.done[replica] = run.start.generation
             self.world_done.setdefault(world, {})[replica] = line.t_ns
         elif not (isinstance(event, ev.ReplicaStopped) and run.is_stopping):
-            self.since.get(world, {}).pop(replica, None)
+            self._leave(run)
 
     def _join(self, line: Record, event: ev.NodeJoined) -> None:
         before = self.incarnations.get(event.node, 0)
@@ -210,9 +207,9 @@ class Facts:
             return
         self.is_calm = False
         self.bad_gpus.setdefault(node, {})[gpu] = None
-        for replica, run in self.runs.items():
+        for run in self.runs.values():
             if run.start.node == node and gpu in run.start.gpus and not run.is_stopping:
-                self.since.get(run.start.world, {}).pop(replica, None)
+                self._leave(run)
 
     def _lose(self, node: NodeName) -> None:
         if self.nodes.pop(node, None) is not None:
@@ -221,7 +218,11 @@ class Facts:
         for replica, run in list(self.runs.items()):
             if run.start.node == node:
                 del self.runs[replica]
-                self.since.get(run.start.world, {}).pop(replica, None)
+                self._leave(run)
+
+    def _leave(self, run: Run) -> None:
+        """Note that the member has left its world: it counts as new if it starts again."""
+        self.since.get(run.start.world, {}).pop(run.start.replica, None)
 
     def follow(self, line: Record) -> None:
         """Apply the effects of a line."""
@@ -274,7 +275,3 @@ class Facts:
 
 
 PROGRAM_ERRORS = (13, 31, 43, 45, 68, 109)  # Xids of errors in the program: the GPU itself is fine
-
-
-def _own(world: WorldName) -> str:
-    return world.split("/")[0]

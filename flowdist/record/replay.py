@@ -41,7 +41,7 @@ class Difference(NamedTuple):
     @property
     def is_wording(self) -> bool:
         """Return whether only the words of messages differ, and every order is the same."""
-        return _orders(self.line.effects) == _orders(self.decided)
+        return [*map(_without_words, self.line.effects)] == [*map(_without_words, self.decided)]
 
     @property
     def text(self) -> str:
@@ -130,12 +130,8 @@ class Replay:
         self.last, self.n, self.t_ns = line, line.n, line.t_ns
 
 
-def _orders(effects: tuple[Effect, ...]) -> list[Effect]:
-    """Return the effects with all texts for people emptied."""
-    return [_without_words(effect) for effect in effects]
-
-
 def _without_words(effect: Effect) -> Effect:
+    """Return the effect with all texts for people emptied."""
     match effect:
         case Notify():
             return Notify("", effect.level)

@@ -10,16 +10,8 @@ import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import (
-    AnswerCheckpoint,
-    AskStep,
-    FinishJob,
-    Notify,
-    StartReplica,
-    StopAtStep,
-    StopReplica,
-)
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.facts import Facts, Run
@@ -59,9 +51,8 @@ def complaints(lines: Iterable[Line]) -> list[Complaint]:
     records = [line for line in lines if isinstance(line, Record)]
     found: list[Complaint] = []
     for line in records:
-        found += [
-            Complaint(rule, f"{text} (at {line.t_ns / 1e9:g}s, line {line.n})") for rule, text in _judge(facts, line)
-        ]
+        at = f"(at {line.t_ns / 1e9:g}s, line {line.n})"
+        found += [Complaint(rule, f"{text} {at}") for rule, text in _judge(facts, line)]
     return found + [Complaint(rule, text) for rule, text in _all_gone_first(header, records)]
 
 
@@ -82,7 +73,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     yield from _too_early(was_running, facts, line)
     yield from _refusals(facts, line)
     facts.follow(line)
-    if any(isinstance(effect, FinishJob) for effect in line.effects):
+    if any(isinstance(effect, fx.FinishJob) for effect in line.effects):
         yield from (("R18", f"the job is over while {replica} runs") for replica in [*facts.runs, *facts.suspended])
 
 
@@ -113,13 +104,13 @@ def _stops_in_order(facts: Facts, line: Record) -> Found:
             stopped.append(stop.replica)
 
 
-def _stopped_together(line: Record) -> list[list[StopReplica]]:
+def _stopped_together(line: Record) -> list[list[fx.StopReplica]]:
     """Return the stops of a line, incident by incident: the message about an incident follows its stops."""
-    groups: list[list[StopReplica]] = [[]]
+    groups: list[list[fx.StopReplica]] = [[]]
     for effect in line.effects:
-        if isinstance(effect, StopReplica):
+        if isinstance(effect, fx.StopReplica):
             groups[-1].append(effect)
-        if isinstance(effect, Notify) and effect.text.startswith(INCIDENT):
+        if isinstance(effect, fx.Notify) and effect.text.startswith(INCIDENT):
             groups.append([])
     return groups
 
@@ -155,7 +146,7 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
         return
     failed = was_running[event.replica].start
     verdict = f"{JOB_FAILS}{event.replica} failed on"
-    if not any(isinstance(effect, Notify) and effect.text.startswith(verdict) for effect in line.effects):
+    if not any(isinstance(effect, fx.Notify) and effect.text.startswith(verdict) for effect in line.effects):
         return
     doubtful = facts.nodes.keys() - {failed.node}
     if event.kind not in (None, "exit", "signal"):
@@ -181,17 +172,15 @@ def _late_to_finish(facts: Facts, line: Record) -> Found:
 def _steps(facts: Facts, line: Record) -> Found:
     """Check that the step at which a world stops lies after the furthest step that a member has answered (R14)."""
     for effect in line.effects:
-        if isinstance(effect, AskStep):
+        if isinstance(effect, fx.AskStep):
             run = facts.current(effect.replica, effect.attempt)
             if run is not None and not isinstance(line.event, ev.NodeJoined):
                 run.has_answered, run.answered_step = False, None
-        if isinstance(effect, StopAtStep) and effect.step is not None:
+        if isinstance(effect, fx.StopAtStep) and effect.step is not None:
             for run in facts.members(facts.world_of(effect.replica)):
                 if run.has_answered and (run.answered_step is None or run.answered_step >= effect.step):
-                    yield (
-                        "R14",
-                        f"{effect.replica} is to stop at {effect.step}, {run.start.replica} is at {run.answered_step}",
-                    )
+                    found = f"{run.start.replica} is at {run.answered_step}"
+                    yield "R14", f"{effect.replica} is to stop at {effect.step}, {found}"
 
 
 def _hangs(facts: Facts, line: Record) -> Found:
@@ -209,7 +198,7 @@ def _hangs(facts: Facts, line: Record) -> Found:
 def _checkpoints(facts: Facts, line: Record) -> Found:
     """Check that only the present generation publishes checkpoints (R19)."""
     for answer in line.effects:
-        if isinstance(answer, AnswerCheckpoint) and answer.accepted and isinstance(line.event, ev.CheckpointOffered):
+        if isinstance(answer, fx.AnswerCheckpoint) and answer.accepted and isinstance(line.event, ev.CheckpointOffered):
             run = facts.current(answer.replica, answer.attempt)
             if run is None or run.start.generation != line.event.generation:
                 yield "R19", f"a checkpoint of {answer.replica} from generation {line.event.generation} is accepted"
@@ -234,10 +223,9 @@ def _refusals(facts: Facts, line: Record) -> Found:
     rest = [node for name, node in facts.nodes.items() if name != line.event.node]
     room = sum(round(node.cpu * 1000) for node in rest)
     running = [spec for spec in facts.graph.roles if count(facts.runs, spec.name) and not _may_be_ignored(spec)]
-    wanted = 0
-    for spec in running:
-        wanted += round(spec.resources.cpu * 1000) * max(0, spec.min_replicas - count(facts.done, spec.name))
-    is_refused = any(isinstance(effect, Notify) and REFUSED in effect.text for effect in line.effects)
+    least = {spec.name: max(0, spec.min_replicas - count(facts.done, spec.name)) for spec in running}
+    wanted = sum(round(spec.resources.cpu * 1000) * least[spec.name] for spec in running)
+    is_refused = any(isinstance(effect, fx.Notify) and REFUSED in effect.text for effect in line.effects)
     if wanted > room and not is_refused and line.event.node in facts.nodes and line.effects:
         yield "R14", f"{line.event.node} is drained, and without it there is no room"
 
@@ -254,7 +242,7 @@ def _all_gone_first(header: Header, records: list[Record]) -> Found:
     Only replicas that do start again count: nothing waits for a retired one. A scaling by the operator is no such set.
     """
     facts = Facts(header)
-    again = {(e.replica, e.attempt) for line in records for e in line.effects if isinstance(e, StartReplica)}
+    again = {(e.replica, e.attempt) for line in records for e in line.effects if isinstance(e, fx.StartReplica)}
     sets: list[dict[ReplicaId, int]] = []  # stopped together and not all gone: the attempt of each replica
     for line in records:
         facts.hear(line)
@@ -269,7 +257,7 @@ def _all_gone_first(header: Header, records: list[Record]) -> Found:
 
 
 def _starts_too_early(facts: Facts, line: Record, sets: list[dict[ReplicaId, int]]) -> Found:
-    for start in (effect for effect in line.effects if isinstance(effect, StartReplica)):
+    for start in (effect for effect in line.effects if isinstance(effect, fx.StartReplica)):
         for together in sets:
             slow = _still_there(facts, together)
             if start.replica in together and slow:

@@ -16,9 +16,7 @@ Found = Iterator[tuple[str, str]]  # rule, and what breaks it
 
 
 def opens(facts: Facts, line: Record) -> Found:
-    for effect in line.effects:
-        if not isinstance(effect, OpenStore):
-            continue
+    for effect in (effect for effect in line.effects if isinstance(effect, OpenStore)):
         last = facts.generations.get(effect.world, 0)
         if effect.generation == last and isinstance(line.event, ev.NodeJoined):
             continue  # the connection was lost: the order is repeated
@@ -59,9 +57,7 @@ def _admission(facts: Facts, line: Record) -> Found:
 
 def starts(facts: Facts, line: Record) -> Found:
     groups: dict[tuple[WorldName, int], list[StartReplica]] = {}
-    for start in line.effects:
-        if not isinstance(start, StartReplica):
-            continue
+    for start in (effect for effect in line.effects if isinstance(effect, StartReplica)):
         name, last = start.replica, facts.attempts.get(start.replica, 0)
         running = facts.runs.get(name)
         if running is not None and running.start == start and isinstance(line.event, ev.NodeJoined):
@@ -126,26 +122,20 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
     """Check that ranks are 0..N-1 in the order of role and replica, and that the source is no new member (R3)."""
     order = {spec.name: i for i, spec in enumerate(facts.graph.roles)}
     world = starts[0].world
-    rank = 0
-    size = sum(_procs(facts, start) for start in starts)
+    rank, size = 0, sum(_procs(facts, start) for start in starts)
     before = facts.since.get(world, {})
-    sources = []
     for place, start in enumerate(sorted(starts, key=lambda start: (order[start.replica.role], start.replica.index))):
-        procs = _procs(facts, start)
         found = (start.rank, start.world_size, start.group_rank, start.group_world_size)
-        if found != (rank, size, place, len(starts)):
-            yield "R3", f"{start.replica} is given {found}, it should be {(rank, size, place, len(starts))}"
-        if start.rank == starts[0].source_rank:
-            sources.append(start.replica)
-        rank += procs
+        if found != (should := (rank, size, place, len(starts))):
+            yield "R3", f"{start.replica} is given {found}, it should be {should}"
+        rank += _procs(facts, start)
+    sources = [start.replica for start in starts if start.rank == starts[0].source_rank]
     if len(sources) != 1:
         yield "R3", f"the source of {world} is rank {starts[0].source_rank}, the first of no replica"
     stayed = [start.replica for start in starts if start.replica in before]
     if stayed and sources and sources[0] not in stayed:
-        yield (
-            "R3",
-            f"the source of {world} is {sources[0]}, which has just joined, not one of {', '.join(map(str, stayed))}",
-        )
+        names = ", ".join(map(str, stayed))
+        yield "R3", f"the source of {world} is {sources[0]}, which has just joined, not one of {names}"
 
 
 def _procs(facts: Facts, start: StartReplica) -> int:

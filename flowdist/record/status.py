@@ -26,7 +26,6 @@ from flowdist.record.journal import Record
 JobPhase = Literal["starting", "running", "ending"] | Outcome
 SAID_MAX = 50
 RATE_WINDOW_NS = 30 * SECOND
-WORKING_PHASES: tuple[ReplicaPhase, ...] = ("running", "ready", "stopping")
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -201,12 +200,8 @@ def status_of(
 
 
 def _restarts(job: JobState) -> tuple[RestartCount, ...]:
-    counts = Counter(
-        (each.role, incident.kind)
-        for incident in job.incidents
-        for each in incident.restarted
-        if each not in incident.stayed
-    )
+    found = ((each.role, i.kind) for i in job.incidents for each in i.restarted if each not in i.stayed)
+    counts = Counter(found)
     return tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items()))
 
 
@@ -228,7 +223,7 @@ def _state(job: JobState) -> JobPhase:
 def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
     spec = role.spec
     worlds = job.worlds_of(role)
-    phases = {phase: role.count(phase) for phase in PHASES if role.count(phase)}
+    replicas = job.replicas_of(role)
     return RoleStatus(
         name=spec.name,
         kind=spec.kind,
@@ -237,14 +232,12 @@ def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
         max_replicas=spec.max_replicas,
         target=role.target,
         has_readiness=spec.ready is not None,
-        phases=phases,
-        workers=sum(
-            replica.procs for replica in job.replicas_of(role) if replica.is_live and replica.phase != "starting"
-        ),
+        phases={phase: role.count(phase) for phase in PHASES if role.count(phase)},
+        workers=sum(replica.procs for replica in replicas if replica.is_live and replica.phase != "starting"),
         generation=max(world.generation for world in worlds),
         step=max(world.step for world in worlds),
         steps_per_s=steps_per_s if role.outcome is None else None,
-        restarts=sum(replica.restarts for replica in job.replicas_of(role)),
+        restarts=sum(replica.restarts for replica in replicas),
         charged=len(role.charges),
         budget=spec.restart.max_restarts if spec.restart is not None else None,
     )
@@ -256,12 +249,8 @@ def _world(job: JobState, world: World) -> WorldStatus:
     return WorldStatus(world.name, world.phase, world.generation, size, world.checkpoints)
 
 
-def _whole_or_not(thousandths: int) -> int | float:
-    return thousandths / WHOLE if thousandths % WHOLE else thousandths // WHOLE
-
-
 def _node(name: NodeName, node: Node) -> NodeStatus:
-    phase = "up"
+    phase, gpu_free = "up", sum(node.free.devices) / WHOLE
     if not node.usable:
         phase = "lost"
     elif node.is_leaving:
@@ -278,7 +267,7 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
         cpu=node.spec.cpu,
         cpu_free=node.free.mcpu / 1000,
         gpu=node.spec.gpu,
-        gpu_free=_whole_or_not(sum(node.free.devices)),
+        gpu_free=int(gpu_free) if gpu_free.is_integer() else gpu_free,
         bad_gpus=tuple(f"GPU {gpu}: {reason}" for gpu, reason in node.bad_gpus.items()),
     )
 

@@ -113,12 +113,10 @@ class Timesheet:
 
     def reported(self) -> dict[str, Reported]:
         """Return for each task which kinds of reports its workers ever made."""
-        tasks = [role for role in self._job.roles.values() if role.spec.kind == "task"]
         return {
-            role.spec.name: Reported(
-                role.spec.name in self._reporting, any(self._work[world].saves for world in role.worlds)
-            )
-            for role in tasks
+            name: Reported(name in self._reporting, any(self._work[world].saves for world in role.worlds))
+            for name, role in self._job.roles.items()
+            if role.spec.kind == "task"
         }
 
     # Events.
@@ -168,7 +166,7 @@ class Timesheet:
         if spec.kind == "service":
             is_up = spec.ready is None or replica.phase == "ready"
             if is_up and self._accounts.bucket_of(replica.id) == "start-up":
-                self._accounts.start_serving(replica.id, now)
+                self._accounts.move(replica.id, "productive", now)
         elif self._work[world.name].segment is None and self._is_formed(world):
             self._begin(world, now)
 
@@ -188,10 +186,9 @@ class Timesheet:
             if work.segment is not None:
                 self._halt(start.world, now)
             work.generation, work.has_memory = start.generation, False
-        is_in_place = start.replica in self._suspended and self._node.get(start.replica) == start.node
-        work.has_memory |= is_in_place
-        self._suspended.pop(start.replica, None)
         before = self._node.get(start.replica)
+        work.has_memory |= start.replica in self._suspended and before == start.node
+        self._suspended.pop(start.replica, None)
         if before is not None:
             self._on[before].pop(start.replica, None)
         self._node[start.replica] = start.node
@@ -327,10 +324,8 @@ class Timesheet:
         if segment.saved is None:
             self._note_unreported(work, work.members, kept - start)
         self._accounts.end_work(self._job, work.members, split(start, kept, end, at - segment.begun_ns), at)
-        work.closed = [
-            *work.closed[-CLOSED_MAX + 1 :],
-            ClosedSegment(segment, start, end, kept, _by_role(work.members)),
-        ]
+        counts = dict(Counter(member.role for member in work.members))
+        work.closed = [*work.closed[-CLOSED_MAX + 1 :], ClosedSegment(segment, start, end, kept, counts)]
         for closed in work.closed[-2:-1]:
             closed.segment.thin(CLOSED_MARKS_MAX)
         work.pace = segment.pace() or work.pace
@@ -352,7 +347,3 @@ class Timesheet:
             if work.segment is not None:
                 self._halt(name, now)
         self._accounts.close(now)
-
-
-def _by_role(members: dict[ReplicaId, None]) -> dict[str, int]:
-    return dict(Counter(member.role for member in members))

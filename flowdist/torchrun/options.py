@@ -178,6 +178,7 @@ OPTIONS = (
         flag=True,
     ),
 )
+HELP = "flowdist torchrun --help shows every option"
 BY_KEY = {option.key: option for option in OPTIONS}
 
 
@@ -212,12 +213,11 @@ class _Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
         if unknown != message.split()[0]:
             known = [name for option in OPTIONS for name in option.names]
-            help = did_you_mean(unknown.partition("=")[0].replace("_", "-"), known)
-            help = help if "mean" in help else "flowdist torchrun --help shows every option"
+            help = did_you_mean(unknown.partition("=")[0].replace("_", "-"), known, otherwise=HELP)
             refuse("FD152", f"torchrun has no option {unknown}", help)
         if "training_script" in message:
             refuse("FD152", "no script is given", "write flowdist torchrun [options] train.py [its arguments]")
-        refuse("FD152", message, "flowdist torchrun --help shows every option")
+        refuse("FD152", message, HELP)
 
 
 def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:

@@ -226,8 +226,7 @@ class _Settler:
             choices = ", ".join(BY_KEY["start_method"].choices)
             self._unreadable("start_method", "there is no such method", f"write one of {choices}")
         self._seconds("monitor_interval", self._values["monitor_interval"], "--monitor-interval")
-        asked = [name.strip() for name in self._values["signals_to_handle"].split(",") if name.strip()]
-        for name in asked:
+        for name in filter(None, map(str.strip, self._values["signals_to_handle"].split(","))):
             if name not in SIGNALS:
                 why = f"flowdist ends a job by {', '.join(SIGNALS)} and forwards no {name}"
                 self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
@@ -325,7 +324,6 @@ class _Settler:
             else:
                 ranks.add(int(word))
         tee = self._masks("tee", procs)
-        role_name = self._values["role"]
         for stream, bit in (("stdout", 1), ("stderr", 2)):
             key = f"duplicate_{stream}_filters"
             if self._values[key] and not any(mask & bit for mask in tee.values()):
@@ -338,7 +336,7 @@ class _Settler:
                 "stdout": comma_separated(self._values["duplicate_stdout_filters"]),
                 "stderr": comma_separated(self._values["duplicate_stderr_filters"]),
             },
-            role_name=role_name,
+            role_name=self._values["role"],
             prefix=self._env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[${role_name}${local_rank}]:",
         )
 
@@ -357,9 +355,8 @@ class _Settler:
     def _log_dir(self) -> str:
         text = self._values["log_dir"]
         if text == "/dev/null":
-            self._notes.append(
-                f"{self._spelled['log_dir']}: the folder of the run, under runs/, keeps the logs all the same"
-            )
+            note = "the folder of the run, under runs/, keeps the logs all the same"
+            self._notes.append(f"{self._spelled['log_dir']}: {note}")
             return ""
         if text and Path(text).is_file():
             self._unreadable("log_dir", "it is a file", "name a folder")

@@ -13,7 +13,8 @@ from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import CloseStore, Effect
-from flowdist.graph import SECOND, Capacity, RestartPolicy
+from flowdist.graph import SECOND, RestartPolicy
+from flowdist.graph.capacity import Capacity
 from tests.control.harness import graph, r, role
 from tests.control.test_invariants import SEEN_AT_ONCE, SEEN_SOON, Spoil, assign, count, job_that_runs
 

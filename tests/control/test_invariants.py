@@ -13,7 +13,8 @@ from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Charge, JobState
 from flowdist.control.protocol import events as ev
-from flowdist.graph import Capacity, Gate, NodeSpec, RestartPolicy
+from flowdist.graph import Gate, NodeSpec, RestartPolicy
+from flowdist.graph.capacity import Capacity
 from tests.control.harness import TCP, Talk, graph, r, role
 
 Spoil = Callable[[JobState], object]

@@ -8,7 +8,8 @@ import pytest
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.placement.placement import Chooser, explain
 from flowdist.control.protocol import events as ev
-from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Placement, Resources, RoleSpec, offered
+from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Placement, Resources, RoleSpec
+from flowdist.graph.capacity import offered
 from tests.control.harness import TCP, Talk, graph, restart, role
 
 LOOSE = restart("replica", 9, backoff_ns=0)

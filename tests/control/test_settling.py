@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, Placement
-from flowdist.proofs.conversation import Player, talks
-from flowdist.proofs.conversation import Talk as Drawn
+from flowdist.proofs.conversation import Conversation as Drawn
+from flowdist.proofs.conversation import Player, conversations
 from tests.choosing import examples
 from tests.control.harness import Talk, assert_settled, graph, restart, role
 
@@ -25,12 +25,12 @@ class Attentive(Player):
         assert_settled(self.controller)
 
 
-@given(talks())
+@given(conversations())
 @settings(max_examples=examples(60, 150), deadline=None)
 def test_whatever_happens_nothing_is_left_for_the_next_event(drawn: Drawn) -> None:
     player = Attentive(drawn.graph)
     player.play(drawn.moves, late=drawn.late)
-    player.come_to_an_end()
+    player.finish()
 
 
 def test_who_was_scaled_away_takes_the_seat_of_a_mate_that_is_ignored_at_once():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowdist.dsl.load import load_topology, looks_like_topology
 from flowdist.dsl.oneline import one_role_graph
-from flowdist.dsl.read.sizes import parse_sizes
+from flowdist.dsl.read.fields import parse_sizes
 from flowdist.graph import (
     HOUR,
     MINUTE,

@@ -17,9 +17,8 @@ from flowdist.graph import (
     WorkloadSpec,
     decode_graph,
     encode_graph,
-    moments,
 )
-from flowdist.graph.capacity import MOMENTS_MAX
+from flowdist.graph.capacity import MOMENTS_MAX, moments
 
 PS = RoleSpec("ps", ("ps",))
 TRAINER = RoleSpec("trainer", ("train",), gates=(Gate("ps", "ready"),))

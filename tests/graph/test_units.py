@@ -11,23 +11,14 @@ from flowdist.graph import (
     MINUTE,
     MS,
     SECOND,
-    Capacity,
-    Need,
     NodeSpec,
     Resources,
-    add,
-    fits,
     format_duration,
     format_memory,
-    needed,
-    offered,
     parse_duration,
     parse_memory,
-    pick,
-    slots,
-    subtract,
-    without,
 )
+from flowdist.graph.capacity import Capacity, Need, add, fits, needed, offered, pick, slots, subtract, without
 
 
 @pytest.mark.parametrize(

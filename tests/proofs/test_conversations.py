@@ -1,13 +1,13 @@
-"""Conversations that once broke an invariant, as they were found."""
+"""Regression tests: conversations that once broke an invariant."""
 
 from __future__ import annotations
 
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, RestartPolicy, RoleGraph, RoleSpec
-from flowdist.proofs.conversation import Move, Talk, judge_talk
+from flowdist.proofs.conversation import Conversation, Move, judge_conversation
 
 
-def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() -> None:
-    """b/0 has lost its node when a server is ignored for good; b/1 runs, with both addresses in its command."""
+def test_a_failing_job_restarts_no_replica_for_a_changed_address() -> None:
+    """Lose the node of b/0 before a server is ignored for good, while b/1 runs with both addresses in its command."""
     once = RestartPolicy(scope="role", max_restarts=0)
     same = {"command": ("true",), "resources": Resources(cpu=1.0, gpu=1), "gang": False}
     servers = RoleSpec(
@@ -24,11 +24,11 @@ def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() 
     nodes = tuple(NodeSpec(f"node{i}", cpu=2.0, gpu=2) for i in range(3))
     graph = RoleGraph("test", (servers, clients, aside), cluster=Cluster(nodes))
     moves = (Move("stall", 0, 0), Move("lose", 2, 0), Move("wait", 0, 0))
-    assert judge_talk(Talk(graph, 0, moves)) == []
+    assert judge_conversation(Conversation(graph, 0, moves)) == []
 
 
 def test_a_worker_that_fails_before_its_ordered_end_is_not_suspended() -> None:
-    """The stop of b/0 is on its way when a worker of it fails; its other worker has left the generation, and ends."""
+    """Let a worker of b/0 fail while an order to stop b/0 is in flight and its other worker is suspended."""
     servers = RoleSpec(
         *("a", ("true",)),
         kind="service",
@@ -51,4 +51,4 @@ def test_a_worker_that_fails_before_its_ordered_end_is_not_suspended() -> None:
     )
     graph = RoleGraph("test", (servers, pair, clients), cluster=Cluster(tuple(NodeSpec(f"node{i}") for i in range(3))))
     moves = (Move("elastic", 7), Move("exit"), Move("unkillable", 6), Move("exit", 7), Move("wait"))
-    assert judge_talk(Talk(graph, 1, moves)) == []
+    assert judge_conversation(Conversation(graph, 1, moves)) == []

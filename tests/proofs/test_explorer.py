@@ -1,4 +1,4 @@
-"""The model check: a small one holds, counts the same everywhere, and misses every safeguard that is switched off."""
+"""Tests of the explorer: small jobs hold, counts are reproducible, and every missing safeguard is found."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
 from flowdist.proofs.explorer import search as explorer
-from flowdist.proofs.explorer.common import How
+from flowdist.proofs.explorer.common import Allowed
 from flowdist.proofs.explorer.copies import Keys, copy_of
 from flowdist.proofs.explorer.jobs import JOBS, Part
-from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
+from flowdist.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
 from tests.choosing import slow
 from tests.control.harness import Talk, graph, r, restart, role
 
@@ -25,8 +25,8 @@ SMALL = [
     Part(JOBS["address"], 1, True, 20_000),
     Part(JOBS["gate"], 0, False, 10_000),
 ]
-CALM = How(crashes=False, operates=False)
-WHERE_A_PLANT_GROWS = {
+CALM = Allowed(crashes=False, operates=False)
+PART_THAT_FINDS = {
     "late-news": Part(JOBS["gang"], 2, True, 40_000),
     "not-gone": Part(JOBS["domain"], 1, True, 10_000),
     "over-at-once": Part(JOBS["gate"], 1, True, 10_000),
@@ -41,14 +41,14 @@ WHERE_A_PLANT_GROWS = {
 
 
 @pytest.mark.parametrize("part", SMALL, ids=lambda part: part.job.name)
-def test_whatever_happens_to_a_small_job_it_holds_and_can_end(part: Part):
+def test_a_small_job_keeps_every_property_and_can_end(part: Part):
     explored = explorer.explore(part)
     assert explored.violation is None
     assert explored.is_whole and explored.states > 500 and explored.ends > 0
 
 
 @pytest.mark.slow
-def test_survivors_stay_in_place_whatever_happens_meanwhile():
+def test_a_job_with_suspended_workers_keeps_every_property():
     explored = explorer.explore(Part(JOBS["staying"], 1, True, 20_000), CALM)
     assert explored.violation is None and explored.states > 10_000
 
@@ -66,20 +66,20 @@ def _run(*args: str, seed: str) -> str:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_each_safeguard_that_is_switched_off_has_a_place_where_it_is_missed():
-    assert set(WHERE_A_PLANT_GROWS) == set(PLANTS)
+def test_each_planted_bug_has_a_part_that_finds_it():
+    assert set(PART_THAT_FINDS) == set(PLANTED_BUGS)
 
 
 QUICK = ("not-gone", "lost-stops", "over-at-once", "no-fence", "too-soon")  # a second or less each
 
 
-@pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTS if name not in QUICK)])
-def test_a_safeguard_that_is_switched_off_is_missed(name: str):
+@pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTED_BUGS if name not in QUICK)])
+def test_the_explorer_finds_a_safeguard_missing(name: str):
     with planted(name):
-        explored = explorer.explore(WHERE_A_PLANT_GROWS[name], How() if name == "no-patience" else CALM)
+        explored = explorer.explore(PART_THAT_FINDS[name], Allowed() if name == "no-patience" else CALM)
     assert explored.violation is not None
     assert explored.violation.path
-    assert explorer.explore(SMALL[0], CALM).violation is None  # it is back in its place
+    assert explorer.explore(SMALL[0], CALM).violation is None  # the safeguard works again
 
 
 def test_the_command_prints_the_shortest_path_in_words_and_fails(capsys: pytest.CaptureFixture[str]):
@@ -89,11 +89,11 @@ def test_the_command_prints_the_shortest_path_in_words_and_fails(capsys: pytest.
         "loose, from running: the job has succeeded, but worker/1 runs",
         "  worker/0#1 on node0 finishes",
         "  node0 -> controller: ReplicaExited worker/0#1 success",
-        "! the controller dies, and all connections with it",
+        "! the controller dies, and all connections close",
     ]
 
 
-def test_the_command_names_the_jobs_that_there_are(capsys: pytest.CaptureFixture[str]):
+def test_the_command_names_the_known_jobs(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         explorer.main(["--roles", "gnag"])
     assert (
@@ -102,7 +102,7 @@ def test_the_command_names_the_jobs_that_there_are(capsys: pytest.CaptureFixture
     )
 
 
-def test_a_copy_goes_on_by_itself_as_the_original_does():
+def test_a_copy_behaves_as_its_original_and_shares_nothing_with_it():
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
     talk.join("node0", "node1")
     keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
@@ -119,7 +119,7 @@ def test_a_copy_goes_on_by_itself_as_the_original_does():
     )
 
 
-def test_what_is_one_thing_in_the_original_is_one_in_its_copy():
+def test_a_copy_keeps_the_identities_within_the_original():
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
     copy = copy_of(talk.controller)
     before, after = talk.controller.state, copy.state
@@ -129,14 +129,14 @@ def test_what_is_one_thing_in_the_original_is_one_in_its_copy():
     assert before.worlds["trainer"].stalls != after.worlds["trainer"].stalls
 
 
-def test_how_long_ago_something_was_matters_only_as_far_as_anybody_looks_back():
+def test_ages_beyond_what_any_rule_reads_give_equal_keys():
     talk = Talk(graph(role("trainer", max_replicas=1, restart=restart()), cpu=1))
     talk.join("node0")
     keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
     seen = [keys.of_controller(talk.controller, sessions, talk.now + after * SECOND) for after in (0, 30, 60, 3600)]
     assert seen[0] != seen[1] != seen[2] == seen[3]
     ends = []
-    for after in (60, 3600):  # and what counts as one goes on alike
+    for after in (60, 3600):  # states with equal keys also react alike
         controller, now = copy_of(talk.controller), talk.now + after * SECOND
         effects = controller.handle(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1), now)
         ends.append((effects, keys.of_controller(controller, sessions, now)))

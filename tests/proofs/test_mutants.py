@@ -1,4 +1,4 @@
-"""The mutation bench: safeguards that are switched off are missed, and a mutant that is none is told to survive."""
+"""Tests of the mutation bench: it finds mutants, refuses useless ones, and reports survivors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TENTH = ["--share", "0.1"]
 
 
 @pytest.mark.parametrize("name", ["no-fence", "charged-twice", *slow(["any-attempt"])])
-def test_a_safeguard_that_is_switched_off_is_missed(name: str):
+def test_a_property_finds_a_mutant(name: str):
     done = mutants.bench(BY_NAME[name], share=0.2)
     assert done.found is not None and done.found.property == BY_NAME[name].first
     assert 1 <= done.found.size <= 12 and done.examples > 0
 
 
-def test_what_is_found_is_the_same_at_every_run():
+def test_the_failure_is_the_same_in_every_run():
     first, second = (mutants.bench(BY_NAME["charged-twice"], share=0.2) for _ in range(2))
     assert first.found == second.found and first.examples == second.examples
 
@@ -38,7 +38,7 @@ def test_a_mutant_that_changes_no_behaviour_fails_the_bench(capsys: pytest.Captu
     assert "| harmless | R9   | nothing            | **survives** |" in capsys.readouterr().out
 
 
-def test_the_unmutated_build_is_found_at_fault_before_any_mutant_is_hunted(capsys: pytest.CaptureFixture[str]):
+def test_a_failing_unmutated_build_is_reported(capsys: pytest.CaptureFixture[str]):
     with mutated(BY_NAME["charged-twice"]):
         done = mutants.bench_unmutated("beating", share=0.2)
     assert done.found is not None
@@ -49,20 +49,20 @@ def test_the_unmutated_build_is_found_at_fault_before_any_mutant_is_hunted(capsy
 @pytest.mark.slow
 def test_json_has_the_shrunk_case(capsys: pytest.CaptureFixture[str]):
     assert mutants.main([*TENTH, "--only", "no-join-window", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [done["name"] for done in told["mutants"]] == ["no-join-window"]
-    assert told["mutants"][0]["found"]["case"].startswith("Talk(graph=RoleGraph(")
+    printed = json.loads(capsys.readouterr().out)
+    assert [done["name"] for done in printed["mutants"]] == ["no-join-window"]
+    assert printed["mutants"][0]["found"]["case"].startswith("Conversation(graph=RoleGraph(")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_finds_its_place_changes_the_code_and_leaves_nothing_behind(mutant: Mutant):
+def test_each_mutant_applies_and_is_undone(mutant: Mutant):
     before = judge.matching_rule.__code__, judge.judge_failure.__code__
     with mutated(mutant):
         pass
     assert (judge.matching_rule.__code__, judge.judge_failure.__code__) == before
 
 
-def test_a_mutant_without_a_place_is_refused():
+def test_a_mutant_whose_text_is_not_found_once_is_refused():
     with (
         pytest.raises(MutationError, match=r"'nowhere' stands 0 times in incidents.judge:matching_rule"),
         mutated(HARMLESS._replace(old="nowhere")),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.graph import SECOND, Cluster, JointWorld, RoleGraph
-from flowdist.proofs.conversation import Player, talks
-from flowdist.proofs.conversation import Talk as Drawn
+from flowdist.proofs.conversation import Conversation as Drawn
+from flowdist.proofs.conversation import Player, conversations
 from flowdist.record.accounts import Accounts, Bucket, goodput_of
 from flowdist.record.journal import Header, Record
 from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
@@ -136,7 +136,7 @@ def test_a_service_that_does_not_serve_cannot_stop_serving():
     accounts = Accounts(talk.job)
     accounts.stop_serving(r("ps/0"), SECOND)
     assert accounts.bucket_of(r("ps/0")) == "waiting"
-    accounts.start_serving(r("ps/0"), 2 * SECOND)
+    accounts.move(r("ps/0"), "productive", 2 * SECOND)
     accounts.stop_serving(r("ps/0"), 3 * SECOND)
     assert accounts.bucket_of(r("ps/0")) == "detection"
 
@@ -338,12 +338,12 @@ def test_a_record_that_does_not_tell_how_work_ended_closes_all_the_same():
     assert seconds(sheet) == {"productive": 24} and sheet.lasted() == 12 * SECOND
 
 
-@given(talks())
+@given(conversations())
 @settings(max_examples=60, deadline=None)
 def test_whatever_happens_each_nanosecond_is_in_one_bucket(drawn: Drawn) -> None:
     player = Player(drawn.graph)
     player.play(drawn.moves, late=drawn.late)
-    player.come_to_an_end()
+    player.finish()
     header, *lines = player.lines
     assert isinstance(header, Header)
     sheet_of(drawn.graph, lines, header.known_nodes)

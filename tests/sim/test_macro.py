@@ -15,7 +15,8 @@ from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Fault, FaultError, Plan, Rate
 from flowdist.faults.rates import Arrivals
-from flowdist.graph import DAY, HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
+from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
+from flowdist.graph.units import DAY
 from flowdist.record.journal import FaultLine, Header, Record, decode_lines, encode_line
 from flowdist.report.goodput import daly_ns
 from flowdist.sim.checks.cross_check import Comparison, compare

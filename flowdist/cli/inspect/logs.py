@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -143,23 +143,26 @@ def _find(run_dir: Path, graph: RoleGraph, chosen: list[Target], options: LogOpt
 
 
 def _follow(run_dir: Path, follower: LogTail, show: Callable[[str, str], None]) -> None:
-    from flowdist.runtime.run_folder.folder import is_locked
-
     look_at = 0.0
-    while True:
-        over = not is_locked(run_dir)  # before it is read: nothing is written after that
+    for over in _rounds(run_dir):
         if over or time.monotonic() >= look_at:
             follower.find_new_files()
             look_at = time.monotonic() + NEW_S
         for log, line in follower.new_lines(final=over):
             show(log.name, line)
-        if over:
-            return
+
+
+def _rounds(run_dir: Path) -> Iterator[bool]:
+    """Yield whether the run is over, again and again until it is. Nothing is written to its files after that."""
+    from flowdist.runtime.run_folder.folder import is_locked
+
+    while is_locked(run_dir):
+        yield False
         time.sleep(POLL_S)
+    yield True
 
 
 def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
-    from flowdist.runtime.run_folder.folder import is_locked
     from flowdist.runtime.run_folder.log_reader import lines_of, start_of_last
     from flowdist.runtime.run_folder.logs import LogFile
 
@@ -170,10 +173,6 @@ def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[
         return
     file = LogFile(path, lambda line: None)
     file.skip(start_of_last(path, tail) if tail is not None and path.exists() else 0)
-    while True:
-        over = not is_locked(run_dir)
+    for _ in _rounds(run_dir):
         for line in file.new_lines(final=False):
             click.echo(mask(line))
-        if over:
-            return
-        time.sleep(POLL_S)

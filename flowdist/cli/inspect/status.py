@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.runs import RunOptions, run_options
+from flowdist.cli.shared.runs import RunOptions, run_options, statuses
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
@@ -90,7 +88,7 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
         from flowdist.report.live.status import one_line
 
         last = ""
-        for status in _statuses(run_dir):
+        for status in statuses(run_dir, WATCH_S):
             line = one_line(status)
             if (what := line.partition(" ")[2]) != last:  # the time alone is not a change
                 click.echo(mask(line))
@@ -98,33 +96,11 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
         return
     from rich.console import Console  # only for a terminal
     from rich.live import Live
-    from rich.text import Text
 
     from flowdist.report.live.status import fitted
+    from flowdist.report.live.terminal_view import picture_of
 
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        for status in _statuses(run_dir):
-            picture = Text("\n", no_wrap=True, overflow="ellipsis").join(
-                Text.assemble(*((mask(span.text), span.style) for span in line))
-                for line in fitted(status, console.size.height - 1)
-            )
-            live.update(picture, refresh=True)
-
-
-def _statuses(run_dir: Path) -> Iterator[Status]:
-    """Yield the status once a second while the run goes on.
-
-    Raises:
-        FlowdistError: The controller has not answered in time.
-    """
-    from flowdist.runtime.run_folder.runs import describe, state_of
-
-    while True:
-        try:
-            yield describe(run_dir)
-        except FlowdistError:
-            if state_of(run_dir).state == "running":
-                raise
-            return
-        time.sleep(WATCH_S)
+        for status in statuses(run_dir, WATCH_S):
+            live.update(picture_of(fitted(status, console.size.height - 1), mask), refresh=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from flowdist.cli.shared.common import load, print_json, write
+from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
 from flowdist.cli.shared.progress import ProgressLine
 from flowdist.cli.shared.simulated import simulated_summary
@@ -104,10 +103,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
         )
     was = _recorded_summary(header, lines)
     summaries = [was, *(_comparable_summary(run, was) for run in (again, result))]
-    if question.trace_file is not None:
-        from flowdist.record.journal import encode_line
-
-        write(Path(question.trace_file), b"".join(encode_line(line) for line in result.lines))
+    write_trace(question.trace_file, result.lines)
     if as_json:
         content: dict[str, Any] = {"faults": _as_options(recorded.plan), "untold": list(recorded.omitted)}
         content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
@@ -147,9 +143,8 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     graph = load(question.named).graph
     for role in graph.roles:
         prefix = f"{role.name}.workload."
-        by_hand = [
-            text.partition("=")[0].removeprefix(prefix) for text in question.named.sets if text.startswith(prefix)
-        ]
+        keys = (text.partition("=")[0] for text in question.named.sets)
+        by_hand = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
         if role.name in workloads and by_hand:
             changed = {WORKLOAD[field]: getattr(role.workload, WORKLOAD[field]) for field in by_hand}
             workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}

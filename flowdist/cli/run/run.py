@@ -116,9 +116,8 @@ def command(
 def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) -> None:
     """Refuse options that do not go together."""
     if start.resume is not None and (named.target or named.params or named.sets or named.nodes):
-        raise FlowdistError(
-            "--resume takes the topology of that run", help=f"write flowdist run --resume {start.resume}"
-        )
+        help = f"write flowdist run --resume {start.resume}"
+        raise FlowdistError("--resume takes the topology of that run", help=help)
     if start.seed is not None and not plan.rates:
         help = "leave --seed out: nothing else in a run is drawn"
         raise FlowdistError(f"--seed {start.seed}: there is no --rate", help=help)

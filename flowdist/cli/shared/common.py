@@ -18,6 +18,7 @@ from flowdist.errors import FlowdistError
 if TYPE_CHECKING:
     from flowdist.dsl.load import Loaded
     from flowdist.dsl.problems.problem import Problem
+    from flowdist.record.journal import Line
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # the user can put these right
@@ -128,6 +129,18 @@ def write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise FlowdistError(f"{path} cannot be written: {error.strerror}", help="name another file") from None
+
+
+def write_trace(file: str | Path | None, lines: Iterable[Line]) -> None:
+    """Write the lines of a simulation to the file of --trace, if there is one.
+
+    Raises:
+        FlowdistError: The file cannot be written.
+    """
+    from flowdist.record.journal import encode_line  # msgspec: not needed by --help
+
+    if file is not None:
+        write(Path(file), b"".join(encode_line(line) for line in lines))
 
 
 def load(named: TopologyOptions, *, silent: Sequence[str] = ()) -> Loaded:

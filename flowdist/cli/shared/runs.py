@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,21 +105,30 @@ def _did_you_mean(order: Operation, name: str, graph: RoleGraph) -> list[str]:
 
 def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:
     """Wait until the condition holds or the run is over, and print what the job waits for whenever that changes."""
-    from flowdist.runtime.run_folder.runs import describe, state_of
-
     last = ""
-    while True:
-        try:
-            status = describe(run_dir)
-        except FlowdistError:
-            if state_of(run_dir).state == "running":
-                raise
-            click.echo("the run is over", err=True)
-            return
+    for status in statuses(run_dir, POLL_S):
         if until(status):
             click.echo("done", err=True)
             return
         if status.held_up_by and status.held_up_by[0] != last:
             last = status.held_up_by[0]
             click.echo(f"waits for {last}", err=True)
-        time.sleep(POLL_S)
+    click.echo("the run is over", err=True)
+
+
+def statuses(run_dir: Path, every_s: float) -> Iterator[Status]:
+    """Yield the status again and again while the run goes on.
+
+    Raises:
+        FlowdistError: The controller has not answered in time.
+    """
+    from flowdist.runtime.run_folder.runs import describe, state_of
+
+    while True:
+        try:
+            yield describe(run_dir)
+        except FlowdistError:
+            if state_of(run_dir).state == "running":
+                raise
+            return
+        time.sleep(every_s)

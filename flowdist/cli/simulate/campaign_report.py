@@ -20,9 +20,7 @@ def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any
     from flowdist.testing.campaign import replay_command
     from flowdist.testing.corpus import kinds_of
 
-    failures = [
-        {**failure._asdict(), "replay": replay_command(target, options, failure)} for failure in report.failures
-    ]
+    failures = [{**each._asdict(), "replay": replay_command(target, options, each)} for each in report.failures]
     coverage = [{"kind": kind, "phase": phase, "faults": count} for (kind, phase), count in report.coverage.items()]
     return {
         "seeds": report.seeds,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import print_json, write
+from flowdist.cli.shared.common import print_json, write_trace
 from flowdist.cli.shared.options import gathered
 from flowdist.cli.shared.progress import ProgressLine
 from flowdist.errors import FlowdistError
@@ -66,7 +66,6 @@ class MacroRun(NamedTuple):
 
     def _run_seed(self, scope: Any, seed: int, trace_file: Path | None) -> tuple[Any, float]:
         """Return the result of one seed, and the CPU time that it took in seconds."""
-        from flowdist.record.journal import encode_line
         from flowdist.sim.macro.macro import Macro
         from flowdist.sim.macro.trace import MacroTrace
 
@@ -75,8 +74,8 @@ class MacroRun(NamedTuple):
         began_s = process_time()
         result = job.run(self.until_ns)
         spent_s = process_time() - began_s
-        if trace_file is not None and trace is not None:
-            write(trace_file, b"".join(encode_line(line) for line in trace.lines))
+        if trace is not None:
+            write_trace(trace_file, trace.lines)
         return result, spent_s
 
     def _show(self, scope: Any, summary: dict[str, Any]) -> None:
@@ -105,9 +104,7 @@ class MacroRun(NamedTuple):
         alike = sum(one.is_alike for one in found)
         shares = _shares(found)
         if self.as_json:
-            runs = [
-                {"seed": one.seed, "faults": one.faults, "alike": one.is_alike, "worst": one.worst} for one in found
-            ]
+            runs = [{"seed": o.seed, "faults": o.faults, "alike": o.is_alike, "worst": o.worst} for o in found]
             equal = sum(one.is_equal for one in found)
             print_json("cross-check", runs=runs, equal=equal, alike=alike, shares=shares)
         else:

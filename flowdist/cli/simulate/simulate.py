@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import guarded, load, until_ns, write
+from flowdist.cli.shared.common import guarded, load, until_ns, write, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
 from flowdist.cli.shared.progress import ProgressLine
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
@@ -189,10 +189,7 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
         end_ns = job.until_ns or (_liveness_end_ns(job.graph, job.plan) if demands.live else None)
         options: dict[str, Any] = {"seed": job.seed, "schedule": one.schedule, "properties": properties}
         result = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options).run(end_ns)
-    if one.trace_file is not None:
-        from flowdist.record.journal import encode_line
-
-        write(Path(one.trace_file), b"".join(encode_line(line) for line in result.lines))
+    write_trace(one.trace_file, result.lines)
     if one.html_file is not None:
         _draw(result, Path(one.html_file))
     broken = [f"{which}: {text}" for which, text in demands.bounds.broken(result)]

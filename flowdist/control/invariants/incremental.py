@@ -42,7 +42,8 @@ from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.protocol.effects import Effect
 from flowdist.control.protocol.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.graph import Capacity, format_duration
+from flowdist.graph import format_duration
+from flowdist.graph.capacity import Capacity
 
 SMALL = 128  # nodes, replicas and incidents of a job that "paced" checks in full after each event
 SHARE = 32  # of the nodes, replicas and incidents of a larger job: for how many one event pays

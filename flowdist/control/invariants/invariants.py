@@ -16,7 +16,7 @@ from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHA
 from flowdist.control.job.state import Incident, JobState, Node, Replica, Role, World
 from flowdist.control.placement.placement import candidate, takes_more
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import offered, subtract, without
+from flowdist.graph.capacity import offered, subtract, without
 
 
 def check_job(job: JobState) -> None:

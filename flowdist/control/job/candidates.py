@@ -10,7 +10,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from flowdist.control.protocol.ids import NodeName
-from flowdist.graph import Need, Placement
+from flowdist.graph import Placement
+from flowdist.graph.capacity import Need
 
 Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the lowest is the best
 

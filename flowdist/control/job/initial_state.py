@@ -5,7 +5,8 @@ from __future__ import annotations
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph import Gate, RoleGraph, RoleSpec, needed
+from flowdist.graph import Gate, RoleGraph, RoleSpec
+from flowdist.graph.capacity import needed
 
 
 def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:

@@ -12,7 +12,8 @@ from flowdist.control.job.phases import LIVE_PHASES, PHASES, UP_PHASES, ReplicaP
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, WorldName
-from flowdist.graph import Capacity, Gate, Need, NodeSpec, RoleSpec, offered
+from flowdist.graph import Gate, NodeSpec, RoleSpec
+from flowdist.graph.capacity import Capacity, Need, offered
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ from flowdist.control.job.parts import Node, Notice, Replica, Role, World, new_n
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph import Capacity, FailureKind, RoleGraph
+from flowdist.graph import FailureKind, RoleGraph
+from flowdist.graph.capacity import Capacity
 
 __all__ = [  # the rest of the state, for those who read it
     "OVER_PHASES",

@@ -12,7 +12,7 @@ from flowdist.control.membership.formation import abandon_opening
 from flowdist.control.placement.placement import unplace, update_free
 from flowdist.control.protocol.events import GpuFailed
 from flowdist.control.protocol.xid import why_kept
-from flowdist.graph import without
+from flowdist.graph.capacity import without
 
 
 def leave_out(node: Node, bad: tuple[tuple[int, str], ...]) -> None:

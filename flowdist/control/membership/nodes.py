@@ -18,7 +18,7 @@ from flowdist.control.placement.placement import forget_ports, unplace, update_f
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
-from flowdist.graph import subtract, without
+from flowdist.graph.capacity import subtract, without
 from flowdist.graph.policies import FailureKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flowdist.graph import WHOLE, Capacity, Need, format_memory
+from flowdist.graph import WHOLE, format_memory
+from flowdist.graph.capacity import Capacity, Need
 
 
 def need_text(need: Need) -> str:

@@ -17,18 +17,8 @@ from flowdist.control.job.candidates import Candidate, CandidateIndex
 from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Role
 from flowdist.control.placement.amounts import free_text, need_text
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.graph import (
-    Capacity,
-    Placement,
-    RoleSpec,
-    add,
-    moments,
-    offered,
-    pick,
-    slots,
-    subtract,
-    without,
-)
+from flowdist.graph import Placement, RoleSpec
+from flowdist.graph.capacity import Capacity, add, moments, offered, pick, slots, subtract, without
 
 Trial = dict[NodeName, Capacity | None]  # what nodes would have left if other than what they have; None: nothing
 Seat = tuple[ReplicaId, NodeName]

@@ -9,8 +9,8 @@ from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.placement import allowed_nodes
 from flowdist.dsl.topology import Topology
-from flowdist.graph import Capacity, Need, RoleGraph, RoleSpec, format_memory
-from flowdist.graph.capacity import add, fits, moments, needed, offered, pick, slots, subtract
+from flowdist.graph import RoleGraph, RoleSpec, format_memory
+from flowdist.graph.capacity import Capacity, Need, add, fits, moments, needed, offered, pick, slots, subtract
 
 Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
 

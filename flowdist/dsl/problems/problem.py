@@ -113,12 +113,14 @@ def _of_all(owners: Sequence[str], message: str) -> str:
     return f"{kind}s {', '.join(names)} and {last}: {message}"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `did you mean "trainer"?`, or the list of known names if none is similar."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return `did you mean "trainer"?`; if no known name is similar, `otherwise`, or by default the known names."""
     known = [str(name) for name in known]  # a key of the user's dict may be of any type
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
         return f'did you mean "{close[0]}"?'
+    if otherwise is not None:
+        return otherwise
     return f"known: {', '.join(known)}" if known else "there is none"
 
 

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 
 from flowdist.dsl.problems.places import COMMAND_LINE
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields
-from flowdist.dsl.read.sizes import parse_sizes
+from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
 from flowdist.dsl.words import Node
 from flowdist.graph import MS, Cluster, JobOptions, NodeSpec, format_duration
 

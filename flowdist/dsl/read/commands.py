@@ -7,13 +7,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.functions import function_of
+from flowdist.dsl.read.functions import function_of, spec_of
+from flowdist.dsl.topology import WAYS
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
 MACROS = (
@@ -21,7 +21,6 @@ MACROS = (
     *("checkpoint_dir", "log_dir", "run_id", "$"),  # ${$}{x} is ${x} for the program itself
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
-WAYS = ("command", "script", "module", "run")  # arguments that give the command; the first that is given counts
 INTERPRETERS = ("python", "python3")
 
 
@@ -102,7 +101,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
     if MACRO.search(command[0]):
         return
     if command[0] not in INTERPRETERS:
-        if not (_is_file(folder / command[0]) if "/" in command[0] else shutil.which(command[0])):
+        if not (is_file(folder / command[0]) if "/" in command[0] else shutil.which(command[0])):
             help = "write a path relative to the topology file, or a program on PATH"
             fields.error("FD109", name, f"command {command[0]!r} is not found", help)
         return
@@ -112,18 +111,19 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
     if target[0] == "module":
         if not has_module(target[1], folder):
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
-    elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
+    elif not is_file(folder / target[1]) and not is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
         own = Path(fields.place(name).file).name  # the topology itself is not a script
         beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
-        near = did_you_mean(target[1], sorted(beside))
-        fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
+        near = did_you_mean(target[1], sorted(beside), otherwise="")
+        fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}".strip())
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Return whether the file is there; a `~` at its beginning is the home folder."""
     try:
-        return path.is_file()
-    except OSError:  # the name is too long, or the folder may not be read
+        return path.expanduser().is_file()
+    except (OSError, RuntimeError):  # the name is too long, the folder may not be read, or the home is not known
         return False
 
 
@@ -148,16 +148,7 @@ def _target(args: Sequence[str]) -> tuple[str, str] | None:
 
 def has_module(name: str, folder: Path) -> bool:
     """Return whether module `a.b.c` exists, by its files alone: importlib.util.find_spec would import `a` and `a.b`."""
-    paths: list[str] | None = [str(folder), *sys.path]
-    spec = None
-    for i, part in enumerate(name.split(".")):
-        if i == 0 and part in sys.builtin_module_names:
-            return True
-        spec = PathFinder.find_spec(part, paths)
-        if spec is None:
-            return False
-        paths = list(spec.submodule_search_locations or [])
-    return spec is not None
+    return name.partition(".")[0] in sys.builtin_module_names or spec_of(name, folder) is not None
 
 
 def macros_in(texts: Sequence[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from flowdist.dsl.read.commands import is_file
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import Secret
 from flowdist.graph import SecretRef
@@ -55,19 +56,11 @@ def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef |
             _warn(fields, source, name, f"the variable {text} is not set here")
         return SecretRef(name, env=text)
     file = text if text.startswith("~") else str(folder / text)
-    if not _is_file(file):
+    if not is_file(Path(file)):
         _warn(fields, source, name, f"there is no file {file} here")
     return SecretRef(name, file=file)
 
 
-def _is_file(file: str) -> bool:
-    try:
-        return Path(file).expanduser().is_file()
-    except (OSError, RuntimeError):  # the home folder is not known
-        return False
-
-
 def _warn(fields: Fields, source: str, name: str, message: str) -> None:
-    fields.warn(
-        "FD303", source, f"the secret {name} has no value: {message}", "flowdist run refuses to start without it"
-    )
+    help = "flowdist run refuses to start without it"
+    fields.warn("FD303", source, f"the secret {name} has no value: {message}", help)

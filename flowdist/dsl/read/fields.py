@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
@@ -21,6 +21,33 @@ RESERVED = ("all", "controller")  # names that mean something else in faults
 MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is taken for a typing error
 GPUS_MAX = 1024  # of a node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
+
+_SIZE = re.compile(r"(?:(\d+):)?(\d+)(?:x(\d+))?")  # replicas as users write them: `2:4x2`
+
+
+class Sizes(NamedTuple):
+    """Minimum and maximum of replicas, and workers of a replica; `procs` is None where the default applies."""
+
+    low: int
+    high: int
+    procs: int | None
+
+
+def parse_sizes(value: str | int) -> Sizes:
+    """Parse `[MIN:]MAX[xPROCS]`; a bare N always means N replicas.
+
+    Raises:
+        ValueError: The value is anything else.
+    """
+    if isinstance(value, bool):
+        raise ValueError("not a number of replicas")
+    if isinstance(value, int):
+        return Sizes(value, value, None)
+    match = _SIZE.fullmatch(value.replace(" ", ""))
+    if match is None:
+        raise ValueError("not a number of replicas")
+    high = int(match[2])
+    return Sizes(int(match[1]) if match[1] else high, high, int(match[3]) if match[3] else None)
 
 
 class Fields:

@@ -9,7 +9,7 @@ import ast
 import inspect
 import symtable
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,7 +115,7 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
         return None
     if module in sys.builtin_module_names:
         return None
-    spec = _spec_of(module, folder)
+    spec = spec_of(module, folder)
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin)
         return _parse(fields, wanted, module, name, path) if path.suffix == ".py" and path.is_file() else None
@@ -125,8 +125,8 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
     elif module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
         _check_made(fields, wanted, module, name)
     else:
-        near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
-        help = near if "mean" in near else "check its spelling, or install it"
+        beside = sorted(path.stem for path in folder.glob("*.py"))
+        help = did_you_mean(module, beside, otherwise="check its spelling, or install it")
         fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
     return None
 
@@ -143,9 +143,9 @@ def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
     """Check a name in a module that another module makes, and that has no file of its own, such as os.path."""
     names = vars(sys.modules[module])
     if name not in names:
-        near = did_you_mean(name, [key for key, value in names.items() if inspect.isfunction(value)])
+        known = [key for key, value in names.items() if inspect.isfunction(value)]
         message = f"module {module!r} has no {wanted.what} {name!r}"
-        fields.error("FD109", wanted.argument, message, near if "mean" in near else "check its spelling")
+        fields.error("FD109", wanted.argument, message, did_you_mean(name, known, otherwise="check its spelling"))
 
 
 def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Source | None:
@@ -200,13 +200,17 @@ def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
     return any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
 
 
-def _spec_of(module: str, folder: Path) -> ModuleSpec | None:
+def spec_of(module: str, folder: Path) -> ModuleSpec | None:
     """Find a module by its files alone: importlib.util.find_spec would import the packages around it."""
-    paths: list[str] | None = [str(folder), *sys.path]
-    spec = None
+    found = list(specs_of(module, [str(folder), *sys.path]))
+    return found[-1] if len(found) > module.count(".") else None
+
+
+def specs_of(module: str, paths: list[str]) -> Iterator[ModuleSpec]:
+    """Yield what is found of `a`, `a.b` and `a.b.c`, up to the first that does not exist."""
     for part in module.split("."):
         spec = PathFinder.find_spec(part, paths)
         if spec is None:
-            return None
+            return
+        yield spec
         paths = list(spec.submodule_search_locations or [])
-    return spec

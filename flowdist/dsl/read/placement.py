@@ -34,9 +34,8 @@ def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
             found[role.name] = None
             continue
         message = f"{name}= takes roles of this topology, not {role!r}"
-        near = did_you_mean(role, known) if isinstance(role, str) and role not in known else ""
-        hint = f"{near} {help}" if "mean" in near else help
-        fields.error_at(fields.element(name, i), "FD135", message, hint)
+        near = did_you_mean(role, known, otherwise="") if isinstance(role, str) and role not in known else ""
+        fields.error_at(fields.element(name, i), "FD135", message, f"{near} {help}".strip())
     return tuple(found)
 
 

@@ -96,9 +96,8 @@ def _rule(policy: Fields, rule: On) -> Rule:
         elif rule.exit == 0:
             fields.error("FD126", "exit", "exit code 0 is success, no failure rule can match it", "write another code")
         if kind not in (None, "exit"):
-            fields.error(
-                "FD125", "exit", f"a failure of kind {kind!r} has no exit code to match", "leave one of them out"
-            )
+            message = f"a failure of kind {kind!r} has no exit code to match"
+            fields.error("FD125", "exit", message, "leave one of them out")
     signal = rule.signal
     if signal is not None:
         signal = str(signal).upper().removeprefix("SIG")
@@ -139,9 +138,6 @@ def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
     total += waits * min(wait, policy.backoff_max_ns)
     if total > policy.within_ns:
         window = format_duration(policy.within_ns)
-        fields.error(
-            "FD124",
-            "within",
-            f"the budget can never run out: {policy.max_restarts} restarts take longer than {window} by back-off alone",
-            "make within= longer, or max_restarts= smaller",
-        )
+        reason = f"{policy.max_restarts} restarts take longer than {window} by back-off alone"
+        help = "make within= longer, or max_restarts= smaller"
+        fields.error("FD124", "within", f"the budget can never run out: {reason}", help)

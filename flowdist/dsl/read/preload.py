@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from flowdist.dsl.read.commands import has_module
 from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.functions import specs_of
 from flowdist.graph import RoleSpec
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
@@ -30,9 +30,8 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
     names = fields.words("preload")
     for i, name in enumerate(names):
         if not has_module(name, folder):
-            place = (
-                fields.place("preload") if isinstance(fields.values["preload"], str) else fields.element("preload", i)
-            )
+            is_text = isinstance(fields.values["preload"], str)
+            place = fields.place("preload") if is_text else fields.element("preload", i)
             help = "check its spelling, or install it"
             fields.error_at(place, "FD109", f"module {name!r} is not found", help)
     if "torch" in names or not isinstance(python, PythonCommand) or not has_module("torch", folder):
@@ -50,8 +49,7 @@ def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
 
 def _brings_torch(python: PythonCommand, folder: Path) -> bool:
     """Return whether the program, or a file of its folder that it imports, imports torch."""
-    first = _first_file(python, folder)
-    todo = [] if first is None else [first]
+    todo = [file for file in [_first_file(python, folder)] if file is not None]
     seen = set(todo)
     while todo:
         file = todo.pop()
@@ -76,15 +74,9 @@ def _first_file(python: PythonCommand, folder: Path) -> Path | None:
 
 
 def _local_files(name: str, folder: Path) -> Iterator[Path]:
-    """Yield the files of `a`, `a.b` and `a.b.c` that are in the folder."""
-    paths = [str(folder)]
-    for part in name.split("."):
-        spec = PathFinder.find_spec(part, paths)
-        if spec is None:
-            return
-        if spec.origin is not None and spec.origin.endswith(".py"):
-            yield Path(spec.origin)
-        paths = list(spec.submodule_search_locations or [])
+    """Return the files of `a`, `a.b` and `a.b.c` that are in the folder."""
+    origins = (spec.origin for spec in specs_of(name, [str(folder)]))
+    return (Path(origin) for origin in origins if origin is not None and origin.endswith(".py"))
 
 
 def _imported(file: Path, folder: Path) -> list[str]:

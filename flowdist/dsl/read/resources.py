@@ -8,14 +8,13 @@ from typing import Any
 import flowdist.dsl as dsl
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.settings import Settings
 from flowdist.graph import Resources
 
 
 class NamedResources:
     """Sizes that roles may name. Those of the topology win over those of `flowdist.toml`."""
 
-    def __init__(self, topology: dsl.Topology, settings: Settings, problems: Problems) -> None:
+    def __init__(self, topology: dsl.Topology, shared: Mapping[str, Resources], problems: Problems) -> None:
         self._problems = problems
         own: Any = topology.fields["resources"] or {}
         if not isinstance(own, Mapping):
@@ -23,7 +22,7 @@ class NamedResources:
             message = f"topology {topology.name!r}: resources= must be a dict"
             problems.error("FD134", message, help, topology.site.place("resources"))
             own = {}
-        self._own, self._shared = own, settings.resources
+        self._own, self._shared = own, shared
 
     def read(self, fields: Fields) -> Resources:
         """Return the resources of a replica of the role; its own numbers win over the named size."""
@@ -56,5 +55,4 @@ class NamedResources:
             help = f'write resources={{"{name}": Resources(cpu=2)}}'
             fields.error("FD134", "resources", f"the topology's {name!r} is not a Resources", help)
             return Resources()
-        reader = Fields(f"resources {name!r}", vars(size), size.site, self._problems)
-        return reader.size()
+        return Fields(f"resources {name!r}", vars(size), size.site, self._problems).size()

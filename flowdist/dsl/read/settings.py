@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
@@ -23,27 +23,19 @@ SIZES = ("cpu", "gpu", "memory")
 Keys = tuple[str, ...]  # keys from the outermost table to the value
 
 
-class Settings(NamedTuple):
-    """Settings of `flowdist.toml`. `file` is its path, empty if there is none."""
-
-    file: str = ""
-    resources: Mapping[str, Resources] = {}
-
-
-def load_settings(folder: Path, problems: Problems) -> Settings:
-    """Load the settings for topologies in `folder`; add what is wrong with the file to `problems`."""
+def load_resources(folder: Path, problems: Problems) -> Mapping[str, Resources]:
+    """Load the named resources for topologies in `folder`; add what is wrong with the file to `problems`."""
     path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
     if path is None:
-        return Settings()
+        return {}
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         problems.error("FD142", f"{FILE} cannot be read: {reason}", "correct the file", _place_of(path, str(error)))
-        return Settings(str(path))
-    reader = _Reader(path, _places(path, text), problems)
-    return Settings(str(path), reader.resources(content))
+        return {}
+    return _Reader(path, _places(path, text), problems).resources(content)
 
 
 class _Reader:
@@ -128,5 +120,5 @@ def _walk(content: Any) -> Iterator[str]:
 def _place_of(path: Path, message: str) -> Place:
     """Return the place of a syntax error, which tomllib has in its message alone."""
     found = re.search(r"at line (\d+), column (\d+)", message)
-    line, column = (int(found[1]), int(found[2])) if found else (1, 1)
+    line, column = map(int, found.groups()) if found else (1, 1)
     return Place(str(path), line, column, column + 1)

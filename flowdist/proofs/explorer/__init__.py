@@ -1,1 +1,1 @@
-"""A model checker for small jobs: every order of messages, failures and deadlines."""
+"""Explorer: a model checker that tries every order of messages, failures and deadlines of a small job."""

@@ -1,4 +1,4 @@
-"""`python -m flowdist.proofs.explorer`: see `search`."""
+"""Entry point of `python -m flowdist.proofs.explorer`, see `search`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the two halves of the explorer share: states by number, and what may be left out."""
+"""Definitions that both sides of the explorer share: phases of a process, options, and numbered states."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import Any, Generic, Literal, TypeVar
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import HOUR
 
-START_NS = HOUR  # of every clock: no time is zero
+START_NS = HOUR  # first value of every clock, so that no time is zero
 
-Process = tuple[ReplicaId, int]  # one attempt: its only worker
+Process = tuple[ReplicaId, int]  # an attempt; each has one worker
 Life = Literal[
     "spawning",
     "up",
     "ready",
-    "asked",  # how far it is; it will wait at its next should_stop()
-    "waits",  # there, for the step to be named
-    "saving",  # at the agreed step
-    "left",  # that step
-    "leaving",  # its generation, in place
-    "suspended",  # has left it, and waits for the next
-    "parting",  # was told to end while it waited
-    "told",  # has got SIGTERM
-    "killed",  # has got SIGKILL
+    "asked",  # was asked for its step, and waits at its next should_stop()
+    "waits",  # waits in should_stop() for the agreed step
+    "saving",  # saves at the agreed step
+    "left",  # has left the agreed step
+    "leaving",  # leaves its generation in place
+    "suspended",  # has left its generation and waits for the next
+    "discarded",  # was sent a signal while suspended
+    "terminating",  # was sent SIGTERM
+    "killed",  # was sent SIGKILL
 ]
-Hears = Literal["answered", "refused", "nothing"]  # what becomes of a node's heartbeats while time passes
+Contact = Literal["answered", "refused", "unanswered"]  # what happens to a node's heartbeats while time passes
 
 
 @dataclass(slots=True, frozen=True)
-class How:
-    """What may happen besides failures, and what is excluded unless it is asked for.
+class Allowed:
+    """Optional steps of an exploration.
 
-    `crashes`: the controller dies, and another takes over. `operates`: the operator drains a node, or cancels the job
-    with its grace or at once; or a node is to be taken away. Each counts as a fault. `reorders`: messages overtake each
-    other on one connection, which is a stream.
+    Args:
+        crashes: The controller dies, and another takes over. Counts as a fault.
+        operates: The operator drains a node, or cancels the job with its grace or at once; a node gets a preemption
+            notice. Each counts as a fault.
+        reorders: Messages overtake each other on one connection. Production excludes this: a connection is a stream.
     """
 
     crashes: bool = True
@@ -46,19 +48,19 @@ T = TypeVar("T")
 
 
 class Numbered(Generic[T]):
-    """States by number; those with equal keys share one."""
+    """Numbered states. States with equal keys share one number."""
 
     def __init__(self) -> None:
         self.items: list[T] = []
         self._numbers: dict[Any, int] = {}
 
     def number(self, key: Any, item: T) -> int:
-        """`item` is kept if its key is new."""
+        """Return the number of the key. If the key is new, store the item under the next number."""
         found = self._numbers.setdefault(key, len(self.items))
         if found == len(self.items):
             self.items.append(item)
         return found
 
     def of(self, item: T) -> int:
-        """Of something that is its own key."""
+        """Return the number of an item that is its own key."""
         return self.number(item, item)

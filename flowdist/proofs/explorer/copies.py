@@ -1,8 +1,8 @@
-"""Copies of the pure machines, and the keys by which two of them count as one.
+"""Copies of the controller's and agents' state, and the keys by which two states count as one.
 
-A key holds what decides about the future and nothing else: times relative to now, and only as far back as anybody
-looks; incidents by their place among those that can still matter; no words for people. A field that is not named here
-goes in as it is, which can only tell apart what is the same.
+A key holds only what decides about the future: times relative to now and only as far back as any rule reads them,
+incidents by their index among those that can still matter, and no text. A field that is not named here is part of the
+key as it is. That is safe: at worst, two states with the same future are explored separately.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from flowdist.graph import RestartPolicy, RoleGraph
 T = TypeVar("T")
 
 SKIPPED = {
-    # said to people, the same in every state of one job, put into the key in another way, or counted from what is in it
-    # and counted again by the invariants
+    # Fields that are text, are the same in every state of one job, enter the key in another form, or are counters that
+    # follow from other fields and that the invariants recompute.
     "JobState": (
         *("graph", "now", "ending_reason", "effects", "incidents", "open", "due", "node_order", "free", "live_at"),
         *("touched", "touched_roles", "unsatisfied", "placement_changed", "candidate_indexes", "leaving"),
@@ -48,12 +48,12 @@ SKIPPED = {
 
 
 def copy_of(value: T) -> T:
-    """A copy that shares nothing that can change, and in which what was one is one. Structs and tuples are frozen."""
+    """Return a deep copy that shares only frozen values (structs, tuples) and keeps identities within the value."""
     copied: T = _copier(type(value))(value, {})
     return copied
 
 
-Memo = dict[int, Any]  # what was copied already, by its identity
+Memo = dict[int, Any]  # finished copies, by id() of the original
 Copier = Callable[[Any, Memo], Any]
 
 _COPIERS: dict[Any, Copier] = {}
@@ -68,7 +68,7 @@ def _copier(kind: Any) -> Copier:
 
 
 def _new_copier(kind: Any) -> Copier:
-    """What makes copies of that type. Whatever else of flowdist is no struct and no tuple is copied field by field."""
+    """Return the function that copies values of that type: classes of flowdist field by field, others as a whole."""
     if kind is dict:
         return _copy_dict
     if kind is list:
@@ -93,7 +93,7 @@ def _new_copier(kind: Any) -> Copier:
 
 def _copy_dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
     first = next(iter(value.values()), None)
-    if isinstance(first, _ATOMS):  # names, counts: of one type in each dict
+    if isinstance(first, _ATOMS):  # the values of one dict have one type
         return value.copy()
     return {name: _copier(type(item))(item, memo) for name, item in value.items()}
 
@@ -105,12 +105,12 @@ def _kept_fields(kind: Any) -> tuple[str, ...]:
 
 
 def _policies(policy: RestartPolicy | None) -> list[RestartPolicy]:
-    """The policy, and those that it escalates to."""
+    """Return the policy and all policies that it escalates to."""
     return [policy, *_policies(policy.wider)] if policy is not None else []
 
 
 class Keys:
-    """Makes the keys for one job. Times are nanoseconds of the clock of the machine that is asked about."""
+    """Keys of controllers and agents of one job. `now` is the clock of the controller or agent, in ns."""
 
     def __init__(self, graph: RoleGraph) -> None:
         options = graph.options
@@ -118,7 +118,7 @@ class Keys:
         self._cause_window_ns = options.cause_window_ns
         self._charges_ns = max((policy.within_ns or 0 for policy in policies), default=0)
         self._failures_ns = options.bad_node_window_ns
-        self._looks_back_ns = {  # from which age on a time is just long ago
+        self._looks_back_ns = {  # ages above these make no difference
             "formed_ns": max(options.min_uptime_ns, *(role.cooldown_ns for role in graph.roles)),
             "last_counted_ns": max((policy.backoff_reset_ns for policy in policies), default=0),
             "started_ns": options.cause_window_ns,
@@ -128,28 +128,30 @@ class Keys:
             "outage_since_ns": options.controller_outage_ns,
         }
         self._now = 0
-        self._places: dict[int, int] = {}  # of incidents that still matter, by number
+        self._places: dict[int, int] = {}  # index of each incident that still matters, by its number
 
     def of_controller(self, controller: Controller, sessions: Sessions, now: int) -> list[Any]:
-        job, liveness = controller.state, sessions._detector
+        """Return the key of a controller with its sessions."""
+        job, detector = controller.state, sessions._detector
         since = now - self._cause_window_ns
         recent = [incident for incident in job.incidents if incident.is_open or incident.opened_ns >= since]
         self._now = now
         self._places = {incident.number: place for place, incident in enumerate(recent)}
         due = sorted((*self._named(due), (job.due.at(due) or 0) - now) for due in job.due)
         incidents = [(*self._fields(incident), list(incident.lost)) for incident in recent]
-        until = sorted((node, max(until - now, 0)) for node, until in liveness._until_ns.items())
-        deaf = [sorted(liveness._suspected), sorted(liveness._silent)]
-        heard = [until, *deaf, sessions.epoch, sorted(sessions._incarnations.items())]
-        return [self._fields(job), self._unsettled(job), due, incidents, heard]
+        until = sorted((node, max(until - now, 0)) for node, until in detector._until_ns.items())
+        unheard = [sorted(detector._suspected), sorted(detector._silent)]
+        links = [until, *unheard, sessions.epoch, sorted(sessions._incarnations.items())]
+        return [self._fields(job), self._unsettled(job), due, incidents, links]
 
     def _unsettled(self, job: JobState) -> list[Any]:
-        """What settling has yet to visit; once the job ends nobody looks at it."""
+        """Return what settling has still to visit; nothing once the job ends, when settling no longer reads it."""
         if job.ending is not None:
             return []
         return [sorted(job.touched), sorted(job.touched_roles), sorted(job.unsatisfied), job.placement_changed]
 
     def of_agent(self, agent: Agent, now: int) -> list[Any]:
+        """Return the key of an agent."""
         self._now = now
         return self._attributes(agent)
 
@@ -166,48 +168,55 @@ class Keys:
         return [self._value(item, name) for name in vars(item) if name not in skipped]
 
     def _value(self, item: Any, name: str) -> Any:
-        """A time that is over is an age, one to come is what is left until then."""
+        """Return a field as it enters the key: a past time as an age, a future time as the time left."""
         value = getattr(item, name)
         if value is None or value is True or value is False:
             return value
-        if name == "incident" and isinstance(item, World):
-            return self._places[value]
-        if name == "charges":
-            return sorted(self._charge(charge) for charge in value)
-        if name == "spent":
-            return sorted((level, self._long_ago(opened)) for level, times in value.items() for opened in times)
-        if name in ("rooted", "lost_in"):
-            return [self._places[number] for number in value if number in self._places]
-        if name == "failures":
-            return [self._failure(failure) for failure in value if self._now - failure.at_ns < self._failures_ns]
-        if name == "deferred":
-            return [self._deferred(deferred) for deferred in value]
-        if name == "suspects":
-            return [(node, self._now - since) for node, since in value.items()]
-        if name in self._looks_back_ns:
-            return min(self._now - value, self._looks_back_ns[name])
-        if name == "stalled_ns":
-            return self._now - value if item.stalled else None
-        if name == "stop_grace_ns" and isinstance(item, Replica):
-            return value if item.phase == "stopping" else None
+        if (special := SPECIAL.get(name)) is not None:
+            return special(self, item, value)
+        if (limit_ns := self._looks_back_ns.get(name)) is not None:
+            return min(self._now - value, limit_ns)
         if name.endswith("_at_ns"):
             return max(value - self._now, 0)
         return self._plain(value)
 
-    def _charge(self, charge: Charge) -> tuple[int, int]:
-        return charge.level, self._long_ago(charge.opened_ns)
+    def _incident(self, item: Any, value: Any) -> Any:
+        return self._places[value] if isinstance(item, World) else self._plain(value)
 
-    def _long_ago(self, opened_ns: int) -> int:
-        """How long ago a budget was charged, as far back as a window of a budget reaches."""
+    def _charges(self, item: Any, charges: list[Charge]) -> list[tuple[int, int]]:
+        return sorted((charge.level, self._charge_age(charge.opened_ns)) for charge in charges)
+
+    def _spent(self, item: Any, spent: dict[int, list[int]]) -> list[tuple[int, int]]:
+        return sorted((level, self._charge_age(opened)) for level, times in spent.items() for opened in times)
+
+    def _charge_age(self, opened_ns: int) -> int:
+        """Return the age of a charge, cut off at the longest budget window."""
         return min(self._now - opened_ns, self._charges_ns)
 
-    def _failure(self, failure: PastFailure) -> list[Any]:
-        return [self._now - failure.at_ns, failure.kind, failure.replica, failure.node]
+    def _recent(self, item: Any, numbers: list[int]) -> list[int]:
+        return [self._places[number] for number in numbers if number in self._places]
 
-    def _deferred(self, deferred: Deferred) -> list[Any]:
+    def _failures(self, item: Any, failures: list[PastFailure]) -> list[list[Any]]:
+        recent = [failure for failure in failures if self._now - failure.at_ns < self._failures_ns]
+        return [[self._now - failure.at_ns, failure.kind, failure.replica, failure.node] for failure in recent]
+
+    def _stalled(self, item: Any, value: int) -> int | None:
+        return self._now - value if item.stalled else None
+
+    def _stop_grace(self, item: Any, value: Any) -> Any:
+        """Leave the grace of a replica out unless the replica is stopping."""
+        return self._plain(value) if item.phase == "stopping" or not isinstance(item, Replica) else None
+
+    def _deferred(self, item: Any, deferred_failures: list[Deferred]) -> list[list[Any]]:
+        return [self._deferred_failure(deferred) for deferred in deferred_failures]
+
+    def _deferred_failure(self, deferred: Deferred) -> list[Any]:
         failure, *flags, own = deferred
         facts = [failure.replica, failure.kind, failure.exit_code, failure.signal, failure.node, failure.was_told]
         return [self._now - failure.at_ns, *facts, *flags, self._places.get(own) if own is not None else None]
+
+    def _suspects(self, item: Any, suspects: dict[str, int]) -> list[tuple[str, int]]:
+        return [(node, self._now - since_ns) for node, since_ns in suspects.items()]
 
     def _plain(self, value: Any) -> Any:
         kind: Any = type(value)
@@ -220,6 +229,20 @@ class Keys:
         return value
 
 
+SPECIAL: dict[str, Callable[[Keys, Any, Any], Any]] = {  # how a field enters the key, by its name
+    "incident": Keys._incident,
+    "charges": Keys._charges,
+    "spent": Keys._spent,
+    "rooted": Keys._recent,
+    "lost_in": Keys._recent,
+    "failures": Keys._failures,
+    "deferred": Keys._deferred,
+    "suspects": Keys._suspects,
+    "stalled_ns": Keys._stalled,
+    "stop_grace_ns": Keys._stop_grace,
+}
+
+
 def digest_of(key: Any) -> bytes:
-    """16 bytes that are equal for equal keys, in every process."""
+    """Return 16 bytes that are equal for equal keys, in every process."""
     return hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=16).digest()

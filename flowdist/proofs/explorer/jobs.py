@@ -1,4 +1,4 @@
-"""The small jobs that are explored: two nodes, up to two roles of up to two replicas, each about one thing."""
+"""Small jobs for the explorer: two nodes, and up to two roles of up to two replicas, each job for one mechanism."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from flowdist.graph import (
 from flowdist.graph.policies import Scope, Then
 
 READY = Readiness("tcp", "rpc")
-OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # with an hour too many moments would have to be told apart
+OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # a window of an hour has too many distinct moments
 
 
 @dataclass(frozen=True)
 class SmallJob:
-    """`about` is one line for people. `asks`: its workers ask should_stop() before each step. `elastic`: they stay."""
+    """One job to explore.
+
+    Args:
+        about: A line for the help text.
+        asks: Workers call should_stop() before each step.
+        elastic: Workers can be suspended.
+    """
 
     name: str
     about: str
@@ -36,7 +42,10 @@ class SmallJob:
 
 @dataclass(frozen=True)
 class Part:
-    """How far a job is explored. `is_running`: from where all of it works, not from its first moment."""
+    """Extent of one exploration: at most this many faults and states.
+
+    `is_running`: begin in the state in which the whole job runs instead of in the first state.
+    """
 
     job: SmallJob
     faults: int
@@ -102,18 +111,18 @@ JOBS = {
     for job in (
         SmallJob("gang", "an elastic gang of 1 to 2, a node each", _gang()),
         SmallJob("asking", "the same gang, whose workers ask should_stop()", _gang(), asks=True),
-        SmallJob("staying", "the same gang, whose workers stay in place", _gang(), elastic=True),
-        SmallJob("gate", "a service, and a gang of 2 that waits for it and restarts with it", _gate()),
+        SmallJob("staying", "the same gang, whose workers can be suspended", _gang(), elastic=True),
+        SmallJob("gate", "a service, and a gang of 2 with a gate on it that restarts with it", _gate()),
         SmallJob("loose", "two replicas without a gang, a node each", _loose()),
         SmallJob("domain", "two roles that restart together", _domain()),
-        SmallJob("helper", "a task, and a helper that is ignored once its budget is used up", _helper()),
-        SmallJob("address", "a service, and a task that has its address in its command and no budget", _address()),
+        SmallJob("helper", "a task, and a helper that is ignored when its budget is used up", _helper()),
+        SmallJob("address", "a service, and a task without budget that has its address in its command", _address()),
         SmallJob("ignore", "two replicas without a gang, ignored when they fail", _ignore()),
     )
 }
 
 STATES_MAX = 1_000_000
-PARTS = (  # what a run explores when nobody says otherwise: what is small in whole, of the rest the shortest paths
+PARTS = (  # the default run: small jobs in whole, of the others the shortest paths
     *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
     *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "staying", "domain")),
     *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "staying", "gate", "loose")),

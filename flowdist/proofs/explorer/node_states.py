@@ -1,6 +1,6 @@
-"""One node of a small job with what is in flight on its connection, and what may happen there next.
+"""States of one node with its connection, and the steps that are possible there.
 
-What happens at a site does not depend on the rest of the state: it is worked out once for each site and kept.
+The steps of a node do not depend on the rest of the job's state, so they are computed once for each state of the node.
 """
 
 from __future__ import annotations
@@ -17,145 +17,158 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Ordered, ToAgent, ToController
 from flowdist.graph import MINUTE, NodeSpec, RoleGraph
-from flowdist.proofs.explorer.agent_states import Bodies, Body, Did
-from flowdist.proofs.explorer.common import Hears, How, Numbered, Process
+from flowdist.proofs.explorer.agent_states import AgentState, AgentStates, Reaction
+from flowdist.proofs.explorer.common import Allowed, Contact, Numbered, Process
 from flowdist.proofs.explorer.words import describe
 
 WORKER_PORT = 20_000
-NOTICE_NS = MINUTE  # of a node that is to be taken away
-NOT_RUNNING = ("spawning", "suspended", "parting")
+NOTICE_NS = MINUTE  # of preemption
+NOT_RUNNING = ("spawning", "suspended", "discarded")
 Messages = Numbered[ToController | ToAgent]
 
 
 class Pace(Enum):
-    """When a step is due. Time passes when nothing is prompt or soon; by what is soon it passes only as a fault."""
+    """Urgency of a step, relative to the passing of time.
 
-    PROMPT = "prompt"  # a kill, a start, a deadline that has come
-    SOON = "soon"  # a message, a proof, an end after SIGTERM
+    Time never passes while a step is PROMPT; while a step is SOON, time passes only as a fault.
+    """
+
+    PROMPT = "prompt"  # a kill, a start, a reached deadline
+    SOON = "soon"  # a message, a proof of death, an end after SIGTERM
     LATER = "later"  # time passes to the next deadline
-    FREE = "free"  # the end of a task, a return: at any time, or never
+    FREE = "free"  # the end of a task, the return of a node: at any time, or never
     FAULT = "fault"
 
 
 @dataclass(slots=True, frozen=True)
-class Site:
-    """`known`: the controller speaks to the node over this connection, it has heard a Join on it."""
+class NodeState:
+    """State of a node: the number of its agent state, and the messages in flight, by number.
 
-    body: int
+    `up` leads to the controller. `link` is `known` once the controller has received a Join on the connection.
+    """
+
+    agent_state: int
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     link: Literal["none", "open", "known"] = "none"
-    is_unproven: bool = False  # it died, and the proof is on its way
-    is_refused: bool = False  # again and again, since its last connection was lost: nobody listens
+    is_unproven: bool = False  # the node died, and the proof has not arrived
+    is_refused: bool = False  # every attempt to connect is refused: no controller listens
 
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """What happens, in words, and what becomes of the site. `broken` is what must not be.
+    """One possible step: its text, its pace and the number of the next node state.
 
-    `listens`: only while a controller does, or only while none does; None: whether or not.
+    Args:
+        broken: The property that the step violates.
+        listens: True: possible only while a controller listens. False: only while none does. None: always.
     """
 
     text: str
     pace: Pace
-    site: int
+    node: int
     broken: str | None = None
     listens: bool | None = None
 
 
 @dataclass(slots=True, frozen=True)
 class View:
-    """What is asked of a site again and again. Times are nanoseconds from now."""
+    """Computed facts about a node state. Times are nanoseconds from now."""
 
-    site: Site
+    node: NodeState
     steps: tuple[Step, ...]
-    processes: tuple[Process, ...]  # that run
-    runs: frozenset[ReplicaId]
+    processes: tuple[Process, ...]  # the running ones
+    running: frozenset[ReplicaId]
     is_prompt: bool
     is_soon: bool
-    is_empty: bool  # nothing runs or is about to, even by an order that is on its way
-    can_be_heard: bool
-    deadlines_ns: dict[Hears, int | None]
+    is_empty: bool  # no process exists, and no order to start one is in flight
+    is_in_contact: bool  # heartbeats are answered as long as the controller listens
+    deadlines_ns: dict[Contact, int | None]
     broken: str | None
 
 
-class Sites:
-    """Every state of one node that was met."""
+NO_DEADLINES: dict[Contact, int | None] = {"answered": None, "refused": None, "unanswered": None}
+
+
+class NodeStates:
+    """Known states of one node, and the transitions from each."""
 
     def __init__(
-        self, graph: RoleGraph, spec: NodeSpec, messages: Messages, how: How, *, asks: bool, elastic: bool
+        self, graph: RoleGraph, spec: NodeSpec, messages: Messages, allowed: Allowed, *, asks: bool, elastic: bool
     ) -> None:
-        self._graph, self._name, self._messages, self._how = graph, spec.name, messages, how
-        self._bodies = Bodies(graph, spec, asks=asks, elastic=elastic)
-        self._known: Numbered[Site] = Numbered()
+        self._graph, self._name, self._messages, self._allowed = graph, spec.name, messages, allowed
+        self._agents = AgentStates(graph, spec, asks=asks, elastic=elastic)
+        self._known: Numbered[NodeState] = Numbered()
         self._views: dict[int, View] = {}
         self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._aged_by: dict[tuple[int, int, Hears], int] = {}
+        self._passed: dict[tuple[int, int, Contact], int] = {}
         self._cut: dict[int, int] = {}
-        did = self._bodies.tell(self._bodies.first, io.Connected())
-        self.first = self._moved(Site(self._bodies.first, link="open"), did)
+        reaction = self._agents.send(self._agents.first, io.Connected())
+        self.first = self._moved(NodeState(self._agents.first, link="open"), reaction)
 
     def __len__(self) -> int:
         return len(self._known.items)
 
     def view(self, number: int) -> View:
+        """Return the facts about a node state, computed once."""
         found = self._views.get(number)
         if found is None:
-            found = self._views[number] = self._look(self._known.items[number])
+            found = self._views[number] = self._view_of(self._known.items[number])
         return found
 
     def pushed(self, number: int, messages: tuple[int, ...]) -> int:
-        """The controller has sent something; it is lost unless it has a connection to send it over."""
+        """Send messages of the controller to the node. Without a known connection they are lost."""
         found = self._pushed.get((number, messages))
         if found is None:
-            site = self._known.items[number]
-            if site.link == "known":
-                site = replace(site, down=site.down + messages)
-            found = self._pushed[number, messages] = self._number(site)
+            node = self._known.items[number]
+            if node.link == "known":
+                node = replace(node, down=node.down + messages)
+            found = self._pushed[number, messages] = self._number(node)
         return found
 
-    def heard(self, number: int, at: int, *, registers: bool, repeats: bool) -> int:
-        """A message has reached the controller; with `repeats` it will once more, after all that is in flight."""
-        site = self._known.items[number]
-        up = site.up[:at] + site.up[at + 1 :] + ((site.up[at],) if repeats else ())
-        link = "known" if registers and site.link == "open" else site.link
-        return self._number(replace(site, up=up, link=link))
+    def delivered(self, number: int, at: int, *, registers: bool, repeats: bool) -> int:
+        """Remove the message at index `at` from flight. With `repeats` it arrives once more, after all others."""
+        node = self._known.items[number]
+        up = node.up[:at] + node.up[at + 1 :] + ((node.up[at],) if repeats else ())
+        link = "known" if registers and node.link == "open" else node.link
+        return self._number(replace(node, up=up, link=link))
 
     def may_repeat(self, message: int) -> bool:
-        """A Join begins a connection and speaks of that moment: it is the one message that never comes again."""
+        """Return whether a message may arrive twice. A Join may not: it opens a connection."""
         return not isinstance(self._messages.items[message], Join)
 
     def proven(self, number: int) -> int:
+        """Return the state after the proof of the node's death has arrived."""
         return self._number(replace(self._known.items[number], is_unproven=False))
 
     def cut(self, number: int) -> int:
-        """The controller's end of the connection is gone, with what is in flight."""
+        """Close the connection and drop all messages in flight."""
         found = self._cut.get(number)
         if found is None:
-            site = self._known.items[number]
-            cut = replace(site, up=(), down=(), link="none")
-            if site.link != "none":
-                found = self._moved(cut, self._bodies.tell(site.body, io.Disconnected()))
+            node = self._known.items[number]
+            cut = replace(node, up=(), down=(), link="none")
+            if node.link != "none":
+                found = self._moved(cut, self._agents.send(node.agent_state, io.Disconnected()))
             self._cut[number] = found = self._number(cut) if found is None else found
         return found
 
-    def later(self, number: int, by_ns: int, hears: Hears) -> int:
-        """After some time without any other step."""
-        found = self._aged_by.get((number, by_ns, hears))
+    def pass_time(self, number: int, by_ns: int, contact: Contact) -> int:
+        """Return the state after `by_ns` without any other step."""
+        found = self._passed.get((number, by_ns, contact))
         if found is None:
-            found = self._later(self._known.items[number], by_ns, hears)
-            self._aged_by[number, by_ns, hears] = found
+            found = self._pass_time(self._known.items[number], by_ns, contact)
+            self._passed[number, by_ns, contact] = found
         return found
 
-    def _later(self, site: Site, by_ns: int, hears: Hears) -> int:
-        beats = any(isinstance(self._messages.items[message], Heartbeat) for message in site.up)
-        may_beat = site.link != "none" and not beats
-        did = self._bodies.later(site.body, by_ns, hears, may_beat=may_beat)
-        up, down = (tuple(self._aged(message, by_ns) for message in side) for side in (site.up, site.down))
-        return self._moved(replace(site, up=up, down=down), did)
+    def _pass_time(self, node: NodeState, by_ns: int, contact: Contact) -> int:
+        beats = any(isinstance(self._messages.items[message], Heartbeat) for message in node.up)
+        may_beat = node.link != "none" and not beats
+        reaction = self._agents.pass_time(node.agent_state, by_ns, contact, may_beat=may_beat)
+        up, down = (tuple(self._aged(message, by_ns) for message in side) for side in (node.up, node.down))
+        return self._moved(replace(node, up=up, down=down), reaction)
 
     def _aged(self, message: int, by_ns: int) -> int:
-        """Its own time counts from now. Once the lease is over, it is just too old."""
+        """Return the message with its time `by_ns` further in the past, but at most one lease ago."""
         old = self._messages.items[message]
         lease_ns = self._graph.options.lease_ns
         match old:
@@ -164,42 +177,48 @@ class Sites:
             case _:
                 return message
 
-    def _number(self, site: Site) -> int:
-        return self._known.of(site)
+    def _number(self, node: NodeState) -> int:
+        return self._known.of(node)
 
-    def _moved(self, site: Site, did: Did) -> int:
-        """The site with its new body, and what that has to say on its way."""
-        body = self._bodies.known.items[did.body]
-        up = site.up + tuple(self._messages.of(message) for message in did.sends)
-        if body.agent.is_over:
-            return self._number(replace(site, body=did.body, up=up, down=(), link="none"))
-        return self._number(replace(site, body=did.body, up=up))
+    def _moved(self, node: NodeState, reaction: Reaction) -> int:
+        """Return the node with its next agent state and the sent messages in flight; an ended agent has no link."""
+        agent_state = self._agents.known.items[reaction.agent_state]
+        up = node.up + tuple(self._messages.of(message) for message in reaction.sends)
+        if agent_state.agent.is_over:
+            return self._number(replace(node, agent_state=reaction.agent_state, up=up, down=(), link="none"))
+        return self._number(replace(node, agent_state=reaction.agent_state, up=up))
 
-    def _look(self, site: Site) -> View:
-        body = self._bodies.known.items[site.body]
-        steps = [*self._deliveries(site), *self._of_processes(site, body), *self._of_node(site, body)]
-        numbers = [process for process, life in body.lives.items() if life not in NOT_RUNNING]
-        runs = [replica for replica, _ in numbers]
-        twice = next((str(replica) for replica in runs if runs.count(replica) > 1), None)
-        agent = body.agent
-        is_up = body.is_alive and not agent.is_over
-        heard = site.link == "known" and not site.up and not site.down and not agent.is_fencing
+    def _view_of(self, node: NodeState) -> View:
+        agent_state = self._agents.known.items[node.agent_state]
+        steps = [*self._deliveries(node), *self._of_processes(node, agent_state), *self._of_node(node, agent_state)]
+        processes = [process for process, life in agent_state.lives.items() if life not in NOT_RUNNING]
+        running = [replica for replica, _ in processes]
+        twice = next((str(replica) for replica in running if running.count(replica) > 1), None)
+        agent = agent_state.agent
+        is_up = agent_state.is_alive and not agent.is_over
+        is_registered = node.link == "known" and agent.lease.acked_ns is not None
         return View(
-            site=site,
+            node=node,
             steps=tuple(steps),
-            processes=tuple(numbers),
-            runs=frozenset(runs),
+            processes=tuple(processes),
+            running=frozenset(running),
             is_prompt=any(step.pace is Pace.PROMPT for step in steps),
-            is_soon=bool(site.up) or site.is_unproven or any(step.pace is Pace.SOON for step in steps),
-            is_empty=not body.lives and not any(self._starts(message) for message in site.down),
-            can_be_heard=is_up and heard and agent.lease.acked_ns is not None,
-            deadlines_ns={
-                "answered": _from(agent.duty(), body.now) if is_up else None,
-                "refused": _from(self._deadline_refused(agent), body.now) if is_up else None,
-                "nothing": _from(_deadline(site, body), body.now) if is_up else None,
-            },
+            is_soon=bool(node.up) or node.is_unproven or any(step.pace is Pace.SOON for step in steps),
+            is_empty=not agent_state.lives and not any(self._starts(message) for message in node.down),
+            is_in_contact=is_up and is_registered and not (node.up or node.down or agent.is_fencing),
+            deadlines_ns=self._deadlines(node, agent_state) if is_up else NO_DEADLINES,
             broken=f"split brain: two attempts of {twice} run on {self._name}" if twice else None,
         )
+
+    def _deadlines(self, node: NodeState, agent_state: AgentState) -> dict[Contact, int | None]:
+        """Return the ns until the agent's next deadline, by what happens to its heartbeats."""
+        agent = agent_state.agent
+        times: dict[Contact, int | None] = {
+            "answered": agent.duty(),
+            "refused": self._deadline_refused(agent),
+            "unanswered": _deadline_unanswered(node, agent),
+        }
+        return {contact: None if at is None else at - agent_state.now for contact, at in times.items()}
 
     def _starts(self, message: int) -> bool:
         match self._messages.items[message]:
@@ -209,118 +228,120 @@ class Sites:
                 return False
 
     def _deadline_refused(self, agent: Agent) -> int | None:
-        """What the agent waits for while it is refused again and again."""
+        """Return the agent's next deadline while it cannot connect."""
         since, options = agent.lease.outage_since_ns, self._graph.options
         if since is None or agent.is_fencing or agent.lease.acked_ns is None:
             return agent.duty()
         times = [agent.duty(), since + options.controller_outage_ns - options.lease_margin_ns]
         return min(time for time in times if time is not None)
 
-    def _step(self, text: str, pace: Pace, site: Site, did: Did, listens: bool | None = None) -> Step:
-        return Step(text, pace, self._moved(site, did), did.broken, listens)
+    def _step(self, text: str, pace: Pace, node: NodeState, reaction: Reaction, listens: bool | None = None) -> Step:
+        return Step(text, pace, self._moved(node, reaction), reaction.broken, listens)
 
-    def _deliveries(self, site: Site) -> list[Step]:
+    def _deliveries(self, node: NodeState) -> list[Step]:
         steps = []
-        for at, message in enumerate(site.down if self._how.reorders else site.down[:1]):
+        for at, message in enumerate(node.down if self._allowed.reorders else node.down[:1]):
             content = self._messages.items[message]
             assert isinstance(content, ToAgent)
-            did = self._bodies.message(site.body, content)
-            rest = site.down[:at] + site.down[at + 1 :]
+            reaction = self._agents.message(node.agent_state, content)
+            rest = node.down[:at] + node.down[at + 1 :]
             text = f"{self._name} <- controller: {describe(content)}"
-            steps.append(self._step(text, Pace.SOON, replace(site, down=rest), did))
-            repeated = replace(site, down=(*rest, message))
-            steps.append(self._step(f"{text} (it will come again)", Pace.FAULT, repeated, did))
+            steps.append(self._step(text, Pace.SOON, replace(node, down=rest), reaction))
+            repeated = replace(node, down=(*rest, message))
+            steps.append(self._step(f"{text} (will arrive twice)", Pace.FAULT, repeated, reaction))
         return steps
 
-    def _of_processes(self, site: Site, body: Body) -> list[Step]:
+    def _of_processes(self, node: NodeState, agent_state: AgentState) -> list[Step]:
         steps = []
-        for process, life in body.lives.items():
+        for process, life in agent_state.lives.items():
             role = self._graph.role(process[0].role)
             name = f"{process[0]}#{process[1]} on {self._name}"
 
-            def add(text: str, pace: Pace, did: Did, name: str = name) -> None:
-                steps.append(self._step(f"{name} {text}", pace, site, did))
+            def add(text: str, pace: Pace, reaction: Reaction, name: str = name) -> None:
+                steps.append(self._step(f"{name} {text}", pace, node, reaction))
 
             if life == "spawning":
                 ports = tuple((port, WORKER_PORT + process[0].index) for port in role.ports)
-                add("runs", Pace.PROMPT, self._bodies.begin(site.body, process, ports))
-                refused = self._bodies.end(site.body, process, io.SpawnFailed(*process))
+                add("runs", Pace.PROMPT, self._agents.begin(node.agent_state, process, ports))
+                refused = self._agents.end(node.agent_state, process, io.SpawnFailed(*process))
                 add("cannot be started", Pace.FAULT, refused)
             elif life == "killed":
-                add("is killed", Pace.PROMPT, self._ends(site, process, signal="KILL"))
+                add("is killed", Pace.PROMPT, self._ends(node, process, signal="KILL"))
             elif life == "leaving":
-                add("leaves its generation in place", Pace.SOON, self._bodies.suspend(site.body, process))
-                add("fails", Pace.FAULT, self._ends(site, process, code=1))
+                add("leaves its generation in place", Pace.SOON, self._agents.suspend(node.agent_state, process))
+                add("fails", Pace.FAULT, self._ends(node, process, code=1))
             elif life == "suspended":
-                add("dies while it waits", Pace.FAULT, self._ends(site, process, signal="SEGV"))
-            elif life == "parting":
-                add("ends where it waited", Pace.PROMPT, self._ends(site, process, signal="KILL"))
-            elif life == "told":
-                add("ends after SIGTERM", Pace.SOON, self._ends(site, process, signal="TERM"))
+                add("dies while suspended", Pace.FAULT, self._ends(node, process, signal="SEGV"))
+            elif life == "discarded":
+                add("ends while suspended", Pace.PROMPT, self._ends(node, process, signal="KILL"))
+            elif life == "terminating":
+                add("ends after SIGTERM", Pace.SOON, self._ends(node, process, signal="TERM"))
             else:
                 if life == "up" and role.ready is not None:
-                    ready = self._bodies.live(site.body, process, "ready", io.ProbePassed(*process))
+                    ready = self._agents.set_life(node.agent_state, process, "ready", io.ProbePassed(*process))
                     add("gets ready", Pace.SOON, ready)
                 if life == "asked":
-                    add("waits for the step at which all stop", Pace.SOON, self._bodies.wait(site.body, process))
+                    add("waits for the agreed step", Pace.SOON, self._agents.wait(node.agent_state, process))
                 if life == "saving":
-                    add("leaves the agreed step", Pace.SOON, self._bodies.leave_step(site.body, process))
+                    add("leaves the agreed step", Pace.SOON, self._agents.leave_step(node.agent_state, process))
                 if role.kind == "task" and life != "waits":
-                    add("finishes", Pace.FREE, self._ends(site, process))
-                add("fails", Pace.FAULT, self._ends(site, process, code=1))
+                    add("finishes", Pace.FREE, self._ends(node, process))
+                add("fails", Pace.FAULT, self._ends(node, process, code=1))
         return steps
 
-    def _ends(self, site: Site, process: Process, code: int = 0, signal: str | None = None) -> Did:
-        return self._bodies.end(site.body, process, io.WorkerExited(*process, 0, code, signal))
+    def _ends(self, node: NodeState, process: Process, code: int = 0, signal: str | None = None) -> Reaction:
+        return self._agents.end(node.agent_state, process, io.WorkerExited(*process, 0, code, signal))
 
-    def _of_node(self, site: Site, body: Body) -> list[Step]:
-        name, bodies = self._name, self._bodies
-        if not body.is_alive:
-            if site.is_unproven or site.up:
+    def _of_node(self, node: NodeState, agent_state: AgentState) -> list[Step]:
+        name, agents, number = self._name, self._agents, node.agent_state
+        agent = agent_state.agent
+        if not agent_state.is_alive:
+            if node.is_unproven or node.up:
                 return []
-            back = replace(site, link="open", is_refused=False)
-            return [self._step(f"{name} comes back", Pace.FREE, back, bodies.come_back(site.body), listens=True)]
-        if body.agent.is_over:
+            back = replace(node, link="open", is_refused=False)
+            return [self._step(f"{name} comes back", Pace.FREE, back, agents.come_back(number), listens=True)]
+        if agent.is_over:
             return []
         steps = []
-        due = body.agent.deadline()
-        if due is not None and due <= body.now:
-            woken = self._step(
-                f"{name}: a deadline of its agent", Pace.PROMPT, site, bodies.tell(site.body, io.AgentTimePassed())
-            )
-            steps += [woken] if woken.broken or woken.site != self._number(site) else []
-        cut = replace(site, up=(), down=(), link="none")
-        if site.link == "none":
-            back, again = replace(site, link="open", is_refused=False), bodies.tell(site.body, io.Connected())
-            steps.append(self._step(f"{name} connects again", Pace.FREE, back, again, listens=True))
-            if not site.is_refused and body.agent.lease.acked_ns is not None:
-                told, refused = replace(site, is_refused=True), bodies.tell(site.body, io.Refused(is_local=True))
-                steps.append(self._step(f"{name} is refused: nobody listens", Pace.FREE, told, refused, listens=False))
-        else:
-            lost = bodies.tell(site.body, io.Disconnected())
-            steps.append(self._step(f"{name} loses its connection, with what is in flight", Pace.FAULT, cut, lost))
-        for world, generation in [key for key, port in body.agent.stores.items() if port is not None]:
-            died = bodies.tell(site.body, io.StoreExited(world, generation))
-            steps.append(self._step(f"the store of {world} dies on {name}", Pace.FAULT, site, died))
-        if not body.agent.is_leaving:
-            leaves = bodies.tell(site.body, io.LeaveRequested())
-            steps.append(self._step(f"{name} is told to leave", Pace.FAULT, site, leaves))
-        if self._how.operates and site.link == "known":
-            noticed = bodies.tell(site.body, io.PreemptionNoticed(NOTICE_NS))
-            steps.append(self._step(f"{name} is to be taken away in 1m", Pace.FAULT, site, noticed))
-        dead = replace(cut, up=site.up, is_unproven=True)
-        steps.append(self._step(f"{name} dies", Pace.FAULT, dead, bodies.die(site.body)))
+        due = agent.deadline()
+        if due is not None and due <= agent_state.now:
+            passed = agents.send(number, io.AgentTimePassed())
+            woken = self._step(f"{name}: a deadline of the agent", Pace.PROMPT, node, passed)
+            steps += [woken] if woken.broken or woken.node != self._number(node) else []
+        steps += self._of_link(node, agent)
+        inputs: list[tuple[str, io.AgentInput]] = [
+            (f"the store of {world} dies on {name}", io.StoreExited(world, generation))
+            for (world, generation), port in agent.stores.items()
+            if port is not None
+        ]
+        if not agent.is_leaving:
+            inputs.append((f"{name} is asked to leave", io.LeaveRequested()))
+        if self._allowed.operates and node.link == "known":
+            inputs.append((f"{name} has a preemption notice of 1m", io.PreemptionNoticed(NOTICE_NS)))
+        steps += [self._step(text, Pace.FAULT, node, agents.send(number, fault)) for text, fault in inputs]
+        dead = replace(node, down=(), link="none", is_unproven=True)
+        return [*steps, self._step(f"{name} dies", Pace.FAULT, dead, agents.die(number))]
+
+    def _of_link(self, node: NodeState, agent: Agent) -> list[Step]:
+        name, agents, number = self._name, self._agents, node.agent_state
+        if node.link != "none":
+            lost, cut = agents.send(number, io.Disconnected()), replace(node, up=(), down=(), link="none")
+            return [self._step(f"{name} loses its connection and all messages in flight", Pace.FAULT, cut, lost)]
+        back, connected = replace(node, link="open", is_refused=False), agents.send(number, io.Connected())
+        steps = [self._step(f"{name} connects again", Pace.FREE, back, connected, listens=True)]
+        if not node.is_refused and agent.lease.acked_ns is not None:
+            refused, reaction = replace(node, is_refused=True), agents.send(number, io.Refused(is_local=True))
+            text = f"{name} is refused: no controller listens"
+            steps.append(self._step(text, Pace.FREE, refused, reaction, listens=False))
         return steps
 
 
-def _deadline(site: Site, body: Body) -> int | None:
-    """What the agent waits for. While something is in flight, heartbeats are stuck behind it: all of them are one."""
-    agent = body.agent
-    if site.link == "none" or not (site.up or site.down):
+def _deadline_unanswered(node: NodeState, agent: Agent) -> int | None:
+    """Return the agent's next deadline while heartbeats are not answered.
+
+    While anything is in flight, the heartbeat that waits behind it stands for all later ones: they are no deadline.
+    """
+    if node.link == "none" or not (node.up or node.down):
         return agent.deadline()
     times = [time for time in (agent._fence_at_ns(), agent.duty()) if time is not None]
     return min(times, default=None)
-
-
-def _from(at: int | None, now: int) -> int | None:
-    return None if at is None else at - now

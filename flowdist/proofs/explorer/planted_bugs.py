@@ -1,4 +1,4 @@
-"""Safeguards that can be switched off, each for as long as a run lasts, to see that the explorer misses them."""
+"""Planted bugs: safeguards that can be switched off, to show that the explorer finds each one missing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from flowdist.control.connection.failure_detector import FailureDetector
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership import nodes
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.events import InventoryItem
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.protocol.messages import ToAgent
 
 
-class Plant(NamedTuple):
-    """What is put in the place of `owner.name`, given what was there."""
+class PlantedBug(NamedTuple):
+    """One safeguard, off: `instead` takes the function `owner.name` and returns its replacement."""
 
     about: str
     owner: Any
     name: str
     instead: Callable[[Any], Any]
+
+
+def _always(result: Any) -> Callable[[Any], Any]:
+    """Return a replacement that ignores its arguments and returns `result`."""
+    return lambda _: lambda *_arguments: result
 
 
 def _any_attempt(_: Any) -> Any:
@@ -57,7 +61,7 @@ def _over_at_once(settle_ending: Any) -> Any:
     return planted
 
 
-def _start_again(start: Any) -> Any:
+def _restarts_ended(start: Any) -> Any:
     def planted(agent: Agent, order: StartReplica) -> None:
         before = agent.attempts.get(order.replica)
         if before is not None and before.is_over:
@@ -67,21 +71,7 @@ def _start_again(start: Any) -> Any:
     return planted
 
 
-def _says_nothing(_: Any) -> Any:
-    def say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
-        return []
-
-    return say_again
-
-
-def _no_orders_again(_: Any) -> Any:
-    def repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
-        pass
-
-    return repeat_orders
-
-
-def _hears_late(hear: Any) -> Any:
+def _obeys_late_orders(hear: Any) -> Any:
     def planted(agent: Agent, message: ToAgent) -> None:
         hear(agent, msgspec.structs.replace(message, incarnation=agent.incarnation))
 
@@ -89,54 +79,43 @@ def _hears_late(hear: Any) -> Any:
 
 
 def _no_patience(watch: Any) -> Any:
-    def planted(liveness: FailureDetector, node: NodeName, now: int, patience_ns: int = 0) -> None:
-        watch(liveness, node, now)
+    def planted(detector: FailureDetector, node: NodeName, now: int, patience_ns: int = 0) -> None:
+        watch(detector, node, now)
 
     return planted
-
-
-def _never_fences(_: Any) -> Any:
-    def fence_at_ns(agent: Agent) -> int | None:
-        return None
-
-    return fence_at_ns
 
 
 def _silent_too_soon(init: Any) -> Any:
-    def planted(liveness: FailureDetector, silent_after_ns: int, suspect_after_ns: int) -> None:
-        init(liveness, silent_after_ns // 3, min(suspect_after_ns, silent_after_ns // 3))
+    def planted(detector: FailureDetector, silent_after_ns: int, suspect_after_ns: int) -> None:
+        init(detector, silent_after_ns // 3, min(suspect_after_ns, silent_after_ns // 3))
 
     return planted
 
 
-PLANTS = {
-    "late-news": Plant("the controller takes news of any attempt for news", controller, "_current", _any_attempt),
-    "not-gone": Plant("an incident starts anew what is gone, whatever still stops", controller, "advance", _not_gone),
-    "over-at-once": Plant("a job is over when all was told to stop", controller, "settle_ending", _over_at_once),
-    "start-again": Plant("an agent obeys an order for an attempt that is over", Agent, "_start", _start_again),
-    "say-nothing": Plant("orders that a connection took along are not repeated", nodes, "_say_again", _says_nothing),
-    "lost-stops": Plant(
-        "a stop that a connection took along is not repeated", nodes, "_repeat_orders", _no_orders_again
-    ),
-    "late-orders": Plant("an agent obeys what was meant for an earlier incarnation", Agent, "_hear", _hears_late),
-    "no-patience": Plant(
-        "a controller that took over waits no longer than ever", FailureDetector, "watch", _no_patience
-    ),
-    "no-fence": Plant("an agent works on when its lease is over", Agent, "_fence_at_ns", _never_fences),
-    "too-soon": Plant("a node counts as silent before it has fenced", FailureDetector, "__init__", _silent_too_soon),
+PLANTED_BUGS = {
+    "late-news": PlantedBug("the controller handles reports of any attempt", controller, "_current", _any_attempt),
+    "not-gone": PlantedBug("a restart set starts while some of it still stops", controller, "advance", _not_gone),
+    "over-at-once": PlantedBug("a job ends once all is ordered to stop", controller, "settle_ending", _over_at_once),
+    "start-again": PlantedBug("an agent starts an attempt that has ended", Agent, "_start", _restarts_ended),
+    "say-nothing": PlantedBug("orders lost with a connection are not resent", nodes, "_resend_start", _always([])),
+    "lost-stops": PlantedBug("stops lost with a connection are not resent", nodes, "_repeat_orders", _always(None)),
+    "late-orders": PlantedBug("an agent obeys orders for an earlier incarnation", Agent, "_hear", _obeys_late_orders),
+    "no-patience": PlantedBug("a new controller allows no extra time", FailureDetector, "watch", _no_patience),
+    "no-fence": PlantedBug("an agent works on after its lease has run out", Agent, "_fence_at_ns", _always(None)),
+    "too-soon": PlantedBug("a node is lost before it has fenced", FailureDetector, "__init__", _silent_too_soon),
 }
 
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
-    """With that safeguard switched off; None: as it is."""
+    """Switch the safeguard off inside the context; with None, change nothing."""
     if name is None:
         yield
         return
-    plant = PLANTS[name]
-    before = getattr(plant.owner, plant.name)
-    setattr(plant.owner, plant.name, plant.instead(before))
+    bug = PLANTED_BUGS[name]
+    before = getattr(bug.owner, bug.name)
+    setattr(bug.owner, bug.name, bug.instead(before))
     try:
         yield
     finally:
-        setattr(plant.owner, plant.name, before)
+        setattr(bug.owner, bug.name, before)

@@ -1,12 +1,15 @@
-"""A model check in the small: every order in which a small job's messages, failures and deadlines can come.
+"""Model checker: every order of the messages, failures and deadlines of a small job.
 
     python -m flowdist.proofs.explorer [--roles gang,gate] [--faults 2 [--running]] [--states 200000] [--json]
 
-The machines are those of production, one controller with its links and an agent a node; what may happen between them
-is explored in breadth, so that the path to a violation is the shortest. In every state the job's invariants hold, no
-replica runs twice, what is to restart is gone before any of it starts anew, news of what is over change nothing, a job
-that is over has no process, and a job that rests names what it waits for. A controller that replays the record is where
-the last one was. From every state the job can still come to its end without another fault.
+The explorer runs the production code of one controller and of one agent for each node, and tries every step that is
+possible between them, breadth first, so that the path to a violation is the shortest one. It checks in every state:
+
+* the invariants of the job hold, and no replica runs twice;
+* a restart set has ended before any replica of it starts again, and reports of ended attempts have no effect;
+* a job that has ended has no process, and a job in which nothing is going to happen names what it waits for;
+* a controller that replays the record reaches the same state (for a sample of the states);
+* the job can still end without another fault.
 """
 
 from __future__ import annotations
@@ -19,18 +22,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flowdist.proofs.explorer.common import How
+from flowdist.proofs.explorer.common import Allowed
 from flowdist.proofs.explorer.jobs import JOBS, PARTS, STATES_MAX, Part
 from flowdist.proofs.explorer.node_states import Pace
-from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
+from flowdist.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
 from flowdist.proofs.explorer.space import PRODUCTION, Move, Space, State
 
-HAS_TO_COME = (Pace.PROMPT, Pace.SOON, Pace.LATER)
+INEVITABLE = (Pace.PROMPT, Pace.SOON, Pace.LATER)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What does not hold, and the shortest path there in words."""
+    """A violated property, and the shortest path to it in words."""
 
     text: str
     path: tuple[str, ...]
@@ -38,7 +41,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Explored:
-    """How far one job was explored, from which moment on. `ends` are states in which the job is over."""
+    """Result of one exploration. `ends` counts the states in which the job has ended."""
 
     job: str
     is_running: bool
@@ -53,50 +56,42 @@ class Explored:
 
 
 class _Search:
-    """Breadth first. States are numbered as they are met; `_parents` has the number that each was met from."""
+    """Breadth-first search. States are numbered in the order in which they are found, each with its first parent."""
 
     def __init__(self, space: Space, first: State, states_max: int) -> None:
         self._space, self._max = space, states_max
         self._numbers: dict[State, int] = {first: 0}
-        self._states: list[State] = [first]
+        self.states: list[State] = [first]
         self._parents = array("l", [-1])
-        self._from, self._to = array("I"), array("I")  # steps that are no fault
-        self._ends = array("I")
+        self._from, self._to = array("I"), array("I")  # the moves that are no fault
+        self.ends = array("I")
         self.transitions = self.depth = self.expanded = 0
 
     @property
-    def states(self) -> int:
-        return len(self._states)
-
-    @property
-    def ends(self) -> int:
-        return len(self._ends)
-
-    @property
     def is_whole(self) -> bool:
-        return self.expanded == len(self._states)
+        return self.expanded == len(self.states)
 
     def run(self) -> Violation | None:
         level_ends = 1
-        while self.expanded < len(self._states) < self._max:
+        while self.expanded < len(self.states) < self._max:
             if self.expanded == level_ends:
-                self.depth, level_ends = self.depth + 1, len(self._states)
+                self.depth, level_ends = self.depth + 1, len(self.states)
             violation = self._expand(self.expanded)
             if violation is not None:
                 return violation
             self.expanded += 1
-        return self._without_end()
+        return self._dead_end()
 
     def _expand(self, number: int) -> Violation | None:
-        state, space = self._states[number], self._space
+        state, space = self.states[number], self._space
         moves = space.moves(state)
         for move in moves:
             self.transitions += 1
             if move.broken is not None:
                 return Violation(move.broken, (*self._path(number), *_lines(move)))
-            known = self._numbers.setdefault(move.state, len(self._states))
-            if known == len(self._states):
-                self._states.append(move.state)
+            known = self._numbers.setdefault(move.state, len(self.states))
+            if known == len(self.states):
+                self.states.append(move.state)
                 self._parents.append(number)
                 if (broken := space.broken(move.state)) is not None:
                     return Violation(broken, tuple(self._path(known)))
@@ -104,18 +99,18 @@ class _Search:
                 self._from.append(number)
                 self._to.append(known)
         if space.is_over(state):
-            self._ends.append(number)
-        elif not any(move.pace in HAS_TO_COME for move in moves) and not space.waiting(state):
-            return Violation("the job rests, and names nothing that it waits for", tuple(self._path(number)))
+            self.ends.append(number)
+        elif not any(move.pace in INEVITABLE for move in moves) and not space.waiting(state):
+            return Violation("the job is idle and names nothing that it waits for", tuple(self._path(number)))
         return None
 
-    def _without_end(self) -> Violation | None:
-        """A state from which the job cannot come to its end by itself. What was not looked into counts as an end."""
-        before: list[list[int]] = [[] for _ in self._states]
+    def _dead_end(self) -> Violation | None:
+        """Return a state from which the job cannot end without a fault. States not expanded yet count as ends."""
+        before: list[list[int]] = [[] for _ in self.states]
         for source, target in zip(self._from, self._to, strict=True):
             before[target].append(source)
-        good = bytearray(len(self._states))
-        todo = [*self._ends, *range(self.expanded, len(self._states))]
+        good = bytearray(len(self.states))
+        todo = [*self.ends, *range(self.expanded, len(self.states))]
         for number in todo:
             good[number] = 1
         while todo:
@@ -126,12 +121,12 @@ class _Search:
         stuck = good.find(0)
         if stuck < 0:
             return None
-        path = (*self._path(stuck), "  from here on there is no way to the end; for example:", *self._goes_on(stuck))
-        return Violation("the job can never come to its end", path)
+        path = (*self._path(stuck), "  no path leads from here to an end; for example:", *self._example_of(stuck))
+        return Violation("the job can never end", path)
 
-    def _goes_on(self, number: int) -> list[str]:
-        """One way on without a fault, until nothing more happens."""
-        space, state, lines = self._space, self._states[number], list[str]()
+    def _example_of(self, number: int) -> list[str]:
+        """Return one continuation without faults, until nothing more happens."""
+        space, state, lines = self._space, self.states[number], list[str]()
         seen: dict[State, None] = {}
         while state not in seen:
             seen[state] = None
@@ -141,11 +136,11 @@ class _Search:
         return [*lines, f"  nothing more; the job waits for: {'; '.join(space.waiting(state)) or 'nothing'}"]
 
     def _path(self, number: int) -> list[str]:
-        """Each step again, from the first state: only what leads here is put in words."""
+        """Return the path to a state in words, by repeating its moves: the search itself keeps no texts."""
         chain = [number]
         while self._parents[chain[-1]] >= 0:
             chain.append(self._parents[chain[-1]])
-        states = [self._states[number] for number in reversed(chain)]
+        states = [self.states[number] for number in reversed(chain)]
         lines: list[str] = []
         for before, after in pairwise(states):
             lines += _lines(next(move for move in self._space.moves(before) if move.state == after))
@@ -157,20 +152,20 @@ def _lines(move: Move) -> list[str]:
     return [mark + move.text, *(f"      {note}" for note in move.notes)]
 
 
-def explore(part: Part, how: How = PRODUCTION) -> Explored:
-    """Everything that can happen to the job of that part, with at most its faults."""
+def explore(part: Part, allowed: Allowed = PRODUCTION) -> Explored:
+    """Explore everything that can happen to the job of the part with at most its number of faults."""
     begun = time.process_time()
-    space = Space(part.job, part.faults, how)
+    space = Space(part.job, part.faults, allowed)
     search = _Search(space, space.running() if part.is_running else space.first, part.states_max)
     violation = search.run()
     return Explored(
         job=part.job.name,
         is_running=part.is_running,
         faults=part.faults,
-        states=search.states,
+        states=len(search.states),
         transitions=search.transitions,
         depth=search.depth,
-        ends=search.ends,
+        ends=len(search.ends),
         seconds=time.process_time() - begun,
         is_whole=search.is_whole,
         violation=violation,
@@ -178,18 +173,18 @@ def explore(part: Part, how: How = PRODUCTION) -> Explored:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: nothing was found; 1: a violation, with its path; 2: there is no such job."""
+    """Run the command; return 0 if no property is violated, else 1. An unknown job exits with 2."""
     parser = _parser()
     args = parser.parse_args(argv)
     names = args.roles.split(",") if args.roles else list(JOBS)
     unknown = [name for name in names if name not in JOBS]
     if unknown:
         parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
-    how = How(not args.no_crash, not args.no_operator, args.reorder)
+    allowed = Allowed(not args.no_crash, not args.no_operator, args.reorder)
     found = []
     with planted(args.plant):
         for part in _parts(names, args.faults, args.running, args.states):
-            explored = explore(part, how)
+            explored = explore(part, allowed)
             found.append(explored)
             if not args.json:
                 print(_row(explored) if len(found) > 1 else f"{_HEAD}\n{_row(explored)}", flush=True)
@@ -204,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parts(names: list[str], faults: int | None, is_running: bool, states: int | None) -> list[Part]:
-    """With a number of faults each job is explored once, else as `PARTS` says."""
+    """Return one part for each job if `faults` is given, else the matching ones of PARTS."""
     if faults is None:
         parts = [part for part in PARTS if part.job.name in names and (part.is_running or not is_running)]
     else:
@@ -215,24 +210,16 @@ def _parts(names: list[str], faults: int | None, is_running: bool, states: int |
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m flowdist.proofs.explorer", description=(__doc__ or "").split("\n")[0])
     jobs = "; ".join(f"{job.name}: {job.about}" for job in JOBS.values())
-    plants = "; ".join(f"{name}: {plant.about}" for name, plant in PLANTS.items())
+    bugs = "; ".join(f"{name}: {bug.about}" for name, bug in PLANTED_BUGS.items())
     add = parser.add_argument
     add("--roles", metavar="JOBS", help=f"jobs to explore, comma separated ({jobs})")
-    add(
-        "--faults",
-        type=int,
-        choices=range(4),
-        metavar="N",
-        help="explore each job once, with at most N faults, up to 3",
-    )
-    add("--running", action="store_true", help="begin where all of the job works")
-    add("--states", type=int, metavar="N", help="leave a job when N distinct states were met")
-    add(
-        "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
-    )
+    add("--faults", type=int, choices=range(4), metavar="N", help="explore each job once, with at most N faults")
+    add("--running", action="store_true", help="begin in the state in which the whole job runs")
+    add("--states", type=int, metavar="N", help="leave a job after N distinct states")
+    add("--reorder", action="store_true", help="let messages overtake each other on one connection")
     add("--no-crash", action="store_true", help="the controller does not die")
-    add("--no-operator", action="store_true", help="nobody drains a node, takes one away or cancels the job")
-    add("--plant", choices=list(PLANTS), metavar="NAME", help=f"switch a safeguard off and find that out ({plants})")
+    add("--no-operator", action="store_true", help="no drain, no cancel, no preemption notice")
+    add("--plant", choices=list(PLANTED_BUGS), metavar="NAME", help=f"switch off a safeguard ({bugs})")
     add("--json", action="store_true", help="one object on stdout")
     return parser
 

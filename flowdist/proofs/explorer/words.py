@@ -1,4 +1,4 @@
-"""Messages in a few words, for the path that leads to a violation."""
+"""Short texts of messages, for the path to a violation."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from flowdist.control.protocol.messages import (
 
 
 def describe(message: ToController | ToAgent) -> str:
+    """Return the message in a few words, as `ReplicaExited worker/0#1 success`."""
     match message:
         case Join():
             items = [f"{item.replica}#{item.attempt} {item.phase}" for item in message.inventory]
@@ -39,7 +40,7 @@ def describe(message: ToController | ToAgent) -> str:
         case Report():
             return _event(message.event)
         case Preempted():
-            return "is to be taken away"
+            return "has a preemption notice"
         case Leave():
             return "leaves"
         case Acked():

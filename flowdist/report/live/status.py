@@ -6,6 +6,7 @@ adds colours, and limits their width and number.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -58,11 +59,10 @@ def status_text(status: Status, *, state: str = "") -> str:
 
 def fitted(status: Status, height: int) -> list[Line]:
     """Return the most important lines of the status, `height` at most."""
-    lines: list[Line] = []
     for limits in TIGHTER:
         lines = status_lines(status, limits)
         if len(lines) <= height:
-            return lines
+            break
     return lines[: max(1, height)]
 
 
@@ -91,10 +91,9 @@ def one_line(status: Status) -> str:
     """Return the status in one line, for a periodic log."""
     roles = []
     for role in status.roles:
-        up = role.phases.get("running", 0) + role.phases.get("ready", 0)
         step = f" step {role.step}" if role.step >= 0 else ""
         rate = f" ({_rate(role.steps_per_s)}/s)" if role.steps_per_s is not None else ""
-        roles.append(f"{role.name} {up}/{role.target}{step}{rate}")
+        roles.append(f"{role.name} {_up(role)}/{role.target}{step}{rate}")
     up = sum(node.phase == "up" for node in status.nodes)
     counts = f"nodes {up}/{len(status.nodes)}, incidents {sum(status.incidents.values())}"
     return f"{_seconds(status.now_ns)} {status.state}: {', '.join(roles)}; {counts}"
@@ -114,10 +113,8 @@ def _head(status: Status, state: str) -> Line:
 
 
 def _roles(roles: Sequence[RoleStatus], most: int) -> list[Line]:
-    rows: list[tuple[str, ...]] = [
-        ("role", "up", "replicas", "gen", "workers", "step", "steps/s", "restarts", "charged")
-    ]
-    rows += [_role(role) for role in roles[:most]]
+    heading = ("role", "up", "replicas", "gen", "workers", "step", "steps/s", "restarts", "charged")
+    rows = [heading, *(_role(role) for role in roles[:most])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines: list[Line] = []
     for number, row in enumerate(rows):
@@ -125,18 +122,15 @@ def _roles(roles: Sequence[RoleStatus], most: int) -> list[Line]:
         if number == 0:
             lines.append([Span("  " + "  ".join(cells), "bold")])
         else:
-            lines.append([Span("  "), Span("  ".join(cells[:2]), _role_style(roles[number - 1])), *_rest(cells[2:])])
+            start = Span("  ".join(cells[:2]), _role_style(roles[number - 1]))
+            lines.append([Span("  "), start, Span("  " + "  ".join(cells[2:]))])
     if len(roles) > most:
         lines.append([Span(f"  and {len(roles) - most} more roles")])
     return lines
 
 
-def _rest(cells: list[str]) -> list[Span]:
-    return [Span("  " + "  ".join(cells))]
-
-
 def _role(role: RoleStatus) -> tuple[str, ...]:
-    up = role.phases.get("running", 0) + role.phases.get("ready", 0)
+    up = _up(role)
     live = up or role.phases.get("starting") or role.phases.get("stopping")
     phases = ", ".join(f"{count} {phase}" for phase, count in _shown(role))
     is_over = role.outcome is not None and not live
@@ -155,15 +149,17 @@ def _role(role: RoleStatus) -> tuple[str, ...]:
 
 def _shown(role: RoleStatus) -> list[tuple[str, int]]:
     """Return the phases to show: waiting replicas beyond the target wait for nothing, and are left out."""
-    shown = {str(phase): count for phase, count in role.phases.items()}
-    spare = min(shown.get("waiting", 0), role.max_replicas - role.target)
-    if spare:
-        shown["waiting"] -= spare
+    shown = Counter({str(phase): count for phase, count in role.phases.items()})
+    shown["waiting"] -= min(shown["waiting"], role.max_replicas - role.target)
     return [(phase, count) for phase, count in shown.items() if count]
 
 
+def _up(role: RoleStatus) -> int:
+    return role.phases.get("running", 0) + role.phases.get("ready", 0)
+
+
 def _role_style(role: RoleStatus) -> str:
-    up = role.phases.get("running", 0) + role.phases.get("ready", 0)
+    up = _up(role)
     if role.outcome is not None or up >= role.target:
         return "red" if role.outcome == "failed" else "green"
     return "yellow" if up >= role.min_replicas else "red" if role.generation else ""

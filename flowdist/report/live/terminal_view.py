@@ -63,15 +63,22 @@ class Pinned:
     def show(self, lines: list[Line]) -> None:
         """Show these lines instead of the last ones, each cut to the width of the terminal."""
         self._live.start()
-        picture = Text("\n", no_wrap=True, overflow="ellipsis").join(
-            Text.assemble(*((span.text, span.style) for span in line)) for line in lines
-        )
-        self._live.update(picture, refresh=True)
+        self._live.update(picture_of(lines), refresh=True)
 
     def close(self) -> None:
         """Print the collected lines, and remove the picture."""
         self.flush()
         self._live.stop()
+
+
+def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
+    """Return the lines as one text for rich, each cut to the width of the terminal.
+
+    Args:
+        mask: Hides the values of secrets.
+    """
+    texts = (Text.assemble(*((mask(span.text), span.style) for span in line)) for line in lines)
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 
 
 class LiveView:

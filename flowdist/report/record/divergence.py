@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import to_builtins
 
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, digest, encode_line
 from flowdist.report.record.trace import event_lines
@@ -57,10 +58,9 @@ def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
         b: The other one.
         times: Whether the same event at another time counts as a difference.
     """
-    headers = _differences(msgspec.to_builtins(a.header), msgspec.to_builtins(b.header))
+    headers = _differences(to_builtins(a.header), to_builtins(b.header))
     for at, (one, other) in enumerate(zip(a.lines, b.lines, strict=False)):
-        what = _what(one, other, times)
-        if what:
+        if what := _what(one, other, times):
             return Divergence(a, b, at, what, headers)
     shorter = min(len(a.lines), len(b.lines))
     return Divergence(a, b, shorter, "" if len(a.lines) == len(b.lines) else "end", headers)
@@ -125,7 +125,7 @@ def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
         "what": found.what,
         "same_lines": found.at,
         "headers": found.headers,
-        "before": [_plain(line) for line in found.a.lines[max(0, found.at - context) : found.at]],
+        "before": [to_builtins(line) for line in found.a.lines[max(0, found.at - context) : found.at]],
         "a": _side(found.a, found.at, context),
         "b": _side(found.b, found.at, context),
     }
@@ -137,28 +137,23 @@ def _side(side: Side, at: int, context: int) -> dict[str, Any]:
         "name": side.name,
         "lines": len(side.lines),
         "digest": digest(encoded),
-        "line": _plain(side.lines[at]) if at < len(side.lines) else None,
+        "line": to_builtins(side.lines[at]) if at < len(side.lines) else None,
         "reason": reason_at(side, at),
-        "after": [_plain(line) for line in side.lines[at + 1 : at + 1 + context]],
+        "after": [to_builtins(line) for line in side.lines[at + 1 : at + 1 + context]],
     }
-
-
-def _plain(line: Line) -> Any:
-    return msgspec.to_builtins(line)
 
 
 def reason_at(side: Side, at: int) -> str:
     """Return the reason of the decision at a line, or else the last reason before it."""
     for number in range(min(at, len(side.lines) - 1), -1, -1):
         line = side.lines[number]
+        text = where = ""
         if isinstance(line, FaultLine):
-            text = f"fault {line.spec} hits {line.target}"
-            where = "the fault before it"
+            text, where = f"fault {line.spec} hits {line.target}", "the fault before it"
         elif isinstance(line, UnsavedLine):
             text, where = line.text, "the checkpoint that was not saved before it"
-        else:
-            text = line.reason if isinstance(line, Record) else ""
-            where = f"event {line.n}" if isinstance(line, Record) else ""
+        elif isinstance(line, Record):
+            text, where = line.reason, f"event {line.n}"
         if text:
             return text if number == at else f"nothing here; the last one, at {where}: {text}"
     return "no decision so far"
@@ -185,7 +180,7 @@ def divergence_text(found: Divergence, context: int) -> str:
         lines.append(f"   reason: {reason_at(side, found.at)}")
     if found.what not in ("", "end"):
         lines += ["", "what differs (A / B):"]
-        lines += [f"  {text}" for text in _differences(_plain(a.lines[found.at]), _plain(b.lines[found.at]))]
+        lines += [f"  {text}" for text in _differences(to_builtins(a.lines[found.at]), to_builtins(b.lines[found.at]))]
     if a.is_kept:
         step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
         lines += ["", f"the state before that: flowdist replay {a.name} --step {step}"]

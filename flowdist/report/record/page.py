@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from flowdist.control.job.facts import Incident
-from flowdist.graph import format_duration
+from flowdist.report.record.summary import rounded
 from flowdist.report.record.timeline import Attempt, Generation, Timeline
 
 NEVER = -1
@@ -41,28 +41,21 @@ def timeline_page(timeline: Timeline) -> str:
 def summary_line(timeline: Timeline) -> str:
     """Return the summary: `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`."""
     job = timeline.job
-    outcome = f"{job.outcome or 'unfinished'} after {_rounded(timeline.end_ns)}"
+    outcome = f"{job.outcome or 'unfinished'} after {rounded(timeline.end_ns / 1e9)}"
     if job.ending_reason:
         outcome += f": {job.ending_reason}"
     counts = [(len(job.incidents), "incident"), (len(timeline.faults), "fault"), (len(timeline.attempts), "attempt")]
     parts = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
     if lost := timeline.lost_ns():
-        parts.append(f"{_rounded(lost)} of replicas' work lost")
+        parts.append(f"{rounded(lost / 1e9)} of replicas' work lost")
     return f"{outcome}; {', '.join(parts)}"
-
-
-def _rounded(ns: int) -> str:
-    return format_duration(round(ns, -7) if ns < 60 * 10**9 else round(ns, -9))
 
 
 def _notice(timeline: Timeline) -> str:
     if timeline.differs_at is None:
         return ""
-    text = (
-        f"From event {timeline.differs_at} on, this version of flowdist decides otherwise than the record says. "
-        "Later events are not shown."
-    )
-    return f'<p class="notice" role="alert">{html.escape(text)}</p>'
+    text = f"From event {timeline.differs_at} on, this version of flowdist decides otherwise than the record says."
+    return f'<p class="notice" role="alert">{html.escape(text)} Later events are not shown.</p>'
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
@@ -113,16 +106,13 @@ class _Index:
 
     def _attempt(self, generation: Generation, attempt: Attempt) -> list[int]:
         base = generation.from_ns // 1000
-        times = (
-            *(attempt.started_ns, attempt.running_ns, attempt.ready_ns, attempt.stopping_ns, attempt.ended_ns),
-            attempt.lost_from_ns,
-        )
+        phases = (attempt.started_ns, attempt.running_ns, attempt.ready_ns, attempt.stopping_ns)
         row = [
             self.replicas[attempt.replica],
             attempt.number,
             self.nodes[attempt.node],
             attempt.rank,
-            *(NEVER if ns is None else ns // 1000 - base for ns in times),
+            *(NEVER if ns is None else ns // 1000 - base for ns in (*phases, attempt.ended_ns, attempt.lost_from_ns)),
             HOW.index(attempt.how),
             NEVER if attempt.because is None else self._decisions.get(attempt.because, NEVER),
             attempt.step,

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import FaultLine
 from flowdist.report.record.timeline import Attempt, Timeline
 
@@ -20,6 +19,7 @@ JOB = 0
 DECISIONS = 1  # thread number of the decisions; the generations follow
 
 Event = dict[str, Any]
+AT_JOB: Event = {"pid": JOB, "tid": DECISIONS}
 
 
 def perfetto_json(timeline: Timeline) -> bytes:
@@ -63,9 +63,7 @@ class _Maker:
             yield from _named(JOB, tid, f"generations of {world}", tid)
         for node, pid in self._pids.items():
             yield from _named(pid, None, node, pid)
-        seen: dict[tuple[int, ReplicaId], None] = {}
-        for attempt in self._timeline.attempts:
-            seen[self._pids[attempt.node], attempt.replica] = None
+        seen = {(self._pids[attempt.node], attempt.replica) for attempt in self._timeline.attempts}
         for pid, replica in sorted(seen, key=lambda key: (key[0], self._tids[key[1]])):
             yield from _named(pid, self._tids[replica], str(replica), self._tids[replica])
 
@@ -104,9 +102,8 @@ class _Maker:
         for incident in self._timeline.job.incidents:
             end = self._timeline.end_ns if incident.closed_ns is None else incident.closed_ns
             about = {"kind": incident.kind, "root": incident.root, "reason": incident.reason, "result": incident.result}
-            where = {"pid": JOB, "tid": DECISIONS}
             name = f"incident {incident.number}: {incident.root}"
-            yield from _async(where, name, "incident", str(incident.number), incident.opened_ns, end, about)
+            yield from _async(AT_JOB, name, "incident", str(incident.number), incident.opened_ns, end, about)
 
     def instants(self) -> Iterator[Event]:
         """Yield decisions at the job, faults at what they hit, and checkpoints at their world."""
@@ -115,21 +112,27 @@ class _Maker:
         for decision in self._timeline.decisions:
             if decision.reason:
                 about = {"event": decision.n, "what": decision.event}
-                where = {"pid": JOB, "tid": DECISIONS}
-                yield _instant(where, decision.reason, "decision", decision.t_ns, about)
+                yield _instant(AT_JOB, decision.reason, "decision", decision.t_ns, about)
         for checkpoint in self._timeline.checkpoints:
-            where = {"pid": JOB, "tid": self._worlds.get(checkpoint.world, DECISIONS)}
             about = {"world": checkpoint.world, "step": checkpoint.step}
-            yield _instant(where, f"checkpoint at step {checkpoint.step}", "checkpoint", checkpoint.t_ns, about)
+            yield _instant(
+                self._of(checkpoint.world),
+                f"checkpoint at step {checkpoint.step}",
+                "checkpoint",
+                checkpoint.t_ns,
+                about,
+            )
         for line in self._timeline.unsaved:
-            where = {"pid": JOB, "tid": self._worlds.get(line.world, DECISIONS)}
             about = {"world": line.world, "step": line.step, "reason": line.reason}
-            yield _instant(where, f"step {line.step} is not saved", "unsaved", line.t_ns, about)
+            yield _instant(self._of(line.world), f"step {line.step} is not saved", "unsaved", line.t_ns, about)
+
+    def _of(self, world: str) -> Event:
+        return {"pid": JOB, "tid": self._worlds.get(world, DECISIONS)}
 
     def _hit(self, fault: FaultLine) -> dict[str, Any]:
         node, replica = self._timeline.hit(fault)
         if node is None:
-            return {"pid": JOB, "tid": DECISIONS, "s": "g"}
+            return {**AT_JOB, "s": "g"}
         if replica is None:
             return {"pid": self._pids[node], "tid": 0, "s": "p"}
         return {"pid": self._pids[node], "tid": self._tids[replica]}

@@ -66,11 +66,10 @@ def _field(value: Any, type_name: str) -> Any:
 
 def state_text(job: JobState, record: Record | None) -> str:
     """Return the state for people: the event, roles, replicas, nodes, incidents, deadlines, and what is waited for."""
-    parts = [_worlds(job), _replicas(job), _nodes(job), _budgets(job), _incidents(job), _deadlines(job), _waiting(job)]
     lines = list(event_lines(record)) if record is not None else ["before the first event"]
     lines += ["", _heading(job)]
-    for part in parts:
-        lines += ["", *part] if part else []
+    for part in (_worlds, _replicas, _nodes, _budgets, _incidents, _deadlines, _waiting):
+        lines += ["", *found] if (found := part(job)) else []
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from flowdist.control.job.facts import Incident
@@ -91,8 +92,7 @@ def _is_simulated(summary: dict[str, Any]) -> bool:
 
 
 def _roles(summary: dict[str, Any]) -> list[str]:
-    heading = ("role", "outcome", "generations", "restarts", "charged", "last step")
-    rows: list[tuple[str, ...]] = [heading]
+    rows: list[tuple[str, ...]] = [("role", "outcome", "generations", "restarts", "charged", "last step")]
     for name, role in summary["roles"].items():
         budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
         step = str(role["step"]) if role["step"] >= 0 else "-"
@@ -133,10 +133,7 @@ def _incidents(summary: dict[str, Any]) -> list[str]:
     if not summary["incidents"]:
         return []
     causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
-    lines = [f"Incidents, by cause: {causes}"]
-    for incident in summary["incidents"]:
-        lines += _incident_lines(incident)
-    return lines
+    return [f"Incidents, by cause: {causes}", *chain.from_iterable(map(_incident_lines, summary["incidents"]))]
 
 
 def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:

@@ -142,15 +142,12 @@ def _replicas(timeline: Timeline, role: str, columns: int) -> list[Lane]:
 
 def _draw_attempt(lane: _Slices, attempt: Attempt, end_ns: int) -> None:
     ended = attempt.ended_ns if attempt.ended_ns is not None else end_ns
-    looks = {"starting": "starting", "running": "kept", "ready": "kept", "stopping": "stopping"}
     for phase, begun, over in attempt.phases(ended):
-        lane.draw(looks[phase], begun, over)
+        lane.draw("kept" if phase in ("running", "ready") else phase, begun, over)
     if attempt.lost_from_ns is not None:
         lane.draw("lost", attempt.lost_from_ns, ended)
-    if attempt.how in ("failed", "lost"):
-        lane.draw("failed", max(attempt.started_ns, ended - 1))
-    elif attempt.how == "succeeded":
-        lane.draw("done", max(attempt.started_ns, ended - 1))
+    if look := {"failed": "failed", "lost": "failed", "succeeded": "done"}.get(attempt.how):
+        lane.draw(look, max(attempt.started_ns, ended - 1))
 
 
 def _node(timeline: Timeline, name: str, columns: int) -> list[str]:

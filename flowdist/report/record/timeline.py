@@ -12,15 +12,8 @@ from typing import Literal
 
 from flowdist.control.job.parts import Replica
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import (
-    AnswerCheckpoint,
-    CloseStore,
-    OpenStore,
-    StartReplica,
-    StopAtStep,
-    StopReplica,
-)
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph.roles import RoleKind
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
@@ -35,7 +28,7 @@ _LOCAL = (
     *(ev.ReplicaStalled, ev.ReplicaRevived, ev.StepTold, ev.ReplicaLeftStep, ev.CheckpointOffered),
     *(ev.StoreOpened, ev.StoreLost),
 )
-_SHOWN = (OpenStore, StartReplica, StopReplica)
+_SHOWN = (fx.OpenStore, fx.StartReplica, fx.StopReplica)
 
 
 @dataclass(slots=True)
@@ -49,7 +42,6 @@ class Attempt:
     generation: int
     rank: int
     started_ns: int
-    started_by: int
     running_ns: int | None = None
     ready_ns: int | None = None
     stopping_ns: int | None = None
@@ -135,11 +127,8 @@ class Timeline:
         if fault.target in self.job.node_order:
             return fault.target, None
         name = fault.target.partition("/attempt_")[0]  # a real worker is named after its folder
-        found = None
-        for attempt in self.attempts:
-            if attempt.started_ns <= fault.t_ns and str(attempt.replica) == name:
-                found = attempt
-        return (found.node, found.replica) if found is not None else (None, None)
+        started = (a for a in reversed(self.attempts) if a.started_ns <= fault.t_ns and str(a.replica) == name)
+        return next(((attempt.node, attempt.replica) for attempt in started), (None, None))
 
     def lost_ns(self) -> int:
         """Return the time of all replicas whose work has to be done again."""
@@ -192,11 +181,11 @@ class _Builder:
         for number in range(len(self.timeline.opened_by) + 1, len(self._job.incidents) + 1):
             self.timeline.opened_by[number] = line.n
         for effect in line.effects:
-            if isinstance(effect, OpenStore):
+            if isinstance(effect, fx.OpenStore):
                 self._form(line, effect)
-            elif isinstance(effect, CloseStore):
+            elif isinstance(effect, fx.CloseStore):
                 self._close(effect.world, line.t_ns)
-            elif isinstance(effect, AnswerCheckpoint) and effect.accepted:
+            elif isinstance(effect, fx.AnswerCheckpoint) and effect.accepted:
                 world = self._job.replicas[effect.replica].world
                 self._reporting[world], self._saved[world] = None, line.t_ns
                 self.timeline.checkpoints.append(Checkpoint(world, line.t_ns, effect.step))
@@ -213,7 +202,7 @@ class _Builder:
         self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
         self._unsaved[line.world] = line.step
 
-    def _form(self, line: Record, effect: OpenStore) -> None:
+    def _form(self, line: Record, effect: fx.OpenStore) -> None:
         now = self._generations.get(effect.world)
         if now is not None and now.number == effect.generation:
             return  # the order was repeated
@@ -233,12 +222,10 @@ class _Builder:
         """Yield the replicas whose phase the event may have changed."""
         if not isinstance(line.event, _LOCAL):
             yield from list(self._alive)
-        else:
-            replica = getattr(line.event, "replica", None)
-            if replica in self._job.replicas:
-                yield replica
+        elif (replica := getattr(line.event, "replica", None)) in self._job.replicas:
+            yield replica
         for effect in line.effects:
-            if isinstance(effect, StartReplica | StopReplica) and effect.replica in self._job.replicas:
+            if isinstance(effect, fx.StartReplica | fx.StopReplica) and effect.replica in self._job.replicas:
                 yield effect.replica
 
     def _update(self, line: Record, replica: Replica) -> None:
@@ -261,9 +248,8 @@ class _Builder:
     def _begin(self, line: Record, replica: Replica) -> Attempt:
         order, generation = replica.order, self._generations[replica.world]
         assert order is not None, f"{replica.id} runs without an order"
-        attempt = Attempt(
-            replica.id, order.attempt, order.node, order.world, order.generation, order.rank, line.t_ns, line.n
-        )
+        where = (order.node, order.world, order.generation, order.rank)
+        attempt = Attempt(replica.id, order.attempt, *where, line.t_ns)
         self._alive[replica.id] = attempt
         generation.attempts.append(attempt)
         self.timeline.attempts.append(attempt)
@@ -298,7 +284,7 @@ class _Builder:
             case ev.NodeJoined() | ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent() | ev.ReplicaUnkillable():
                 self._update_nodes(line.t_ns)
         for effect in line.effects:
-            if isinstance(effect, StopAtStep) and effect.step is not None:
+            if isinstance(effect, fx.StopAtStep) and effect.step is not None:
                 self._leaving[effect.replica] = effect.step
 
     def _update_nodes(self, now: int) -> None:

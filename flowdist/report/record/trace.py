@@ -10,6 +10,7 @@ from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 
 STAMP = 12  # characters of the time that lines begin with
+NOT_SHOWN = ("spec", "inventory", "ports")  # fields of events
 ROW = 4  # from so many checkpoints in a row on, they share a line
 
 
@@ -64,12 +65,8 @@ def event_lines(line: Line) -> Iterator[str]:
 def event_text(record: Record) -> str:
     """Return `ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the type, and the fields that say something."""
     event = record.event
-    parts = []
-    for name in event.__struct_fields__:
-        value = getattr(event, name)
-        if name in ("spec", "inventory", "ports") or value in (None, "", 0, ()):
-            continue
-        parts.append(f"{name}={value}")
+    fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in NOT_SHOWN}
+    parts = [f"{name}={value}" for name, value in fields.items() if value not in (None, "", 0, ())]
     return " ".join([type(event).__name__, *parts])
 
 
@@ -90,14 +87,13 @@ def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
     half = most // 2
     between = rows[half:-half] if len(rows) > most else []
     loud = [text for text, is_loud in between if is_loud]
-    kept = loud[:most]
     shown = [text for text, _ in rows]
     if between:
-        more = [f"... and {len(loud) - len(kept)} more faults and incidents ..."] if len(loud) > len(kept) else []
+        more = [f"... and {len(loud) - most} more faults and incidents ..."] if len(loud) > most else []
         of_these = f", of these the faults and incidents: {len(loud)}" if loud else ""
-        shown = [*shown[:half], f"... {len(between)} lines{of_these} (--full shows all) ...", *kept, *more]
-        shown += ["... and the end ..."] if loud else []
-        shown += [text for text, _ in rows[-half:]]
+        note = f"... {len(between)} lines{of_these} (--full shows all) ..."
+        end = ["... and the end ..."] if loud else []
+        return [*shown[:half], note, *loud[:most], *more, *end, *shown[-half:]]
     return shown
 
 

@@ -160,12 +160,10 @@ def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
     needs = [f"{spec.resources.cpu:g} cpu"]
     needs += [spec.resources.gpu_words] if spec.resources.gpu else []
     needs += [format_memory(spec.resources.memory)] if spec.resources.memory else []
-    others = [
-        domain.name for domain in graph.domains if spec.name in domain.roles and domain is not _box_of(graph, spec)
-    ]
     lines = [spec.name, kind, f"each {', '.join(needs)}"]
     lines += [", ".join(words)] if (words := seating_words(spec)) else []
-    return lines + [f"restarts together with {name} too" for name in others]
+    others = [domain for domain in graph.domains if spec.name in domain.roles and domain is not _box_of(graph, spec)]
+    return lines + [f"restarts together with {domain.name} too" for domain in others]
 
 
 def _edge_label(gate: Gate) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowdist.graph import Gate, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.policies import Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.judging import Verdict, charge_of, ended_text, judge
 from flowdist.report.static.notes import Hits, is_over, late_notes, notes_of, payers_of, too_few_left
 from flowdist.report.static.reasons import (
-    Scopes,
     mates_of,
     restarting,
     spared_of,
@@ -67,13 +67,8 @@ def _consequences(graph: RoleGraph, failing: Failing, hits: Hits, found: Mapping
     ifs = uncertain(graph, scopes, extents, cause)
     return {
         "restarts": [
-            {
-                "role": name,
-                "extent": extent,
-                "who": _who(name, extent, hits),
-                "because": reasons[name],
-                "if": ifs.get(name),
-            }
+            {"role": name, "extent": extent, "who": _who(name, extent, hits)}
+            | {"because": reasons[name], "if": ifs.get(name)}
             for name, extent in alive.items()
         ],
         "stuck": [
@@ -138,9 +133,7 @@ def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tu
     may_go: list[str] = []
     needed = []
     for node in failing.nodes:
-        is_used = node in seats.values()
-        role = short_without(graph, [*may_go, node], seats) if is_used else ""
-        if role:
+        if node in seats.values() and (role := short_without(graph, [*may_go, node], seats)):
             note = f"{node} is needed: {room_note(graph, graph.role(role), [*may_go, node], seats)}"
             needed.append(note.partition(": it waits")[0])
         else:
@@ -176,14 +169,10 @@ def _indices_hit(spec: RoleSpec, failing: Failing, seats: Mapping[str, str]) -> 
     return list(range(spec.max_replicas)) if failing.number is None else [failing.number]
 
 
-def _scopes(hits: Hits) -> Scopes:
+def _scopes(hits: Hits) -> dict[str, Scope]:
     """Return the widest scope in which replicas of each role restart: it contains the narrower ones."""
-    found = {}
-    for role, those in hits.items():
-        scopes = [verdict.scope for _, verdict in those if verdict.action == "restart"]
-        if scopes:
-            found[role] = max(scopes, key=SCOPES.index)
-    return found
+    scopes = {role: [v.scope for _, v in those if v.action == "restart"] for role, those in hits.items()}
+    return {role: max(found, key=SCOPES.index) for role, found in scopes.items() if found}
 
 
 def _outcome(graph: RoleGraph, hits: Hits) -> str:

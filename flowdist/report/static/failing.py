@@ -115,7 +115,7 @@ def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: 
         raise _wrong(text, f"{kind} takes no argument", f"write {target}:{kind}")
     many = len(nodes) > 1
     who = ", ".join(nodes) + (f" ({target})" if "=" in target else "")
-    are = "are" if many else "is"
+    are, s = ("are", "") if many else ("is", "s")
     if kind == "preempt":
         notice_ns = _notice(text, target, argument) if argument is not None else None
         after = f" in {format_duration(notice_ns)}" if notice_ns is not None else ""
@@ -123,9 +123,8 @@ def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: 
     if kind == "drain":
         each = ", one by one" if many else ""
         return Failing(text, "", None, nodes, "drained", 0, None, f"{who} {are} drained by the operator{each}")
-    one = {"kill": "is gone", "lost": "falls silent", "leave": "leaves"}[kind]
-    several = {"kill": "are gone", "lost": "fall silent", "leave": "leave"}[kind]
-    return Failing(text, "", None, nodes, "node_lost", 0, None, f"{who} {several if many else one}")
+    end = {"kill": f"{are} gone", "lost": f"fall{s} silent", "leave": f"leave{s}"}[kind]
+    return Failing(text, "", None, nodes, "node_lost", 0, None, f"{who} {end}")
 
 
 def _notice(text: str, target: str, argument: str) -> int:

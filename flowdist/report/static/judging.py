@@ -122,9 +122,7 @@ def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int]) -> dict[str, 
         "scope": policy.scope,
         "budget": policy.max_restarts,
         "within_s": None if policy.within_ns is None else policy.within_ns / 1e9,
-        "backoff_s": policy.backoff_ns / 1e9,
-        "backoff_max_s": policy.backoff_max_ns / 1e9,
-        "backoff_reset_s": policy.backoff_reset_ns / 1e9,
+        **{f"{name}_s": getattr(policy, f"{name}_ns") / 1e9 for name in ("backoff", "backoff_max", "backoff_reset")},
         "then": policy.then,
         "words": _charge_words(graph, spec, policy, levels),
     }
@@ -137,17 +135,12 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, level
         if times := levels.count(level):
             each = ", one for each replica: each fails by itself" if times > 1 else ", once all of it runs again"
             s, of = "s" * (paid.max_restarts != 1), f" of the {paid.scope}" if level else ""
-            words.append(
-                f"{spec.name} is charged {times} of its {paid.max_restarts} restart{s}{of}{_window(paid)}{each}"
-            )
+            budget = f"{paid.max_restarts} restart{s}{of}{_window(paid)}"
+            words.append(f"{spec.name} is charged {times} of its {budget}{each}")
     base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
     reset = format_duration(policy.backoff_reset_ns)
-    if policy.backoff_ns:
-        words.append(
-            f"back-off: none before the first restart, then {base}, doubling up to {most}; reset after {reset}"
-        )
-    else:
-        words.append("back-off: none")
+    waits = f" before the first restart, then {base}, doubling up to {most}; reset after {reset}"
+    words.append("back-off: none" + (waits if policy.backoff_ns else ""))
     end = "the job fails" if policy.then == "fail" else ended_text(graph, spec)
     if policy.wider is not None:
         names = ", ".join(restart_set(graph, spec.name, "failure", policy.wider.scope))
@@ -155,9 +148,8 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, level
     words.append(f"when the budget is used up: {end}")
     if others := upstream_of(graph, spec.name):
         window = format_duration(graph.options.cause_window_ns)
-        words.append(
-            f"if {' or '.join(others)} fails within {window} as well, that is the cause, and is charged instead"
-        )
+        names = " or ".join(others)
+        words.append(f"if {names} fails within {window} as well, that is the cause, and is charged instead")
     return words
 
 

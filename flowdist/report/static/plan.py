@@ -55,12 +55,7 @@ def _placement(graph: RoleGraph) -> dict[str, str]:
             if isinstance(effect, OpenStore):
                 todo.append(StoreOpened(effect.world, effect.generation, 1))
             elif isinstance(effect, StartReplica):
-                todo.append(ReplicaStarted(effect.replica, effect.attempt))
-                todo.append(ReplicaReady(effect.replica, effect.attempt))
-    return _seats(controller)
-
-
-def _seats(controller: Controller) -> dict[str, str]:
+                todo += [kind(effect.replica, effect.attempt) for kind in (ReplicaStarted, ReplicaReady)]
     job = controller.state
     if not job.admitted:
         return {"": explain(job, next(iter(job.roles.values())))}
@@ -69,27 +64,21 @@ def _seats(controller: Controller) -> dict[str, str]:
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
     """Return the text of what `plan_of` returned, for the terminal."""
-    lines = [f"{graph.name}", "", "Roles"]
-    rows: list[tuple[str, ...]] = [("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")]
-    rows += [_role_row(spec) for spec in graph.roles]
-    lines += table(rows)
-    lines += ["", "Start waves"]
-    lines += [
-        f"  {i}. {', '.join(_with_gates(graph, name) for name in wave)}" for i, wave in enumerate(plan["waves"], 1)
-    ]
+    heading = ("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")
+    lines = [graph.name, "", "Roles", *table([heading, *map(_role_row, graph.roles)]), "", "Start waves"]
+    for i, wave in enumerate(plan["waves"], 1):
+        lines.append(f"  {i}. {', '.join(_with_gates(graph, name) for name in wave)}")
     for world in graph.worlds:
-        lines.append(
-            f"     {' and '.join(world.roles)} are one world, {world.name}: they share RANKs, and restart together"
-        )
-    lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
-    lines += ["", "Policies"]
+        names = " and ".join(world.roles)
+        lines.append(f"     {names} are one world, {world.name}: they share RANKs, and restart together")
+    lines += ["", "Placement", *_placement_lines(graph, plan["placement"]), "", "Policies"]
     for spec in graph.roles:
         lines += [*_policy_lines(spec), f"    starts {plan['starts'][spec.name]}"]
     lines += ["", "If this happens, what restarts with it?"]
-    rows = [("", "a replica fails", "a replica's node is lost")]
+    rows: list[tuple[str, ...]] = [("", "a replica fails", "a replica's node is lost")]
     for spec in graph.roles:
         failure, lost = (plan["restarts"][spec.name][cause] for cause in ("failure", "node_lost"))
-        rows.append((spec.name, _set_text(spec, failure, fails=spec.restart is None), _set_text(spec, lost)))
+        rows.append((spec.name, "the job fails" if spec.restart is None else _set_text(failure), _set_text(lost)))
     lines += table(rows)
     for spec in graph.roles:
         for name in spec.address_edges:
@@ -101,16 +90,14 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
 
 
 def _role_row(spec: RoleSpec) -> tuple[str, ...]:
-    size = str(spec.max_replicas)
-    if spec.min_replicas != spec.max_replicas:
-        size = f"{spec.min_replicas} to {spec.max_replicas}"
+    low = f"{spec.min_replicas} to " if spec.min_replicas != spec.max_replicas else ""
     needs = f"{spec.resources.cpu:g} cpu"
     needs += f", {spec.resources.gpu_words}" if spec.resources.gpu else ""
     needs += f", {format_memory(spec.resources.memory)}" if spec.resources.memory else ""
     needs += ", on the NUMA node of its GPU" if spec.numa else ""
     yes = {True: "yes", False: "no"}
     primary = yes[spec.primary] if spec.kind == "task" else "-"
-    return (spec.name, spec.kind, size, str(spec.procs), needs, yes[spec.gang], primary)
+    return (spec.name, spec.kind, f"{low}{spec.max_replicas}", str(spec.procs), needs, yes[spec.gang], primary)
 
 
 def _with_gates(graph: RoleGraph, name: str) -> str:
@@ -133,9 +120,8 @@ def _placement_lines(graph: RoleGraph, placement: dict[str, str]) -> list[str]:
 
 def _policy_lines(spec: RoleSpec) -> list[str]:
     policy = spec.restart
-    if policy is None:
-        text = "a failure fails the job; lost nodes and growth restart it without counting"
-    else:
+    text = "a failure fails the job; lost nodes and growth restart it without counting"
+    if policy is not None:
         base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
         text = f"{policy_text(policy)}; back-off {base} to {most}"
     lines = [f"  {spec.name}: {text}", *(_rule_line(rule) for rule in (policy.rules if policy is not None else ()))]
@@ -165,7 +151,5 @@ def _times(spec: RoleSpec) -> list[tuple[str, int | None]]:
     return [*times, ("pending_timeout", spec.pending_timeout_ns), *limits]
 
 
-def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:
-    if fails:
-        return "the job fails"
+def _set_text(extents: dict[str, str]) -> str:
     return ", ".join("that replica" if extent == "replica" else name for name, extent in extents.items())

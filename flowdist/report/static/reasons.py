@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 
-from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph import Domain, JointWorld, RoleGraph, RoleSpec
 from flowdist.graph.policies import Scope
 from flowdist.report.static.restarts import Cause, Extent, restart_set
 
@@ -23,21 +23,17 @@ def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str
         why = _reasons(graph, role, cause, scope)
         for name, extent in here.items():
             before = extents.get(name)
+            # the reason of the role that is hit itself comes first
             if before is None or (before, extent) == ("replica", "role") or (name == role and before == extent):
-                extents[name], reasons[name] = (
-                    extent,
-                    why[name],
-                )  # the reason of the role that is hit itself comes first
-    order = [spec.name for spec in graph.roles if spec.name in extents]
-    return {name: extents[name] for name in order}, reasons
+                extents[name], reasons[name] = extent, why[name]
+    return {spec.name: extents[spec.name] for spec in graph.roles if spec.name in extents}, reasons
 
 
 def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[str, str]:
     """Return each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
     spec = graph.role(role)
     seeds = _seeds(graph, spec, cause, scope)
-    reasons = dict(seeds)
-    own = ""
+    reasons, own = dict(seeds), ""
     todo = list(reasons)
     for name in todo:  # grows while it is walked
         for follower, because in _followers(graph, name):
@@ -74,21 +70,15 @@ def _restarts_whole(spec: RoleSpec, cause: Cause, scope: Scope) -> bool:
 
 def _followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
     """Return the roles that restart in whole when any replica of `role` does, each with the reason."""
-    world = graph.world_of(role)
     found = []
-    if world is not None:
-        found = [
-            (name, f'it is in the world "{world.name}" with {_others(world.roles, name)}, which re-forms as one')
-            for name in world.roles
-        ]
-    found += [
-        (name, f'it is in the restart domain "{domain.name}" with {_others(domain.roles, name)}')
-        for domain in graph.domains
-        if role in domain.roles
-        for name in domain.roles
-    ]
-    edges = [(spec.name, gate) for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
-    return found + [(name, f'its gate on {role} says on_restart="restart"') for name, _ in edges]
+    groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
+    for group in groups:
+        is_world = isinstance(group, JointWorld)
+        kind, then = ("world", ", which re-forms as one") if is_world else ("restart domain", "")
+        for name in group.roles if role in group.roles else ():
+            found.append((name, f'it is in the {kind} "{group.name}" with {_others(group.roles, name)}{then}'))
+    edges = [spec.name for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
+    return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
 
 
 def _others(names: Iterable[str], name: str) -> str:

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from flowdist.faults.grammar import Plan
-from flowdist.graph import (
-    Capacity,
-    NodeSpec,
-    RoleGraph,
-    RoleSpec,
-    fits,
-    format_duration,
-    needed,
-    offered,
-    slots,
-    subtract,
-)
+from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.capacity import Capacity, fits, needed, offered, slots, subtract
 
 Seats = Mapping[str, str]  # the node of each replica, by the name of the replica
 FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # what takes a node away until its /DURATION is over

@@ -11,7 +11,8 @@ from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.grammar import Fault
-from flowdist.graph import RoleGraph, fits, needed, offered
+from flowdist.graph import RoleGraph
+from flowdist.graph.capacity import fits, needed, offered
 from flowdist.record.journal import Record
 from flowdist.sim.engine.context import Context
 from flowdist.sim.workers.work import Work

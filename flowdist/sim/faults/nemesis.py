@@ -12,18 +12,8 @@ from typing import NamedTuple
 
 from flowdist.faults.grammar import Fault, Plan, parse_fault
 from flowdist.faults.streams import draw
-from flowdist.graph import (
-    MS,
-    SECOND,
-    RestartPolicy,
-    RoleGraph,
-    RoleSpec,
-    fits,
-    format_duration,
-    needed,
-    offered,
-    subtract,
-)
+from flowdist.graph import MS, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.capacity import fits, needed, offered, subtract
 from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.workers.collectives import says_nothing

@@ -15,18 +15,8 @@ from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
-from flowdist.graph import (
-    MINUTE,
-    JobOptions,
-    NodeSpec,
-    RoleGraph,
-    RoleSpec,
-    fits,
-    format_duration,
-    needed,
-    offered,
-    slots,
-)
+from flowdist.graph import MINUTE, JobOptions, NodeSpec, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.capacity import fits, needed, offered, slots
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS, TERM_NS

@@ -28,7 +28,7 @@ class Services:
         """Note that a replica serves, for the first time or again, and resume the worlds that waited for it."""
         self._worlds.serving.setdefault(replica.role, {})[replica] = attempt
         self._away.pop(replica, None)
-        self._accounts.start_serving(replica, self._ctx.queue.now)
+        self._accounts.move(replica, "productive", self._ctx.queue.now)
         for world in self._waiting_users(replica.role):
             self._worlds.resume(world, str(replica))
         self._partitions.update_users(replica.role)
