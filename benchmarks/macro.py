@@ -21,8 +21,8 @@ import msgspec
 
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RestartPolicy
 from flowdist.graph.units import DAY
 from flowdist.sim.macro.macro import Macro

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import HOUR
 from flowdist.sim.simulation import Simulation
 

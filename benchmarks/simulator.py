@@ -20,7 +20,7 @@ from flowdist.control.protocol.events import ReplicaProgressed
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.record.journal import Header, record
 from flowdist.sim.engine.queue import Queue

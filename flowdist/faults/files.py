@@ -14,15 +14,22 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.grammar import FaultError, Plan, located, parse_add, parse_drain, parse_fault, parse_scale
 from flowdist.faults.rates import parse_rate
 
-KEYS = ("faults", "rates", "scale", "add", "drain")
-T = TypeVar("T")
+# By key of a TOML file, in the order of the fields of a plan.
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "faults": parse_fault,
+    "scale": parse_scale,
+    "add": parse_add,
+    "drain": parse_drain,
+    "rates": parse_rate,
+}
 
 
 def read_plan(path: Path) -> Plan:
@@ -42,14 +49,7 @@ def read_plan(path: Path) -> Plan:
 
 def join_plans(plans: Iterable[Plan]) -> Plan:
     """Return one plan with everything in these plans, in that order."""
-    plans = list(plans)
-    return Plan(
-        tuple(fault for plan in plans for fault in plan.faults),
-        tuple(scale for plan in plans for scale in plan.scales),
-        tuple(add for plan in plans for add in plan.adds),
-        tuple(drain for plan in plans for drain in plan.drains),
-        tuple(rate for plan in plans for rate in plan.rates),
-    )
+    return Plan(*(tuple(chain(*of_a_kind)) for of_a_kind in zip(*plans, strict=True)))
 
 
 def parse_plan(
@@ -65,13 +65,8 @@ def parse_plan(
     Raises:
         FlowdistError: for a text or a file that cannot be read.
     """
-    given = Plan(
-        tuple(map(parse_fault, faults)),
-        tuple(map(parse_scale, scales)),
-        tuple(map(parse_add, adds)),
-        tuple(map(parse_drain, drains)),
-        tuple(map(parse_rate, rates)),
-    )
+    texts = zip(PARSERS.values(), (faults, scales, adds, drains, rates), strict=True)
+    given = Plan(*(tuple(map(parse, given)) for parse, given in texts))
     return join_plans([*(read_plan(Path(file)) for file in files), given])
 
 
@@ -81,9 +76,9 @@ def _from_lines(path: Path, text: str) -> Plan:
         words = line.partition("#")[0].strip()
         where = f"{path}:{number}"
         if words.startswith("rate "):
-            rates.append(_read(parse_rate, words.removeprefix("rate ").strip(), where)._replace(where=where))
+            rates.append(_read(parse_rate, words.removeprefix("rate ").strip(), where))
         elif words:
-            faults.append(_read(parse_fault, words, where)._replace(where=where))
+            faults.append(_read(parse_fault, words, where))
     return Plan(tuple(faults), rates=tuple(rates))
 
 
@@ -93,8 +88,8 @@ def _from_toml(path: Path, text: str) -> Plan:
     except tomllib.TOMLDecodeError as error:
         raise FlowdistError(f"{path}: {error}", help='write faults = ["node2@30s"]') from None
     for key, value in content.items():
-        if key not in KEYS:
-            raise FlowdistError(f"{path}: key {key!r} is unknown", help=did_you_mean(key, KEYS))
+        if key not in PARSERS:
+            raise FlowdistError(f"{path}: key {key!r} is unknown", help=did_you_mean(key, PARSERS))
         if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             raise FlowdistError(f"{path}: {key} is no list of texts", help=f'write {key} = ["..."]')
     return _listed(path, text, content)
@@ -108,25 +103,14 @@ def plan_of_scenario(path: Path) -> Plan:
 
 def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
     places = _Places(path, text)
-    return Plan(
-        tuple(_all(content, "faults", parse_fault, places)),
-        tuple(_all(content, "scale", parse_scale, places)),
-        tuple(_all(content, "add", parse_add, places)),
-        tuple(_all(content, "drain", parse_drain, places)),
-        tuple(_all(content, "rates", parse_rate, places)),
-    )
+    texts = ((parse, content.get(key, ())) for key, parse in PARSERS.items())
+    return Plan(*(tuple(_read(parse, item, places.of(item)) for item in items) for parse, items in texts))
 
 
-def _all(content: Mapping[str, Any], key: str, read: Callable[[str], T], places: _Places) -> Iterable[T]:
-    for item in content.get(key, ()):
-        where = places.of(item)
-        value: Any = _read(read, item, where)
-        yield value._replace(where=where)
-
-
-def _read(read: Callable[[str], T], text: str, where: str) -> T:
+def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
+    """Parse a text that was read from this place in a file."""
     try:
-        return read(text)
+        return parse(text)._replace(where=where)
     except FaultError as error:
         raise located(error, where) from None
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
-EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
+EVENTS: tuple[str, ...] = get_args(Event)
 COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these need a number: step=trainer,500
 MAY_COUNT = ("start",)  # start=trainer,2 is when the second generation starts, not when all of it runs
 
@@ -64,12 +64,18 @@ EXAMPLES = {
     "number of replicas": "4",
     "Xid": "79",
 }
+# By kind of argument: its pattern, what another text is not, and what to write instead of an example.
+_ARGUMENTS = {
+    "exit code": (r"(?!\d{10})0*([1-9]\d?|1\d\d|2[0-4]\d|25[0-5])", "exit code of a failure", "exit=1 to exit=255"),
+    "number of replicas": (r"\d{1,9}", "number of replicas", ""),
+    "Xid": (r"\d{1,4}(,\d{1,4})?", "Xid", "xid=79, or xid=79,1 for GPU 1 of the node"),
+    "factor": (r"\d+(\.\d+)?x?", "factor", ""),
+    "probability": (r"0(\.\d+)?|1(\.0+)?", "probability", ""),
+}
 MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
-_XID = re.compile(r"\d{1,4}(,\d{1,4})?")
-_NUMBER = re.compile(r"\d{1,9}")
 _COUNT = re.compile(r"[1-9]\d{0,8}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
@@ -195,6 +201,11 @@ class Plan(NamedTuple):
         """Names of the nodes that the plan adds."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
 
+    @property
+    def rate_options(self) -> dict[str, str]:
+        """Options of a run that its record needs for a replay: the texts of the rates."""
+        return {"rates": " ".join(rate.spec for rate in self.rates)} if self.rates else {}
+
 
 NOTHING = Plan()
 
@@ -203,10 +214,10 @@ def parse_fault(text: str) -> Fault:
     """Return the fault that the text describes; raise FaultError, with the place underlined, if it cannot be read."""
     target, at, rest = text.partition("@")
     if not at:
-        _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
+        refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
     if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
         help = "write node2, trainer, trainer/0, all; names are in lower case"
-        _refuse(text, 0, max(len(target), 1), f"target {target!r} cannot be read", help)
+        refuse(text, 0, max(len(target), 1), f"target {target!r} cannot be read", help)
     # WHEN and KIND have no slash, so the first one after @ begins the duration
     body, slash, duration = rest.partition("/")
     when_text, colon, kind_text = body.partition(":")
@@ -226,7 +237,7 @@ def _refuse_duration(fault: Fault) -> None:
         whom = "the controller" if is_controller else "a replica"
         help = f"leave it out; {'the next takes over at once' if is_controller else 'its policy decides what follows'}"
         help = "leave it out, or write pause/10s: that is over then" if fault.kind == "hang" else help
-        _refuse(fault.spec, start, len(fault.spec), f"{fault.kind} of {whom} has no duration", help)
+        refuse(fault.spec, start, len(fault.spec), f"{fault.kind} of {whom} has no duration", help)
 
 
 def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
@@ -235,50 +246,43 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
     name, equals, value = base.partition("=")
     if not equals:
         if base in EVENTS:
-            _refuse(text, start, start + len(base), f"{base} of what?", f"write {base}=ROLE")
+            refuse(text, start, start + len(base), f"{base} of what?", f"write {base}=ROLE")
         return When(at_ns=_duration(text, base, start)), offset_ns
     place = start + len(name) + 1
     if name == "every":
         every_ns = _duration(text, value, place)
         if not every_ns:
-            _refuse(text, place, place + len(value), "every needs a period of more than zero", "write every=5m")
+            refuse(text, place, place + len(value), "every needs a period of more than zero", "write every=5m")
         return When(every_ns=every_ns), offset_ns
     if name not in EVENTS:
-        _refuse(text, start, start + len(name), f"event {name!r} is unknown", did_you_mean(name, [*EVENTS, "every"]))
+        refuse(text, start, start + len(name), f"event {name!r} is unknown", did_you_mean(name, [*EVENTS, "every"]))
     role, comma, number = value.partition(",")
     if not _NAME.fullmatch(role):
-        _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
+        refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
     is_counted = comma and _COUNT.fullmatch(number)
     if name in COUNTED_EVENTS and not is_counted:
-        _refuse(text, place, place + max(len(value), 1), f"{name} needs a number from 1 on", f"write {name}={role},2")
+        refuse(text, place, place + max(len(value), 1), f"{name} needs a number from 1 on", f"write {name}={role},2")
     if name not in COUNTED_EVENTS and comma and not (name in MAY_COUNT and is_counted):
         takes = "needs a number from 1 on after the comma" if name in MAY_COUNT else "takes no number"
-        _refuse(text, place, place + len(value), f"{name} {takes}", f"write {name}={role}")
+        refuse(text, place, place + len(value), f"{name} {takes}", f"write {name}={role}")
     return When(event=name, role=role, number=int(number or 0)), offset_ns  # type: ignore[arg-type]
 
 
 def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     kind, equals, arg = kind_text.partition("=")
     if kind not in KINDS:
-        _refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", did_you_mean(kind, KINDS))
+        refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", did_you_mean(kind, KINDS))
     wants = KINDS[kind]
     place = start + len(kind) + 1
     if wants is None and equals:
-        _refuse(text, place - 1, len(text), f"{kind} takes no argument", f"write {kind}")
+        refuse(text, place - 1, len(text), f"{kind} takes no argument", f"write {kind}")
     if wants is not None and not arg:
-        _refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={EXAMPLES[wants]}")
-    if wants == "exit code" and not (_NUMBER.fullmatch(arg) and 1 <= int(arg) <= 255):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no exit code of a failure", "write exit=1 to exit=255")
+        refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={EXAMPLES[wants]}")
     if wants == "duration" and not _duration(text, arg, place) and kind == "flap":
-        _refuse(text, place, place + len(arg), "flap needs a period of more than zero", "write flap=5s")
-    if wants == "number of replicas" and not _NUMBER.fullmatch(arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no number of replicas", "write scale=4")
-    if wants == "Xid" and not _XID.fullmatch(arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no Xid", "write xid=79, or xid=79,1 for GPU 1 of the node")
-    if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", f"write {kind}=4x")
-    if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no probability", f"write {kind}=0.1")
+        refuse(text, place, place + len(arg), "flap needs a period of more than zero", "write flap=5s")
+    pattern, what, help = _ARGUMENTS.get(wants or "", (".*", "", ""))
+    if not re.fullmatch(pattern, arg):
+        refuse(text, place, place + len(arg), f"{arg!r} is no {what}", f"write {help or f'{kind}={EXAMPLES[what]}'}")
     return kind, arg
 
 
@@ -286,7 +290,7 @@ def parse_scale(text: str) -> Scale:
     """Return the order `trainer=4@60s`; raise FaultError if it cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
     if match is None:
-        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
+        refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
 
 
@@ -303,7 +307,7 @@ def parse_drain(text: str) -> Drain:
 def _node_at(text: str, example: str) -> tuple[str, int]:
     match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
     if match is None:
-        _refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")
+        refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")
     return match[1], _duration(text, match[2], match.start(2))
 
 
@@ -316,7 +320,7 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
     for name, spec, where in added:
         if name in (*nodes, *roles, "all", "controller"):
             help = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
-            _refuse(spec, 0, len(name), f"there is a {name!r} already", help, where)
+            refuse(spec, 0, len(name), f"there is a {name!r} already", help, where)
         nodes.append(name)
     check_targets(plan.faults, graph, nodes)
     for scale in plan.scales:
@@ -356,19 +360,19 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
         labels = [label for node in graph.cluster.nodes for label in node.labels]
         if fault.label not in labels:
             texts = dict.fromkeys("=".join(label) for label in labels)
-            _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", did_you_mean(fault.target, texts))
+            refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", did_you_mean(fault.target, texts))
     elif name not in known:
-        _refuse(fault.spec, 0, len(name), f"there is no {name!r}", did_you_mean(name, known))
+        refuse(fault.spec, 0, len(name), f"there is no {name!r}", did_you_mean(name, known))
     for other in fault.others:
         others = [node for node in (*nodes, "controller") if node != fault.target]
         if other not in others:
             start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
             message = f"{other} cannot be cut off from itself" if other == name else f"there is no node {other!r}"
-            _refuse(fault.spec, start, start + len(fault.arg), message, did_you_mean(other, others))
+            refuse(fault.spec, start, start + len(fault.arg), message, did_you_mean(other, others))
     if name in roles or name in ("all", "controller"):
         _refuse_duration(fault)  # the text alone does not say whether the target is a role or a node
     if fault.kind == "scale" and fault.target not in roles:
-        _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", did_you_mean(fault.target, roles))
+        refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", did_you_mean(fault.target, roles))
     if fault.replica is not None:
         _check_replica(fault, roles)
     if fault.when.event is not None and fault.when.role not in roles:
@@ -382,15 +386,15 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
     role = roles.get(name)
     end = len(fault.target)
     if role is None:
-        _refuse(fault.spec, 0, end, f"{name} is no role: it has no replicas", f"write {name}@...")
+        refuse(fault.spec, 0, end, f"{name} is no role: it has no replicas", f"write {name}@...")
     most, procs = role.max_replicas, role.procs
     if index >= most:
         known = f"{name}/0 to {name}/{most - 1}" if most > 1 else f"{name}/0"
-        _refuse(fault.spec, 0, end, f"{name} has {most} replica{'s' * (most > 1)} at most", f"write {known}")
+        refuse(fault.spec, 0, end, f"{name} has {most} replica{'s' * (most > 1)} at most", f"write {known}")
     if fault.local_rank is not None and fault.local_rank >= procs:
         help = f"write {name}/{index}" + (f".0 to {name}/{index}.{procs - 1}" if procs > 1 else "")
         workers = f"{procs} workers" if procs > 1 else "one worker"
-        _refuse(fault.spec, 0, end, f"a replica of {name} has {workers}", help)
+        refuse(fault.spec, 0, end, f"a replica of {name} has {workers}", help)
 
 
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
@@ -407,12 +411,12 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
             whom = f" of {fault.target}" if what != "any" else ""
             why = SIMULATED_ONLY.get(fault.kind)
             message = f"{where} cannot carry out {fault.kind!r}{whom}{f': {why}' if why else ' yet'}"
-            _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}", fault.where)
+            refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}", fault.where)
 
 
 def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
     """Raise FaultError with the kind of the fault underlined, for a reason of the simulator or the runtime."""
-    _refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
+    refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
@@ -438,13 +442,14 @@ def _duration(text: str, value: str, start: int) -> int:
     except ValueError:  # longer than the clock goes
         ns = None
     if ns is None:
-        _refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
+        refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
     return ns
 
 
 def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable[str], where: str = "") -> NoReturn:
-    _refuse(text, start, start + len(name), f"there is no {what} {name!r}", did_you_mean(name, known), where)
+    refuse(text, start, start + len(name), f"there is no {what} {name!r}", did_you_mean(name, known), where)
 
 
-def _refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
+def refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
+    """Raise FaultError with that part of the text underlined, and with the place of the text in a file."""
     raise located(FaultError(message + underlined(text, start, end), help=help), where)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import assert_never
 
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaReady, ReplicaStarted
-
-Milestone = Literal["start", "ready", "generation", "step", "checkpoint"]
+from flowdist.faults.grammar import Event as Milestone
 
 
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import log1p
-from typing import NoReturn
 
-from flowdist.errors import did_you_mean, underlined
-from flowdist.faults.grammar import KINDS, MOMENTARY, ORDERS, Fault, FaultError, Rate, When, located, parse_fault
+from flowdist.errors import did_you_mean
+from flowdist.faults.grammar import KINDS, MOMENTARY, ORDERS, Fault, FaultError, Rate, When, parse_fault, refuse
 from flowdist.faults.streams import number, stream
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration, parse_duration
 from flowdist.graph.units import DAY
@@ -38,28 +37,28 @@ def parse_rate(text: str) -> Rate:
     """
     name, equals, value = text.partition("=")
     if not equals:
-        _refuse(text, len(text), len(text) + 1, "there is no =RATE", EXAMPLE)
+        refuse(text, len(text), len(text) + 1, "there is no =RATE", EXAMPLE)
     subject, kind = _subject_and_kind(text, name)
     number, slash, rest = value.partition("/")
     start = len(name) + 1
     if not _NUMBER.fullmatch(number) or not 0 < float(number) < math.inf:
-        _refuse(text, start, start + max(len(number), 1), f"{number!r} is no rate", EXAMPLE)
+        refuse(text, start, start + max(len(number), 1), f"{number!r} is no rate", EXAMPLE)
     start += len(number) + 1
     if not slash:
-        _refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", EXAMPLE)
+        refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", EXAMPLE)
     body, slash, duration = rest.partition("/")
     unit, colon, arg = body.partition(":")
     what, period_ns = _unit(text, unit, start)
     if what not in ("", "job", "node", "replica", "controller", subject):
         known = [w for w in ("node", "replica", "job", subject) if w]
-        _refuse(text, start, start + len(what), f"a rate per {what!r} is unknown here", did_you_mean(what, known))
+        refuse(text, start, start + len(what), f"a rate per {what!r} is unknown here", did_you_mean(what, known))
     probe = f"node0@0s:{kind}" + (f"={arg}" if colon else "")
     place = start + len(unit) + 1 if colon else start
     try:
         parse_fault(probe)
     except FaultError as error:
         help = f"write {name}={number}/{unit}:{error.help.rpartition('=')[2]}" if KINDS[kind] else "leave it out"
-        _refuse(text, place, place + max(len(arg if colon else unit), 1), error.message.split("\n")[0], help)
+        refuse(text, place, place + max(len(arg if colon else unit), 1), error.message.split("\n")[0], help)
     duration_ns = _duration(text, duration) if slash else None
     return Rate(subject, kind, float(number) / period_ns, what == "job", arg, duration_ns, text)
 
@@ -71,13 +70,13 @@ def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
         start = name.rfind("-") + 1
         word = name[start:] if start else ""
         message = f"kind {word!r} is unknown" if start else f"{name!r} names no kind of fault"
-        _refuse(text, start, max(len(name), 1), message, did_you_mean(word, KINDS) if start else EXAMPLE)
+        refuse(text, start, max(len(name), 1), message, did_you_mean(word, KINDS) if start else EXAMPLE)
     subject = name.removesuffix(f"-{kinds[0]}")
     if not _NAME.fullmatch(subject):
-        _refuse(text, 0, max(len(subject), 1), f"{subject!r} cannot be read", EXAMPLE)
+        refuse(text, 0, max(len(subject), 1), f"{subject!r} cannot be read", EXAMPLE)
     if kinds[0] in ORDERS:
         message = f"{kinds[0]} is an order of the operator, and does not happen at random"
-        _refuse(text, len(subject) + 1, len(name), message, f"write --fail {subject}@5m:{kinds[0]}")
+        refuse(text, len(subject) + 1, len(name), message, f"write --fail {subject}@5m:{kinds[0]}")
     return subject, kinds[0]
 
 
@@ -85,7 +84,7 @@ def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
     what, _, period = unit.rpartition("-")
     if period not in PERIODS:
         place = start + len(unit) - len(period)
-        _refuse(text, place, place + max(len(period), 1), f"{period!r} is no time", did_you_mean(period, PERIODS))
+        refuse(text, place, place + max(len(period), 1), f"{period!r} is no time", did_you_mean(period, PERIODS))
     return what, PERIODS[period]
 
 
@@ -93,7 +92,7 @@ def _duration(text: str, value: str) -> int:
     try:
         return parse_duration(value)
     except ValueError:
-        _refuse(text, len(text) - len(value), len(text) + (not value), f"{value!r} is no duration", "write 15m")
+        refuse(text, len(text) - len(value), len(text) + (not value), f"{value!r} is no duration", "write 15m")
 
 
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
@@ -106,7 +105,7 @@ def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     _check_unit(rate, unit)
     if unit == "replica" and rate.kind in MOMENTARY and rate.duration_ns is not None:
         message = f"{rate.kind} of a replica has no duration"
-        _refuse(rate.spec, rate.spec.rindex("/"), len(rate.spec), message, "leave it out", rate.where)
+        refuse(rate.spec, rate.spec.rindex("/"), len(rate.spec), message, "leave it out", rate.where)
     return found
 
 
@@ -128,7 +127,7 @@ def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, 
     found = ["=".join(label) for label in labels if label[0] == subject]
     if not found:
         known = ["node", "replica", "controller", *replicas, *dict.fromkeys(key for key, _ in labels), *nodes]
-        _refuse(rate.spec, 0, len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where)
+        refuse(rate.spec, 0, len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where)
     return subject, found
 
 
@@ -138,7 +137,7 @@ def _check_unit(rate: Rate, unit: str) -> None:
     written = re.match(r"([^:/]*)-[a-z]+(?=[:/]|$)", rate.spec[start:])
     if written is not None and written[1] not in ("job", unit):
         message = f"{rate.name} is a rate per {unit}, or per job"
-        _refuse(rate.spec, start, start + len(written[1]), message, f"write {unit}-day or job-day", rate.where)
+        refuse(rate.spec, start, start + len(written[1]), message, f"write {unit}-day or job-day", rate.where)
 
 
 def check_rates(
@@ -156,21 +155,21 @@ def check_rates(
     for rate in rates:
         if rate.name in names:
             message = f"there are two rates of {rate.name}: their draws would be the same"
-            _refuse(rate.spec, 0, len(rate.name), message, "add them up", rate.where)
+            refuse(rate.spec, 0, len(rate.name), message, "add them up", rate.where)
         names[rate.name] = None
         found = entities(rate, graph, nodes)
         if found and mean_ns(rate, len(found)) < len(found) * MS:
             start = rate.spec.index("=") + 1
             help = "what happens in less time cannot be told apart: is it a rate per day?"
             message = f"{rate.name} brings more than a fault a millisecond"
-            _refuse(rate.spec, start, max(rate.spec.find("/"), start + 1), message, help, rate.where)
+            refuse(rate.spec, start, max(rate.spec.find("/"), start + 1), message, help, rate.where)
         for target in found[:1]:
             try:
                 check([fault_of(rate, target, 0)])
             except FaultError as error:
                 start = len(rate.subject) + 1
                 text = error.message.split("\n")[0]
-                _refuse(rate.spec, start, start + len(rate.kind), text, error.help, rate.where)
+                refuse(rate.spec, start, start + len(rate.kind), text, error.help, rate.where)
 
 
 def fault_of(rate: Rate, target: str, at_ns: int) -> Fault:
@@ -266,7 +265,3 @@ class Arrivals:
         """Yield the faults up to that time, in ns."""
         while (at := self.next_ns()) is not None and at <= end_ns:
             yield self.pop()
-
-
-def _refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
-    raise located(FaultError(message + underlined(text, start, end), help=help), where)

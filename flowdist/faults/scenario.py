@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +120,11 @@ def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
     roles = [role.name for role in graph.roles]
     worlds = [*roles, *(world.name for world in graph.worlds)]
     worlds += [f"{role.name}/{i}" for role in graph.roles if not role.gang for i in range(role.max_replicas)]
-    for key, known in (("restarted", roles), ("generations", roles), ("charged", roles)):
-        _refuse_strange(path, key, getattr(expect, key), known)
-    for key in ("world_sizes", "members"):
-        _refuse_strange(path, key, getattr(expect, key), worlds)
+    for key in ("restarted", "generations", "charged", "world_sizes", "members"):
+        known = worlds if key in ("world_sizes", "members") else roles
+        for name in getattr(expect, key):
+            if name not in known:
+                raise FlowdistError(f"{path}: expect.{key}: there is no {name!r}", help=did_you_mean(name, known))
     for key in ("lost_work_max", "recovered_within"):
         text = getattr(expect, key)
         try:
@@ -135,12 +135,6 @@ def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
     if expect.goodput_min is not None and not 0 <= expect.goodput_min <= 1:
         message = f"{path}: expect.goodput_min = {expect.goodput_min}: a share of the time is from 0 to 1"
         raise FlowdistError(message, help="write 0.9 for 90 %")
-
-
-def _refuse_strange(path: Path, key: str, names: Iterable[str], known: Iterable[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise FlowdistError(f"{path}: expect.{key}: there is no {name!r}", help=did_you_mean(name, known))
 
 
 def _refuse_unknown(path: Path, content: Any, struct: type[msgspec.Struct], prefix: str) -> None:

@@ -11,6 +11,11 @@ def draw(seed: int, entity: str, purpose: str, n: int = 0) -> float:
     return number(stream(seed, entity, purpose), n)
 
 
+def spread(seed: int, entity: str, purpose: str) -> float:
+    """Return a factor from 0.8 to 1.2, the same for the same arguments; 1 for seed 0, which is nominal."""
+    return 0.8 + 0.4 * draw(seed, entity, purpose) if seed else 1.0
+
+
 def stream(seed: int, entity: str, purpose: str) -> bytes:
     """Return the key of a stream, for callers that draw many numbers."""
     return f"{seed}/{entity}/{purpose}/".encode()

@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults.grammar import Plan, parse_fault
+from flowdist.faults.streams import draw
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import encode_line
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.kit import graph_of
 

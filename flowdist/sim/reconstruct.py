@@ -210,7 +210,7 @@ def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, Workloa
         found[role.name] = work.measured(role.workload)
         if not work.steps_per_ns and work.runs:
             missing.append(f"{role.name} reported no progress: it is played as {found[role.name].steps} steps of 1s")
-        elif not work.has_progress and work.runs:
+        elif not work.progress and work.runs:
             missing.append(f"{role.name} reported no progress: its steps are played as its checkpoints tell of them")
     return found, missing
 
@@ -233,7 +233,7 @@ class _Attempts:
 
     def __init__(self, role: str, records: Sequence[Record]) -> None:
         self.runs: dict[tuple[ReplicaId, int], int] = {}  # when each was started
-        self._progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
+        self.progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
         self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
         self._lasted: dict[tuple[ReplicaId, int], int] = {}  # how long each attempt took that succeeded
         self._first_suspended: int | None = None  # when workers first stayed in place
@@ -246,7 +246,7 @@ class _Attempts:
                 self.runs.setdefault((effect.replica, effect.attempt), line.t_ns)
         match line.event:
             case ev.ReplicaProgressed(replica, attempt, step) if replica.role == role:
-                self._progress.setdefault((replica, attempt), []).append((line.t_ns, step))
+                self.progress.setdefault((replica, attempt), []).append((line.t_ns, step))
             case ev.CheckpointOffered(replica, attempt, _, _, step) if replica.role == role:
                 self._saved.setdefault((replica, attempt), []).append((line.t_ns, step))
             case ev.ReplicaStopped(replica, suspended=True) if replica.role == role and self._first_suspended is None:
@@ -257,13 +257,9 @@ class _Attempts:
                 pass
 
     @property
-    def has_progress(self) -> bool:
-        return bool(self._progress)
-
-    @property
     def _reports(self) -> dict[tuple[ReplicaId, int], list[tuple[int, int]]]:
         """The steps of each attempt with their times: by its progress, or else by its checkpoints."""
-        return self._progress or self._saved
+        return self.progress or self._saved
 
     @property
     def steps_per_ns(self) -> float:
@@ -295,7 +291,7 @@ class _Attempts:
 
     def _after_the_last(self, step_ns: int) -> int:
         """Return the steps after the last checkpoint, which only the end of the attempt shows."""
-        if self._progress:
+        if self.progress:
             return 0
         ends = [(self.runs[key] + lasted, key) for key, lasted in self._lasted.items() if key in self._saved]
         return max(((end - self._saved[key][-1][0]) // step_ns for end, key in ends), default=0)
@@ -318,9 +314,8 @@ class _Attempts:
 
     def _by_loss(self, step_ns: int) -> int | None:
         """Return the time between checkpoints where none is reported: n lost steps on average mean 2n between two."""
-        reached = 0
-        lost = []
-        for _, seen in sorted(self._progress.items(), key=lambda item: item[1][0]):
+        reached, lost = 0, []
+        for _, seen in sorted(self.progress.items(), key=lambda item: item[1][0]):
             if seen[0][1] <= reached:
                 lost.append(reached - seen[0][1] + 1)
             reached = max(reached, seen[-1][1])

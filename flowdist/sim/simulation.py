@@ -45,8 +45,8 @@ from flowdist.sim.engine.violation import Violation
 from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.workers.accounts import close
 from flowdist.sim.workers.work import Work
+from flowdist.sim.workers.worlds import close
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 
@@ -101,7 +101,7 @@ class Simulation:
         seen: dict[str, int] = {}
         self._watching, self._is_watched = Watching(properties, seen), not properties.is_empty
         self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
-        self._controller = self._new_controller(checks)
+        self._controller = SimController(self.ctx, self.nodes, self, checks)
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
         self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet, self._is_put_off)
         self.points = Points(self.ctx, self.work, seen)
@@ -110,9 +110,6 @@ class Simulation:
             self.ctx, self.nodes, self._machines, self._controller, self.work, plan, self._note_fault
         )
         self._plan_all(plan)
-
-    def _new_controller(self, checks: Checks) -> SimController:
-        return SimController(self.ctx, self.nodes, self, checks)
 
     def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
         return SimNode(self.ctx, spec, self._controller, self.work, self.running, starts)
@@ -223,8 +220,7 @@ class Simulation:
 
 def _options(plan: Plan, schedule: int) -> dict[str, str]:
     """Return the options of the run that its record needs for a replay."""
-    options = {"rates": " ".join(rate.spec for rate in plan.rates)} if plan.rates else {}
-    return options | ({"schedule": str(schedule)} if schedule else {})
+    return plan.rate_options | ({"schedule": str(schedule)} if schedule else {})
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:

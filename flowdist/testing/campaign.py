@@ -11,14 +11,12 @@ from __future__ import annotations
 import gc
 import shlex
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flowdist.faults.grammar import NOTHING, FaultError, Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
@@ -63,8 +61,9 @@ class Verdict(NamedTuple):
     collective: str = ""
 
 
-class Report(NamedTuple):
-    """Result of a campaign.
+@dataclass(slots=True)
+class Report:
+    """Result of a campaign, which grows with each seed.
 
     Attributes:
         seeds: How many seeds were tried.
@@ -79,16 +78,25 @@ class Report(NamedTuple):
         outdated: Plans of the corpus with nodes, roles or kinds that this topology does not have.
     """
 
-    seeds: int
-    failures: list[Failure]
-    coverage: dict[tuple[str, str], int]
-    recoveries: int
+    seeds: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    coverage: dict[tuple[str, str], int] = field(default_factory=dict)
+    recoveries: int = 0
     has_models: bool = False
-    points: Mapping[str, int] = MappingProxyType({})
+    points: dict[str, int] = field(default_factory=dict)
     demanded: tuple[str, ...] = ()
-    collectives: Mapping[str, int] = MappingProxyType({})
+    collectives: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
-    outdated: tuple[Known, ...] = ()
+    outdated: list[Known] = field(default_factory=list)
+
+    def count(self, verdict: Verdict) -> None:
+        """Count the verdict of one more seed."""
+        self.seeds += 1
+        self.recoveries += verdict.recoveries
+        self.coverage = _sums(self.coverage, verdict.hits)
+        self.collectives = _sums(self.collectives, {verdict.collective: 1} if verdict.collective else {})
+        self.points |= {point: self.points.get(point, 0) + 1 for point in verdict.seen}
+        self.failures += [verdict.failure] if verdict.failure is not None else []
 
     @property
     def never_seen(self) -> list[str]:
@@ -203,73 +211,45 @@ def campaign(
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
     if unsteady is not None:
-        return Report(1, [unsteady], {}, 0, stopped="a model that does not do the same twice proves nothing")
+        return Report(1, [unsteady], stopped="a model that does not do the same twice proves nothing")
     nominal = _undisturbed(graph)
     undisturbed = nominal.run(1000 * HOUR)
     if (failure := _without_faults(undisturbed)) is not None:
-        return Report(1, [failure], {}, 0, stopped="there is nothing to survive where the job fails by itself")
+        return Report(1, [failure], stopped="there is nothing to survive where the job fails by itself")
     rules = Rules(undisturbed.now, properties, bounds, strict)
     demanded = tuple(point.name for point in properties.sometimes)
     points = dict.fromkeys([*_reachable(graph, has_spare=nominal.points.has_spare), *demanded], 0)
-    tally = _Tally(points=points)
+    report = Report(has_models=has_models(graph), points=points, demanded=demanded)
     try:
-        for verdict in _from_corpus_on(graph, known, seeds, rules, jobs, tally):
-            tally.count(verdict)
+        for verdict in _from_corpus_on(graph, known, seeds, rules, jobs, report.outdated):
+            report.count(verdict)
             tell(verdict)
             if fail_fast and verdict.failure is not None:
-                tally.stopped = "at the first failure"
+                report.stopped = "at the first failure"
                 break
     except KeyboardInterrupt:
-        tally.stopped = "interrupted"
-    return Report(
-        tally.done,
-        tally.failures,
-        dict(sorted(tally.coverage.items())),
-        tally.recoveries,
-        has_models(graph),
-        points,
-        demanded,
-        dict(sorted(tally.collectives.items())),
-        tally.stopped,
-        tuple(tally.outdated),
-    )
+        report.stopped = "interrupted"
+    return report
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts of a campaign so far."""
+Key = TypeVar("Key", str, tuple[str, str])
 
-    points: dict[str, int]
-    done: int = 0
-    recoveries: int = 0
-    failures: list[Failure] = field(default_factory=list)
-    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
-    collectives: Counter[str] = field(default_factory=Counter)
-    outdated: list[Known] = field(default_factory=list)
-    stopped: str = ""
 
-    def count(self, verdict: Verdict) -> None:
-        self.done += 1
-        self.coverage.update(verdict.hits)
-        self.recoveries += verdict.recoveries
-        if verdict.collective:
-            self.collectives[verdict.collective] += 1
-        for point in verdict.seen:
-            self.points[point] = self.points.get(point, 0) + 1
-        if verdict.failure is not None:
-            self.failures.append(verdict.failure)
+def _sums(counts: Mapping[Key, int], more: Mapping[Key, int]) -> dict[Key, int]:
+    """Return the sums by key, in the order of the keys, so that a report is the same for any order of seeds."""
+    return {key: counts.get(key, 0) + more.get(key, 0) for key in sorted({**counts, **more})}
 
 
 def _from_corpus_on(
-    graph: RoleGraph, known: Sequence[Known], seeds: Sequence[int], rules: Rules, jobs: int, tally: _Tally
+    graph: RoleGraph, known: Sequence[Known], seeds: Sequence[int], rules: Rules, jobs: int, outdated: list[Known]
 ) -> Iterator[Verdict]:
-    """Yield the verdicts of known plans that fail again, then those of the other seeds."""
+    """Yield the verdicts of known plans that fail again, then those of other seeds; collect the outdated plans."""
     failed: set[int] = set()
     for one in known:
         try:
             verdict = try_known(graph, one, rules)
         except FaultError:
-            tally.outdated.append(one)
+            outdated.append(one)
             continue
         if verdict.failure is not None:
             failed.add(one.seed)

@@ -22,7 +22,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.errors import FlowdistError, did_you_mean
-from flowdist.faults.files import parse_plan
+from flowdist.faults.files import join_plans, parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.sim.checks.bounds import bounds_of
@@ -32,9 +32,8 @@ from flowdist.sim.faults.unfired import unfired_texts
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
-from flowdist.testing.corpus import Corpus
+from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
-from flowdist.testing.deduplication import kinds_of, seeds_text
 from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced
@@ -125,9 +124,8 @@ def simulate(
     compiled = graph_of(topology, params)
     graph = with_collective(compiled, collective or "")
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
-    plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), *map(as_texts, (scale, add, drain)))
-    for more in faults:
-        plan = Plan(*map(_joined, plan, more)) if isinstance(more, Plan) else plan
+    own = parse_plan((fault for fault in faults if isinstance(fault, str)), *map(as_texts, (scale, add, drain)))
+    plan = join_plans([own, *(fault for fault in faults if isinstance(fault, Plan))])
     check_faults(plan, graph)
     given: dict[str, Any] = {"seed": seed, "schedule": schedule, "collective": collective, "until": until}
     given |= {"scale": scale, "add": add, "drain": drain, "params": params, "properties": properties}
@@ -136,10 +134,6 @@ def simulate(
     with untraced():
         simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
         return simulation.run(parse_duration(until) if until is not None else None)
-
-
-def _joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*some, *more)
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:

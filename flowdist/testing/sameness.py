@@ -36,15 +36,9 @@ def difference(truth: SimResult, result: SimResult) -> Broken | None:
         result: The run with faults.
     """
     for world in truth.played.steps:
-        text = _steps(world, truth.played, result.played)
-        if text:
-            return Broken("same result", text)
-        text = _samples(world, truth.played, result.played)
-        if text:
-            return Broken("exactly once", text)
-        text = _logs(world, truth.played, result.played)
-        if text:
-            return Broken("same result", text)
+        for property, compare in (("same result", _steps), ("exactly once", _samples), ("same result", _logs)):
+            if text := compare(world, truth.played, result.played):
+                return Broken(property, text)
     if result.played.clashes:
         return Broken("same result", result.played.clashes[0])
     text = _ends(truth.played, result.played)
@@ -68,10 +62,8 @@ def _samples(world: str, truth: Played, played: Played) -> str:
     if more:
         sample = next(iter(more))
         steps = [number for number, step in sorted(played.steps[world].items()) if sample in step.samples]
-        how = (
-            f"is used {used[sample]} times, in step" if used[sample] > 1 else "is not of this run, and is used in step"
-        )
-        texts.append(f"sample {sample!r} {how} {' and '.join(map(str, steps))}")
+        how = f"is used {used[sample]} times, in" if used[sample] > 1 else "is not of this run, and is used in"
+        texts.append(f"sample {sample!r} {how} step {' and '.join(map(str, steps))}")
     if less:
         sample = next(iter(less))
         step = next(number for number, step in truth.steps[world].items() if sample in step.samples)

@@ -89,11 +89,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
     gang = not service and draw(st.booleans())
     primary = draw(st.booleans()) or not before
     gates = [
-        Gate(
-            other.name,
-            draw(st.sampled_from(_conditions(other))),
-            draw(st.sampled_from(["reconnect", "restart"])),
-        )
+        Gate(other.name, draw(st.sampled_from(_conditions(other))), draw(st.sampled_from(["reconnect", "restart"])))
         for other in before
         if draw(st.booleans())
     ]
@@ -246,8 +242,7 @@ def fault_plans(
         most: Faults, or pairs of faults.
         operator: The operator may also scale a role and drain a node.
     """
-    graph = graph_of(topology)
-    return _plans(graph, most, operator)
+    return _plans(graph_of(topology), most, operator)
 
 
 class Schedule(NamedTuple):

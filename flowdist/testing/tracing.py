@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 TRACER = "hypothesis.internal.scrutineer"
 TOOL, TOOL_ID = "scrutineer", 3  # of Hypothesis in sys.monitoring, from Python 3.12 on
@@ -19,23 +20,18 @@ TOOL, TOOL_ID = "scrutineer", 3  # of Hypothesis in sys.monitoring, from Python 
 def untraced() -> Iterator[None]:
     """Switch the tracing of Hypothesis off for the block. Debuggers and coverage are not affected."""
     if sys.version_info >= (3, 12):
-        monitoring = sys.monitoring
-        events = monitoring.get_events(TOOL_ID) if monitoring.get_tool(TOOL_ID) == TOOL else 0
-        if not events:
-            yield
-            return
-        monitoring.set_events(TOOL_ID, 0)
-        try:
-            yield
-        finally:
-            monitoring.set_events(TOOL_ID, events)
+        is_theirs = sys.monitoring.get_tool(TOOL_ID) == TOOL
+        before, off = sys.monitoring.get_events(TOOL_ID) if is_theirs else 0, 0
+        trace = partial(sys.monitoring.set_events, TOOL_ID)
     else:
-        trace = sys.gettrace()
-        if getattr(trace, "__module__", "") != TRACER:
-            yield
-            return
-        sys.settrace(None)
-        try:
-            yield
-        finally:
-            sys.settrace(trace)
+        is_theirs = getattr(sys.gettrace(), "__module__", "") == TRACER
+        before, off = sys.gettrace() if is_theirs else None, None
+        trace = sys.settrace
+    if not before:
+        yield
+        return
+    trace(off)
+    try:
+        yield
+    finally:
+        trace(before)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.faults import NOTHING, FaultError, check_plan, parse_fault, refuse_misplaced, refuse_unsupported
 from flowdist.faults.files import parse_plan, plan_of_scenario, read_plan
+from flowdist.faults.grammar import NOTHING, FaultError, check_plan, parse_fault, refuse_misplaced, refuse_unsupported
 from flowdist.faults.rates import Arrivals, check_rates, entities, expected, parse_rate
 from flowdist.faults.streams import draw
 from flowdist.graph import HOUR, MINUTE, Cluster, NodeSpec, RoleGraph

@@ -9,7 +9,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, Rule
 from flowdist.record import phrases
 from flowdist.record.journal import Line, Record

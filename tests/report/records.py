@@ -10,7 +10,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, RestartPolicy
 from flowdist.record.journal import Header, Line, record
 from flowdist.sim.simulation import SimResult, Simulation

@@ -10,8 +10,8 @@ import pytest
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.events import DrainRequested, NodeJoined, NodePreempted, ScaleRequested
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.faults import FaultError
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import FaultError
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.injection.injector import Injector, check_faults

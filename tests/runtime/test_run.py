@@ -17,7 +17,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.invariants.invariants import check_job
 from flowdist.control.protocol.events import ReplicaExited
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.record.journal import FaultLine, Record
 from flowdist.report.record.summary import summary_of
 from flowdist.report.static.restarts import restart_set

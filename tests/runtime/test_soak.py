@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from flowdist.faults import parse_fault
+from flowdist.faults.grammar import parse_fault
 
 FILE = Path(__file__).parents[2] / "benchmarks/soak.py"
 

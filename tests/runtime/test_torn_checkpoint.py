@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowdist.control.protocol.events import CheckpointOffered
-from flowdist.faults import parse_fault
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import parse_fault
 from flowdist.graph import SECOND
 from flowdist.record.journal import record
 from flowdist.runtime.injection.injector import Injector

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.journal import Header
 from flowdist.sim.simulation import SimResult, Simulation

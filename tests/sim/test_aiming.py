@@ -10,7 +10,7 @@ import pytest
 
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.job.state import JobState
-from flowdist.faults import Fault, Plan, parse_fault
+from flowdist.faults.grammar import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
 from flowdist.sim.checks.properties import properties_of
 from flowdist.sim.faults.aiming import Aim

@@ -10,7 +10,7 @@ import pytest
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed
 from flowdist.dsl import Node, Restart, Topology, Workload
-from flowdist.faults import NOTHING, Plan, When, parse_fault
+from flowdist.faults.grammar import NOTHING, Plan, When, parse_fault
 from flowdist.graph import MINUTE, SECOND, RoleGraph
 from flowdist.record.journal import Line, Record
 from flowdist.sim.checks.liveness import end_ns

@@ -12,8 +12,8 @@ from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_fault, parse_scale
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan, parse_fault, parse_scale
 from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
 from flowdist.record.journal import FaultLine, Header, Record, UnsavedLine
 from flowdist.record.timesheet import Timesheet
@@ -210,7 +210,7 @@ def test_the_same_seed_loses_the_same_packets_and_another_others() -> None:
 def test_what_is_lost_is_said_again_and_nothing_overtakes_it() -> None:
     link = Link("node0", seed=1)
     assert link.arrivals("up", 1000) == [1000 + LATENCY_NS]
-    link.lose("f", 0.9)
+    link.disturb("f", "drop", 0.9)
     times = [at for i in range(50) for at in link.arrivals("up", 2000 + i)]
     assert times == sorted(times) and max(times) >= 2000 + RESEND_NS
     link.heal("f")
@@ -260,12 +260,12 @@ def test_messages_that_come_twice_late_or_in_another_order_change_no_outcome(kin
 
 def test_a_link_says_things_twice_and_in_another_order() -> None:
     link = Link("node0", seed=1)
-    link.duplicate("f", 0.5)
+    link.disturb("f", "duplicate", 0.5)
     copies = [link.arrivals("up", 1000) for _ in range(200)]
     assert 70 < sum(len(times) == 2 for times in copies) < 130
     assert all(times[-1] - times[0] <= STRAY_NS for times in copies)
     link.heal("f")
-    link.reorder("g", 0.5)
+    link.disturb("g", "reorder", 0.5)
     times = [at for i in range(200) for at in link.arrivals("down", 2000 + i)]
     assert times != sorted(times) and len(times) == 200
     link.heal("g")

@@ -12,8 +12,8 @@ import pytest
 from flowdist.control.protocol.events import NodeGone, NodeJoined
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Fault, FaultError, Plan, Rate
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Fault, FaultError, Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
 from flowdist.graph.units import DAY

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.faults import FaultError, Plan
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import HOUR, MINUTE, SECOND, Domain, Gate, JointWorld, RestartPolicy, RoleGraph, Rule
 from flowdist.graph.units import DAY
 from flowdist.sim.checks.cross_check import Comparison, compare

@@ -11,7 +11,7 @@ import pytest
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import UnsavedLine
 from flowdist.sim.checks.points import STALE

@@ -14,8 +14,8 @@ from flowdist.cli.simulate.simulate import _from_scenario
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.faults import Plan
 from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan
 from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record

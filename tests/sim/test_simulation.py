@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowdist.dsl.load import load_topology
-from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
+from flowdist.faults.grammar import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import FaultLine, Record, encode_line
 from flowdist.sim.engine.attempts import RunningAttempts

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from flowdist.dsl import Node, Restart, Template, Topology, Workload
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND
 from flowdist.sim.result import SimResult
 from flowdist.testing import graph_of, simulate

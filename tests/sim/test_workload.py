@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl import Node, Restart, Topology, Workload
-from flowdist.faults import FaultError, Plan, parse_fault
+from flowdist.faults.grammar import FaultError, Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Record, UnsavedLine

@@ -13,8 +13,7 @@ from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.sim.checks.properties import Properties, properties_of
 from flowdist.testing import explore, graph_of
 from flowdist.testing.campaign import Failure, Verdict, campaign
-from flowdist.testing.corpus import Corpus, Known
-from flowdist.testing.deduplication import kinds_of, seeds_text
+from flowdist.testing.corpus import Corpus, Known, kinds_of, seeds_text
 
 ROOT = Path(__file__).parents[2]
 GANG = str(ROOT / "scenarios/topologies/gang.py")

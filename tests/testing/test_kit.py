@@ -18,7 +18,7 @@ from flowdist.control.protocol.effects import Effect
 from flowdist.control.protocol.events import Event, NodeGone
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
-from flowdist.faults import Fault, FaultError
+from flowdist.faults.grammar import Fault, FaultError
 from flowdist.graph import SECOND, Cluster, NodeSpec
 from flowdist.proofs.mutations import MUTANTS, mutated
 from flowdist.record.accounts import Accounts

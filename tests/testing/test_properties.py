@@ -14,7 +14,7 @@ from hypothesis import Phase, find, settings
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.job.state import JobState
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.faults.scenario import Expect
 from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
 from flowdist.record.journal import FaultLine

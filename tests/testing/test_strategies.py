@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, find, given, seed, settings
 
 from flowdist.control.job.state import JobState
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.testing import graph_of, simulate
 from flowdist.testing.strategies import Schedule, fault_plans, schedules
 from flowdist.testing.tracing import TOOL_ID

@@ -18,7 +18,7 @@ def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any
         options: Words of the command line that a replay needs besides the target.
     """
     from flowdist.testing.campaign import replay_command
-    from flowdist.testing.deduplication import kinds_of
+    from flowdist.testing.corpus import kinds_of
 
     failures = [{**each._asdict(), "replay": replay_command(target, options, each)} for each in report.failures]
     coverage = [{"kind": kind, "phase": phase, "faults": count} for (kind, phase), count in report.coverage.items()]
@@ -44,7 +44,7 @@ def show_failures(report: Any, target: str, options: list[str], most: int | None
         options: Words of the command line that a replay needs besides the target.
         most: Number of the last events that are shown; None: all.
     """
-    from flowdist.testing.deduplication import kinds_of
+    from flowdist.testing.corpus import kinds_of
 
     kinds = kinds_of(report.failures)
     for failure, alike in kinds[:KINDS_MAX]:
@@ -55,7 +55,7 @@ def show_failures(report: Any, target: str, options: list[str], most: int | None
 
 def _show_failure(failure: Any, alike: Any, target: str, options: list[str], most: int | None) -> None:
     from flowdist.testing.campaign import replay_command
-    from flowdist.testing.deduplication import seeds_text
+    from flowdist.testing.corpus import seeds_text
 
     click.secho(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
     click.echo(f"  {failure.text}")

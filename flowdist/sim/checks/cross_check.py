@@ -83,9 +83,8 @@ def compare(
     for seed in seeds:
         drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed).until(until))
         fixed = plan._replace(faults=plan.faults + drawn, rates=())
-        macro = Macro(scope, plan, fault_seed=seed).run(
-            until
-        )  # drawn from its rates, to check the steady-state path too
+        # Macro mode draws the faults from its rates, to check the steady-state path too.
+        macro = Macro(scope, plan, fault_seed=seed).run(until)
         protocol = Simulation(graph, fixed, checks="paced", tell=tell).run(until)
         if protocol.violation is not None:
             raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")
@@ -110,8 +109,7 @@ def _of_protocol(result: SimResult, role: str) -> Sums:
     causes = dict(sorted(Counter(incident.kind for incident in result.job.incidents).items()))
     step = max(world.step, model.step_at(result.now)) if model is not None else 0
     lost = model.lost_ns if model is not None else 0
-    beside = {}
-    for name, other in result.job.worlds.items():
-        if name != role:
-            beside[name] = (other.generation, result.models[name].durable if name in result.models else 0)
+    saved = {name: other.durable for name, other in result.models.items()}
+    others = ((name, other.generation) for name, other in result.job.worlds.items() if name != role)
+    beside = {name: (generation, saved.get(name, 0)) for name, generation in others}
     return Sums(result.job.outcome, result.now, world.generation, causes, step, lost, dict(result.spent[role]), beside)

@@ -24,6 +24,7 @@ from flowdist.faults.grammar import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Record
 from flowdist.sim.result import SimResult
+from flowdist.sim.user_code.workload import world_roles
 
 SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one: see `streams.spread`
 
@@ -141,9 +142,7 @@ def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 
 def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
     """Return how many times longer than its workload says a role may take, because of a slow role in its world."""
-    joint = graph.world_of(spec.name)
-    names = joint.roles if joint is not None else (spec.name,)
-    return 1 + max(graph.role(name).workload.step_spread for name in names)
+    return 1 + max(graph.role(name).workload.step_spread for name in world_roles(graph, spec.name))
 
 
 def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:

@@ -27,18 +27,8 @@ STALE = "a stale generation tried to commit"
 DOUBLE = "double fault inside a recovery"
 POINTS = (STARTING, REFORMING, SAVING, RESTORING, CONTROLLER, SPARE, STALE, DOUBLE)
 
-HARM = (
-    "kill",
-    "exit",
-    "oom",
-    "hang",
-    "lost",
-    "leave",
-    "preempt",
-    "pause",
-    "partition",
-    "cut-to",
-)  # other kinds only disturb
+# Other kinds only disturb.
+HARM = ("kill", "exit", "oom", "hang", "lost", "leave", "preempt", "pause", "partition", "cut-to")
 
 
 def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
@@ -77,9 +67,7 @@ class Points:
             if fault.kind == "kill" and (job.open or self._recovers()):
                 self._see(CONTROLLER)
             return
-        models = work.models.values()
-        restores = any(model.is_restoring(now) for model in models)
-        if restores:
+        if any(model.is_restoring(now) for model in work.models.values()):
             self._see(RESTORING)
         elif job.open or self._recovers():
             self._see(REFORMING)
@@ -111,9 +99,7 @@ class Points:
 
     def _note_incidents(self, job: JobState) -> None:
         """Note a double fault: an incident opens or loses more while worlds have not recovered from one before."""
-        lost = 0
-        for number in job.open:
-            lost += len(job.incidents[number - 1].lost)
+        lost = sum(len(job.incidents[number - 1].lost) for number in job.open)
         fresh = job.incidents[self._incidents :]
         if fresh and self._recovers(before=fresh[0].opened_ns):
             self._see(DOUBLE)

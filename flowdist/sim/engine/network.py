@@ -7,12 +7,14 @@ each other do not happen on a stream; agents and controller have to bear them al
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
+from flowdist.faults.streams import draw
 from flowdist.graph import MS
-from flowdist.sim.engine.streams import draw
 
 Direction = Literal["up", "down"]  # to the controller, from the controller
+Disturbance = Literal["delay", "drop", "duplicate", "reorder"]
+DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 LATENCY_NS = 500_000  # one way
 RESEND_NS = 200 * MS  # from the loss of a packet to its next attempt
 RESENDS_MAX = 20
@@ -35,10 +37,7 @@ class Link:
         self._name, self._seed, self._apart_ns = name, seed, apart_ns
         self.is_quiet = True
         self._cuts: dict[str, tuple[Direction, ...]] = {}
-        self._delays: dict[str, int] = {}
-        self._losses: dict[str, float] = {}
-        self._copies: dict[str, float] = {}
-        self._overtakes: dict[str, float] = {}
+        self._disturbances: dict[Disturbance, dict[str, float]] = {kind: {} for kind in DISTURBANCES}
         self._sent: dict[Direction, int] = {"up": 0, "down": 0}
         self._last: dict[Direction, int] = {"up": 0, "down": 0}
         self._drawn: dict[tuple[Direction, str], int] = {}
@@ -57,32 +56,24 @@ class Link:
         self._cuts[why] = directions
         self.is_quiet = False
 
-    def delay(self, why: str, ns: int) -> None:
-        """Delay every message by `ns`."""
-        self._delays[why] = ns
-        self.is_quiet = False
+    def disturb(self, why: str, kind: Disturbance, by: float) -> None:
+        """Disturb the messages in both directions.
 
-    def lose(self, why: str, probability: float) -> None:
-        """Lose each packet with this probability."""
-        self._losses[why] = probability
-        self.is_quiet = False
-
-    def duplicate(self, why: str, probability: float) -> None:
-        """Deliver each message twice with this probability."""
-        self._copies[why] = probability
-        self.is_quiet = False
-
-    def reorder(self, why: str, probability: float) -> None:
-        """Let each message be overtaken by later ones with this probability."""
-        self._overtakes[why] = probability
+        Args:
+            why: The cause, with which `heal` ends the fault.
+            kind: `delay`: every message is late. `drop`: packets are lost. `duplicate`: messages arrive twice.
+                `reorder`: messages are overtaken by later ones.
+            by: The delay in ns; for the other kinds the probability for each packet or message.
+        """
+        self._disturbances[kind][why] = by
         self.is_quiet = False
 
     def heal(self, why: str) -> None:
         """End the fault of this cause."""
-        wrongs = (self._cuts, self._delays, self._losses, self._copies, self._overtakes)
-        for wrong in wrongs:
-            wrong.pop(why, None)
-        self.is_quiet = not any(wrongs)
+        self._cuts.pop(why, None)
+        for causes in self._disturbances.values():
+            causes.pop(why, None)
+        self.is_quiet = not self._cuts and not any(self._disturbances.values())
 
     def late_ns(self, now: int) -> int:
         """Return how much longer than usual a message takes that is sent now, because it waits behind earlier ones."""
@@ -99,10 +90,14 @@ class Link:
         if self.is_quiet:
             return [self.arrival(direction, now)]
         at = self._arrival(direction, now)
-        copies = max(self._copies.values()) if self._copies else 0.0
+        copies = self._worst("duplicate")
         if not copies or self._draw(direction, "copy") >= copies:
             return [at]
         return [at, at + self._stray(direction)]
+
+    def _worst(self, kind: Disturbance) -> float:
+        """Return the largest probability of this kind; 0.0 if no cause is in force."""
+        return max(self._disturbances[kind].values(), default=0.0)
 
     def _draw(self, direction: Direction, purpose: str) -> float:
         """Return the next number of the stream of this link, direction and purpose."""
@@ -115,14 +110,14 @@ class Link:
     def _arrival(self, direction: Direction, now: int) -> int:
         """Return when a message arrives: after all that were sent before, unless the link reorders."""
         at = max(self._disturbed(direction, now), self._last[direction] + self._apart_ns)
-        if self._overtakes and self._draw(direction, "overtaken") < max(self._overtakes.values()):
+        if self._disturbances["reorder"] and self._draw(direction, "overtaken") < self._worst("reorder"):
             return at + self._stray(direction)
         self._last[direction] = at
         return at
 
     def _disturbed(self, direction: Direction, now: int) -> int:
-        at = now + LATENCY_NS + sum(self._delays.values())
-        loss = max(self._losses.values(), default=0.0)
+        at = now + LATENCY_NS + int(sum(self._disturbances["delay"].values()))
+        loss = self._worst("drop")
         for _ in range(RESENDS_MAX if loss else 0):
             self._sent[direction] += 1
             if draw(self._seed, self._name, direction, self._sent[direction]) >= loss:

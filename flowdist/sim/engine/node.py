@@ -20,7 +20,7 @@ from flowdist.control.protocol.messages import Acked, Heartbeat, ToAgent, ToCont
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
-from flowdist.sim.engine.network import LATENCY_NS, Direction, Link
+from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
 from flowdist.sim.engine.queue import Action
 
 SPAWN_NS = 5 * MS
@@ -160,6 +160,13 @@ class SimNode:
             self._carry_out(output)
         self._plan()
 
+    def tell_of_workers(
+        self, event: Callable[..., io.AgentInput], replica: ReplicaId, attempt: int, *more: int
+    ) -> None:
+        """Pass an input about each worker of an attempt: made from replica, attempt, local rank and `more`."""
+        for local_rank in range(self.procs_of(replica)):
+            self.tell(event(replica, attempt, local_rank, *more))
+
     def _renew_lease(self, now: int) -> None:
         """Take the heartbeats as played that could have been sent and answered before now."""
         if self._plays_heartbeats:
@@ -204,19 +211,11 @@ class SimNode:
         self._controller.watch(self)
         self._plan()
 
-    def disturb(
-        self, why: str, *, delay_ns: int = 0, loss: float = 0.0, copies: float = 0.0, overtakes: float = 0.0
-    ) -> None:
-        """Add a fault of the cause `why` to the link: see the methods of `Link`."""
+    def disturb(self, why: str, kind: Disturbance, by: float) -> None:
+        """Add a fault of the cause `why` to the link, unless it changes nothing: see `Link.disturb`."""
         self.renew()
-        if delay_ns:
-            self.net.delay(why, delay_ns)
-        if loss:
-            self.net.lose(why, loss)
-        if copies:
-            self.net.duplicate(why, copies)
-        if overtakes:
-            self.net.reorder(why, overtakes)
+        if by:
+            self.net.disturb(why, kind, by)
         self._controller.watch(self)
         self._plan()
 
@@ -236,7 +235,7 @@ class SimNode:
         self.net.heal(why)
         late_ns = self.net.late_ns(self._queue.now)
         if self.net.is_quiet and late_ns > 0:
-            self.net.delay("late", 0)
+            self.net.disturb("late", "delay", 0)
             self._queue.after(late_ns, self._mend_link, "late")
         self._controller.watch(self)
 

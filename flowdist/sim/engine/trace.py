@@ -25,7 +25,6 @@ class Trace(Sequence[Line]):
         self._blocks: list[bytes] = []
         self._fresh: list[Line] = []
         self._hash = hashlib.sha256()
-        self._read: tuple[int, list[Line]] = (-1, [])  # the block that was read last
 
     def append(self, line: Line) -> None:
         """Add a line."""
@@ -47,10 +46,7 @@ class Trace(Sequence[Line]):
         return 1 + len(self._blocks) * BLOCK + len(self._fresh)
 
     def __iter__(self) -> Iterator[Line]:
-        yield self._header
-        for block in self._blocks:
-            yield from _unpack(block)
-        yield from self._fresh
+        return self.since(0)
 
     def since(self, place: int) -> Iterator[Line]:
         """Return the lines from index `place` on."""
@@ -70,15 +66,7 @@ class Trace(Sequence[Line]):
     def __getitem__(self, index: int | slice) -> Line | list[Line]:
         if isinstance(index, slice):
             return list(self)[index]
-        place = range(len(self))[index] - 1
-        if place < 0:
-            return self._header
-        number, rest = divmod(place, BLOCK)
-        if number == len(self._blocks):
-            return self._fresh[rest]
-        if self._read[0] != number:
-            self._read = (number, _unpack(self._blocks[number]))
-        return self._read[1][rest]
+        return next(self.since(range(len(self))[index]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

@@ -8,8 +8,9 @@ list of faults with times, and can be made small as usual.
 from __future__ import annotations
 
 from flowdist.faults.grammar import Fault
+from flowdist.faults.streams import draw, spread
 from flowdist.graph import MS, RoleGraph, RoleSpec, WorkloadSpec
-from flowdist.sim.engine.streams import draw, spread
+from flowdist.sim.user_code.workload import world_roles
 
 QUICK = ("kill", "exit", "oom")  # faults that are known at once
 SILENT = ("lost", "pause", "partition", "cut-to")  # faults of a node that only its lease reveals
@@ -78,8 +79,7 @@ class Aim:
         return None
 
     def _world(self, spec: RoleSpec) -> tuple[str, ...]:
-        joint = self._graph.world_of(spec.name)
-        return joint.roles if joint is not None else (spec.name,)
+        return world_roles(self._graph, spec.name)
 
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
         """Return when the first generation begins to step: its last worker is up, and all have warmed up."""

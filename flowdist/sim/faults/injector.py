@@ -264,17 +264,9 @@ class FaultInjector:
                 self._pause(fault, node)
             case "partition" | "cut-to":
                 self._part(fault, node)
-            case "delay":
-                node.disturb(fault.spec, delay_ns=parse_duration(fault.arg))
-                self._undo_later(fault, lambda: node.heal(fault.spec))
-            case "drop":
-                node.disturb(fault.spec, loss=float(fault.arg))
-                self._undo_later(fault, lambda: node.heal(fault.spec))
-            case "duplicate":
-                node.disturb(fault.spec, copies=float(fault.arg))
-                self._undo_later(fault, lambda: node.heal(fault.spec))
-            case "reorder":
-                node.disturb(fault.spec, overtakes=float(fault.arg))
+            case "delay" | "drop" | "duplicate" | "reorder":
+                by = parse_duration(fault.arg) if fault.kind == "delay" else float(fault.arg)
+                node.disturb(fault.spec, fault.kind, by)
                 self._undo_later(fault, lambda: node.heal(fault.spec))
             case "flap":
                 self._flap(fault, node)
@@ -320,16 +312,14 @@ class FaultInjector:
         node.pause()
         for world in sorted(worlds):
             self._work.worlds.hold(world, name)
-        for replica, attempt in ran:
-            self._work.code.freeze(replica, attempt)
-            self._work.stalled_services.begin(replica, attempt)
+        for key in ran:
+            self._work.freeze(*key)
 
         def resume() -> None:
             for world in sorted(worlds):
                 self._work.worlds.resume(world, name)
-            for replica, attempt in ran if node.is_alive else ():
-                self._work.code.thaw(replica, attempt)
-                self._work.stalled_services.end(replica)
+            for key in ran if node.is_alive else ():
+                self._work.thaw(*key)
             node.resume()
 
         self._undo_later(fault, resume)
@@ -401,12 +391,10 @@ class FaultInjector:
             why = f"{fault.spec} of {replica}#{attempt}"
             node.hung[replica, attempt] = None
             work.worlds.hold(world, why)
-            work.code.freeze(replica, attempt)
-            work.stalled_services.begin(replica, attempt)
+            work.freeze(replica, attempt)
 
             def resume() -> None:
-                work.code.thaw(replica, attempt)
-                work.stalled_services.end(replica)
+                work.thaw(replica, attempt)
                 node.hung.pop((replica, attempt), None)
                 work.worlds.resume(world, why)
 

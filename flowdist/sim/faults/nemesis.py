@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.faults.grammar import Fault, Plan, parse_fault
-from flowdist.graph import SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.faults.streams import draw
+from flowdist.graph import MS, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, subtract
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.workers.collectives import says_nothing
@@ -131,9 +131,8 @@ class Nemesis:
             if text is not None:
                 faults.append(parse_fault(text.replace("{at}", format_duration(at))))
             if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and a restart has to read it soon
-                killed = self._replica_fault(seed, n, budgets)
-                then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND) // 1_000_000 * 1_000_000
-                faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
+                then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND)
+                faults += self._replica_killed(seed, n, budgets, then)
         return Plan(tuple(faults))
 
     def collective(self, seed: int) -> str:
@@ -163,7 +162,7 @@ class Nemesis:
             is_aimed = draw(seed, "nemesis", "aimed", n) < AIMED
             saves = self._aim.saving(seed, n, before[-1] if before else None) if is_aimed else None
             at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns) if saves is None else saves
-        return at // 1_000_000 * 1_000_000
+        return at // MS * MS
 
     def _kind(self, seed: int, n: int, favoured: float) -> str:
         kinds = ("replica", "node", "controller", "harmless", "order")
@@ -174,15 +173,18 @@ class Nemesis:
     def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
         """Return a pause of a node while it saves, until it was replaced, and a failure after it resumes."""
         begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
-        at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // 1_000_000 * 1_000_000
+        at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // MS * MS
         options, nodes = self._graph.options, self._graph.cluster.nodes
         node = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
         lasts = options.lease_ns + options.lease_margin_ns + int((3 + draw(seed, "nemesis", "back", n) * 40) * SECOND)
-        killed = self._replica_fault(seed, n, budgets)
         then = at + lasts + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
-        texts = [f"{node}@{format_duration(at)}:pause/{format_duration(lasts // 1_000_000 * 1_000_000)}"]
-        texts += [killed.replace("{at}", format_duration(then // 1_000_000 * 1_000_000))] if killed else []
-        return list(map(parse_fault, texts))
+        paused = f"{node}@{format_duration(at)}:pause/{format_duration(lasts // MS * MS)}"
+        return [parse_fault(paused), *self._replica_killed(seed, n, budgets, then)]
+
+    def _replica_killed(self, seed: int, n: int, budgets: dict[str, int], at: int) -> list[Fault]:
+        """Return a failure of a replica at a time in ns, rounded down to ms; none if no budget is left."""
+        text = self._replica_fault(seed, n, budgets)
+        return [parse_fault(text.replace("{at}", format_duration(at // MS * MS)))] if text else []
 
     def _replica_fault(self, seed: int, n: int, budgets: dict[str, int]) -> str | None:
         roles = [spec for spec in self._graph.roles if budgets[spec.name] > 0]
@@ -192,8 +194,7 @@ class Nemesis:
         budgets[spec.name] -= 1
         replica = f"{spec.name}/{int(draw(seed, 'nemesis', 'replica', n) * spec.max_replicas)}"
         hangs = spec.hang_after_ns is not None and spec.kind == "task" and draw(seed, "nemesis", "hang", n) < 0.3
-        may_hang = hangs and spec.restart is not None and _action(spec.restart, "hang") == "restart"
-        if may_hang:
+        if hangs and spec.restart is not None and _action(spec.restart, "hang") == "restart":
             return replica + "@{at}:hang"
         return (spec.name if self._hits_all(spec, seed, n) else replica) + "@{at}" + _end(spec, seed, n)
 

@@ -14,11 +14,11 @@ from typing import Literal, Protocol
 
 from flowdist.control.incidents.health import exceeds_row, is_healthy, next_free_row, row_text
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.faults.streams import spread
 from flowdist.graph import RoleSpec, format_duration
 from flowdist.sim.engine.node import TERM_NS
-from flowdist.sim.engine.streams import spread
 from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.ending import fail
+from flowdist.sim.macro.gang import fail
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
 from flowdist.sim.macro.seats import Seats

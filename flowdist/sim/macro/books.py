@@ -54,15 +54,6 @@ class Books:
         self.move("start-up", members, now)
         self.progressed = False
 
-    def give_up(self, now: int) -> None:
-        """Book replicas that were to start again as done: the job fails."""
-        if self.begun is None and self.bucket != "waiting":
-            self.move("done", self.active, now)
-
-    def finish(self, now: int) -> None:
-        """Book all replicas as done from now on."""
-        self.move("done", self._all, now)
-
     def begin(self, now: int, *, is_stalled: bool = False) -> int:
         """Begin to step, and return when all work is done. The end of the start-up is booked as the restore."""
         if self.durable:

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from flowdist.control.incidents.health import is_healthy
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import Arrivals
 from flowdist.sim.macro.books import Books
@@ -161,7 +162,7 @@ class Job:
     def is_healthy(self, now: int) -> bool:
         """Return whether the generation that runs, or is being stopped, has progressed or run for long enough (R8)."""
         formed = self.ran_from if self.phase == "stopping" else self.formed
-        return self.policy.is_healthy(self.books.has_progressed(now), formed, now)
+        return is_healthy(self.books.has_progressed(now), formed, now, self.options.min_uptime_ns)
 
     def members_on(self, node: int) -> int:
         """Return how many members run or ran on the node, without those that start with the next generation."""

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.sim.macro.auxiliary_roles import AuxiliaryRoles
-from flowdist.sim.macro.ending import close
 from flowdist.sim.macro.fault_effects import apply_fault
-from flowdist.sim.macro.gang import add_node, form, grow
+from flowdist.sim.macro.gang import add_node, close, form, grow
 from flowdist.sim.macro.job import Job, Tell
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope
@@ -49,10 +48,13 @@ class Macro:
         for fault in plan.faults:
             assert fault.when.at_ns is not None
             job.at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
-        self._auxiliary = AuxiliaryRoles(job)
-        job.companions = self._auxiliary
+        job.companions = self._auxiliary = AuxiliaryRoles(job)
         self._steady = SteadyState(job) if may_become_steady(job) and not step_by_step else None
-        self._admit(job.times.message)
+        # The nodes are there, so the minima of all roles get seats, and the gang forms (R2).
+        if not self._auxiliary.is_empty:
+            job.seats.fill(job.times.message, job.role.min_replicas)
+        self._auxiliary.admit(job.times.message)
+        form(job, job.times.message)
 
     def _firing(self, fault: Fault) -> Callable[[int], None]:
         role = self._job.role
@@ -65,13 +67,6 @@ class Macro:
                 self.hit(fault.target, fault, now)
 
         return fire
-
-    def _admit(self, now: int) -> None:
-        """Seat the minima of all roles, now that the nodes are there, and form the gang (R2)."""
-        if not self._auxiliary.is_empty:
-            self._job.seats.fill(now, self._job.role.min_replicas)
-        self._auxiliary.admit(now)
-        form(self._job, now)
 
     def run(self, until: int | None = None) -> MacroResult:
         """Run to the end of the job, or to the time `until` in ns."""
@@ -94,7 +89,7 @@ class Macro:
             elif at <= next_fault:
                 if at > end:
                     break
-                self._happen(heapq.heappop(later), at)
+                self._happen(heapq.heappop(later))
             elif next_fault > end:
                 break
             else:
@@ -105,8 +100,8 @@ class Macro:
             close(job, job.books.since if until is None else until)
         return result
 
-    def _happen(self, entry: Later, now: int) -> None:
-        _, _, action, node = entry
+    def _happen(self, entry: Later) -> None:
+        now, _, action, node = entry
         if action is not None:
             action(now)
         elif node >= 0:

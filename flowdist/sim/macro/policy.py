@@ -7,7 +7,7 @@ the step of the back-off (R10) and the membership changes in a row (R8, R13).
 from __future__ import annotations
 
 from flowdist.control.incidents.backoff import Backoff, next_backoff, step_without_last
-from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, is_healthy, next_free_row, row_text
+from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, next_free_row, row_text
 from flowdist.control.incidents.judge import Verdict, judge_failure
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
@@ -59,10 +59,6 @@ class Policy:
                 charges.remove(opened_ns)
                 self.charged -= 1
                 self._backoff_step = step_without_last(self._backoff_step)
-
-    def is_healthy(self, progressed: bool, formed_ns: int, now: int) -> bool:
-        """Return whether the generation that formed then has progressed, or has run for long enough (R8)."""
-        return is_healthy(progressed, formed_ns, now, self._options.min_uptime_ns)
 
     def note_change(self, kind: str, reason: str, *, healthy: bool) -> str:
         """Count a membership change. Return why it fails the job; empty: it does not (R8)."""

@@ -13,9 +13,9 @@ import msgspec
 from flowdist.control.incidents.judge import matching_rule
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.errors import FlowdistError, underlined
-from flowdist.faults.grammar import Fault, FaultError, Plan, Rate, located
-from flowdist.graph import MINUTE, JobOptions, NodeSpec, RoleGraph, RoleSpec, WorkloadSpec, format_duration
+from flowdist.errors import FlowdistError
+from flowdist.faults.grammar import Fault, Plan, Rate, refuse
+from flowdist.graph import MINUTE, JobOptions, NodeSpec, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, slots
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
@@ -100,7 +100,7 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
     specs = (*graph.cluster.nodes, *[first] * len(added))
     rooms = {role.name: tuple(_seats(role, node) for node in specs) for role in graph.roles}
     beside = tuple((role, rooms[role.name]) for role in graph.roles if role is not gang)
-    return Scope(graph, gang, tuple(names), rooms[gang.name], _times(graph.options, gang.workload), beside)
+    return Scope(graph, gang, tuple(names), rooms[gang.name], _times(graph.options), beside)
 
 
 def _gang_of(graph: RoleGraph) -> RoleSpec:
@@ -108,7 +108,7 @@ def _gang_of(graph: RoleGraph) -> RoleSpec:
     return next((role for role in graph.roles if role.kind == "task" and role.gang and role.primary), graph.roles[0])
 
 
-def _times(options: JobOptions, load: WorkloadSpec) -> Times:
+def _times(options: JobOptions) -> Times:
     return Times(
         message=LATENCY_NS,
         proof=PROOF_NS,
@@ -241,10 +241,8 @@ def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
     elif of_replicas:
         text, help = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
     if text:
-        raise located(FaultError(text + underlined(rate.spec, 0, len(rate.name)), help=help), rate.where)
-    if rate.duration_ns is not None and rate.duration_ns < LEAST_AWAY_NS:
-        text = "macro mode has nodes back after a second at the earliest" + underlined(rate.spec, 0, len(rate.spec))
-        raise located(FaultError(text, help="write /1s or more"), rate.where)
+        refuse(rate.spec, 0, len(rate.name), text, help, rate.where)
+    _refuse_short(rate)
 
 
 def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> tuple[str, str]:
@@ -268,7 +266,12 @@ def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
         text, help = _of_replicas(role, graph, gang, f"{gang.name}{'/' * bool(rest)}{rest}@...")
     if not text and fault.when.at_ns is None:
         text, help = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
-    elif not text and fault.duration_ns is not None and fault.duration_ns < LEAST_AWAY_NS:
-        text, help = "macro mode has nodes back after a second at the earliest", "write /1s or more"
     if text:
-        raise located(FaultError(text + underlined(fault.spec, 0, len(fault.spec)), help=help), fault.where)
+        refuse(fault.spec, 0, len(fault.spec), text, help, fault.where)
+    _refuse_short(fault)
+
+
+def _refuse_short(what: Fault | Rate) -> None:
+    if what.duration_ns is not None and what.duration_ns < LEAST_AWAY_NS:
+        text = "macro mode has nodes back after a second at the earliest"
+        refuse(what.spec, 0, len(what.spec), text, "write /1s or more", what.where)

@@ -46,9 +46,7 @@ class Seats:
         self.candidates: list[tuple[int, int]] = []
         self.losses: dict[int, list[int]] = {}
         self.flapping: dict[int, None] = {}
-        self.failures: list[
-            tuple[int, int, int, str]
-        ] = []  # time, node, replica and kind of those by a replica's fault
+        self.failures: list[tuple[int, int, int, str]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
         self.wary = False
         for node in range(known):
@@ -117,6 +115,10 @@ class Seats:
         self._least -= 1
         node = self.node_of[replica]
         assert node is not None
+        self._empty(node, replica)
+
+    def _empty(self, node: int, replica: int) -> None:
+        """Take the seat of a replica on a node, and offer it to others."""
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1
@@ -198,13 +200,8 @@ class Seats:
                 continue
             bad = self._avoided(replica, now)
             if (node in bad or node in self.cordoned) and self._has_seat_besides({node, *bad}):
-                self.on[node].remove(replica)
-                self.node_of[replica] = None
                 insort(self.vacant, replica)
-                self.taken -= 1
-                if self._is_open(node):
-                    self.free += 1
-                    self._offer(node)
+                self._empty(node, replica)
 
     def _has_seat_besides(self, nodes: set[int]) -> bool:
         here = sum(self.room[node] - len(self.on[node]) for node in nodes if self._is_open(node))

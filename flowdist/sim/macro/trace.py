@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from flowdist.control.protocol.effects import Notify
 from flowdist.control.protocol.events import Event, NodeGone, NodeJoined, TimePassed
-from flowdist.faults.grammar import Plan
-from flowdist.graph import NodeSpec
+from flowdist.faults.grammar import Plan, added_node
 from flowdist.record.journal import FaultLine, Header, Line, record
 from flowdist.sim.macro.scope import Scope
 
@@ -21,10 +20,8 @@ class MacroTrace:
     def __init__(self, scope: Scope, plan: Plan, seed: int) -> None:
         nodes = scope.graph.cluster.nodes
         self._specs = {node.name: node for node in nodes}
-        self._like, self._role, self._n = nodes[0], scope.role, 0
-        options = {FIDELITY: "macro"}
-        if plan.rates:
-            options["rates"] = " ".join(rate.spec for rate in plan.rates)
+        self._graph, self._role, self._n = scope.graph, scope.role, 0
+        options = {FIDELITY: "macro"} | plan.rate_options
         names = tuple(node.name for node in nodes)
         self.lines: list[Line] = [Header(scope.graph, names, seed=seed, options=options)]
 
@@ -36,9 +33,7 @@ class MacroTrace:
         if what == "gone":
             event = NodeGone(name, words)
         elif what == "joined":
-            like = self._like
-            spec = self._specs.get(name) or NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
-            event = NodeJoined(name, spec)
+            event = NodeJoined(name, self._specs.get(name) or added_node(name, self._graph))
         elif what == "forms":
             words = f"{self._role.name}: generation {name} forms with {words}"
         elif what == "incident":

@@ -1,10 +1,11 @@
-"""One worker of user code in a simulation: the context that it gets, in virtual time."""
+"""The workers of user code in a simulation: the context that each gets, in virtual time, and groups of them."""
 
 from __future__ import annotations
 
 import random
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +13,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.sim.user_code import answers
 from flowdist.sim.user_code.answers import copied, sample_of
 from flowdist.sim.user_code.checkpoints import Disk, Operation, View
+from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker import Info
 from flowdist.worker.model import stream_of
 
@@ -98,6 +100,30 @@ class ModelWorker:
 
     def call(self, address: str, method: str, *args: Any) -> Any:
         return copied(self._code.call(address, method, copied(args)))
+
+
+@dataclass(slots=True)
+class Playing:
+    """The user code of one generation of a world. `done` counts the steps that were played."""
+
+    world: str
+    model: WorldModel
+    workers: list[ModelWorker]
+    done: int = 0
+    has_failed: bool = False
+    busy: int = 0  # ranks that still write
+    saving: int = 0  # the step of that checkpoint
+    unsaved: int = -1  # the last step of which a file could not be written
+    pump: int = 0  # entries of the queue with an earlier number do nothing
+
+
+@dataclass(slots=True)
+class Serving:
+    """A replica of a service. `saves` counts its checkpoints."""
+
+    worker: ModelWorker
+    is_there: bool = True
+    saves: int = 0
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:

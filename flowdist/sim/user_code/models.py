@@ -14,17 +14,16 @@ from typing import Any
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.streams import draw
 from flowdist.graph import RoleSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
-from flowdist.sim.user_code.model_worker import ModelWorker, Raised, attempt
+from flowdist.sim.user_code.model_worker import ModelWorker, Playing, Raised, Serving, attempt
 from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
-from flowdist.sim.user_code.playing import Playing, Serving
 from flowdist.sim.user_code.saving import Writer
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.model import tell_committed
@@ -85,7 +84,8 @@ class UserCode:
 
     def begin(self, world: str, model: WorldModel) -> None:
         """Make the models of a generation whose members are all up, and let them resume."""
-        workers = [worker for start in _by_rank(model) for worker in self._workers_of(start)]
+        starts = sorted(model.members.values(), key=lambda start: start.rank)
+        workers = [worker for start in starts for worker in self._workers_of(start)]
         if not workers:
             return
         playing = self._playing[world] = Playing(world, model, workers)
@@ -99,7 +99,8 @@ class UserCode:
                 return
             steps.append(done)
         if len(set(steps)) > 1:
-            self._refuse_starts(world, steps)
+            text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
+            raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
         playing.done = steps[0]
         model.resume_from(steps[0])
         self.played.resumes(world, workers[0].info.generation, steps[0], self.ctx.queue.now)
@@ -110,10 +111,6 @@ class UserCode:
             return []
         procs = role.procs_on(self.nodes[start.node].spec)
         return [ModelWorker(self, start, rank, self.ctx.seed) for rank in range(procs)]
-
-    def _refuse_starts(self, world: str, steps: list[int]) -> None:
-        text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
-        raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
 
     def plan(self, world: str, model: WorldModel) -> None:
         """Plan the next step of a world that works."""
@@ -442,7 +439,3 @@ class UserCode:
             node.exit_worker(worker.replica, worker.attempt, worker.local_rank, code=raised.code, detail=raised.line)
 
         self.ctx.queue.at(at, end)
-
-
-def _by_rank(model: WorldModel) -> list[StartReplica]:
-    return sorted(model.members.values(), key=lambda start: start.rank)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import RoleSpec
+from flowdist.graph import RoleGraph, RoleSpec
 
 EVEN = Fraction(1)  # everything takes as long as its workload says
 
@@ -29,6 +29,12 @@ class Done(NamedTuple):
     first: int
     last: int
     by: dict[str, int]
+
+
+def world_roles(graph: RoleGraph, role: str) -> tuple[str, ...]:
+    """Return the names of the roles that share a world with this role, which is one of them."""
+    joint = graph.world_of(role)
+    return joint.roles if joint is not None else (role,)
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:

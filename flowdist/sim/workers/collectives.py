@@ -23,10 +23,10 @@ import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.streams import draw
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph, RoleSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.streams import draw
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.worlds import Worlds
@@ -80,14 +80,10 @@ class Collectives:
         Peers that wait for a service, or for others to start up, are inside no collective; nor are those that are done.
         """
         model = self._worlds.model_of(replica, attempt)
-        if (
-            model is None
-            or model.begun_ns is None
-            or model.left_ns is not None
-            or self._partitions.waits_for_service(model)
-        ):
+        if model is None or model.begun_ns is None or model.left_ns is not None:
             return
-        if model.step_at(self._ctx.queue.now) >= model.pace.workload.steps:
+        is_done = model.step_at(self._ctx.queue.now) >= model.pace.workload.steps
+        if is_done or self._partitions.waits_for_service(model):
             return
         for start in model.members.values():
             load = self._ctx.graph.role(start.replica.role).workload
@@ -139,13 +135,14 @@ class Collectives:
         for start in self._worlds.models[world].members.values():
             role = self._ctx.graph.role(start.replica.role)
             if _plays(role) and _timeout_ns(role) == timeout_ns:
-                self._fail_soon(start, 0, "a collective has timed out", aborts=role.workload.collective == "hang")
+                signal = "ABRT" if role.workload.collective == "hang" else None
+                self._fail_soon(start, 0, "a collective has timed out", signal)
 
-    def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, *, aborts: bool = False) -> None:
-        """Let each worker of a member fail by itself, some milliseconds after the delay."""
+    def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, signal: str | None = None) -> None:
+        """Let each worker of a member end by itself some milliseconds after the delay: by a signal, or with code 1."""
         for rank in range(self._ctx.graph.role(start.replica.role).procs):
             delay = delay_ns + self._notices_after(start, rank)
-            self._ctx.queue.after(delay, self._fail, start, rank, why, aborts)
+            self._ctx.queue.after(delay, self._fail, start, rank, why, signal)
 
     def _notices_after(self, start: StartReplica, rank: int) -> int:
         if not self._ctx.seed:
@@ -153,14 +150,10 @@ class Collectives:
         drawn = DOUBLINGS * draw(self._ctx.seed, f"{start.replica}#{start.attempt}", "notices", rank)
         return round((NOTICES_NS_MIN << int(drawn)) * (1 + drawn - int(drawn)))
 
-    def _fail(self, start: StartReplica, rank: int, why: str, aborts: bool) -> None:
+    def _fail(self, start: StartReplica, rank: int, why: str, signal: str | None) -> None:
         node, key = self._nodes[start.node], (start.replica, start.attempt)
-        if key in node.suspended or key in node.hung:  # it has left in time, or is stopped
-            return
-        if aborts:
-            node.exit_worker(*key, rank, signal="ABRT", detail=why)
-        else:
-            node.exit_worker(*key, rank, code=1, detail=why)
+        if key not in node.suspended and key not in node.hung:  # else it has left in time, or is stopped
+            node.exit_worker(*key, rank, code=0 if signal else 1, signal=signal, detail=why)
 
 
 def _plays(role: RoleSpec) -> bool:

@@ -1,4 +1,4 @@
-"""Drains and preemptions: a world stops at a step on which all its members have agreed, saves, and leaves.
+"""Disks that are full or slow, and drains: a world stops at an agreed step, saves, and leaves.
 
 The checkpoint is complete when every part of it is written. A slow disk makes that later, a stalled member delays it
 for as long as it is stalled, a full disk prevents it, and so does the death of a member before the end.
@@ -6,6 +6,7 @@ for as long as it is stalled, a full disk prevents it, and so does the death of 
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from flowdist.control.protocol import agent_io as io
@@ -13,13 +14,51 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import SECOND
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
+from flowdist.sim.user_code.checkpoints import Disk
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import WorldModel
-from flowdist.sim.workers.disks import Disks
-from flowdist.sim.workers.reports import Reports
+from flowdist.sim.user_code.workload import EVEN, WorldModel
+from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.worlds import Worlds
 
 HELD_NS = 1 * SECOND  # how often a world that a stalled member holds up tries again to complete its checkpoint
+
+
+class Disks:
+    """The faults of the disks of all roles. A checkpoint is complete with its last part, so the worst role counts."""
+
+    def __init__(self, ctx: Context, disk: Disk) -> None:
+        self._ctx, self._disk = ctx, disk
+        self._slow: dict[str, Fraction] = {}  # how many times longer roles take to save
+
+    @property
+    def has_fault(self) -> bool:
+        """A disk is full or slow."""
+        return bool(self._disk.full or self._slow)
+
+    def fill(self, role: str) -> None:
+        """Let every write of a role fail from now on."""
+        self._disk.full[role] = None
+
+    def free(self, role: str) -> None:
+        """Let a role write again."""
+        self._disk.full.pop(role, None)
+
+    def full_role(self, world: str) -> str | None:
+        """Return a role of the world whose disk is full; None if every role can save."""
+        full = self._disk.full
+        return next((role for role in self._ctx.job.worlds[world].roles if role in full), None) if full else None
+
+    def slow_down(self, role: str, factor: Fraction) -> None:
+        """Let the checkpoints of a role take `factor` times as long; 1 ends the fault."""
+        self._slow.pop(role, None)
+        if factor != 1:
+            self._slow[role] = factor
+
+    def slowness(self, world: str) -> Fraction:
+        """Return how many times longer than usual the world takes to save."""
+        if not self._slow:
+            return EVEN
+        return max(self._slow.get(role, EVEN) for role in self._ctx.job.worlds[world].roles)
 
 
 class _Stop(NamedTuple):
@@ -34,9 +73,9 @@ class _Stop(NamedTuple):
 class Drain:
     """The worlds that are to stop at a step, by name."""
 
-    def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, reports: Reports) -> None:
+    def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, fast_forward: FastForward) -> None:
         self._ctx, self._queue, self._worlds = ctx, ctx.queue, worlds
-        self._code, self._disks, self._reports = code, disks, reports
+        self._code, self._disks, self._fast_forward = code, disks, fast_forward
         self._stops: dict[str, list[_Stop]] = {}
         self._stopped: dict[str, int] = {}  # the generation in which a world has reached its step
 
@@ -72,7 +111,7 @@ class Drain:
         stops = self._stops.pop(world, [])
         self._stopped[world] = model.generation
         self._code.catch_up(world)
-        self._reports.report(model)
+        self._fast_forward.report(model)
         takes = self._save_takes(world, model)
         model.leave(self._queue.now)
         self._queue.after(takes, self._saved, world, model, model.generation, stops)
@@ -97,5 +136,4 @@ class Drain:
             self._leave(stop)
 
     def _leave(self, stop: _Stop) -> None:
-        for local_rank in range(stop.node.procs_of(stop.replica)):
-            stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
+        stop.node.tell_of_workers(io.WorkerLeftStep, stop.replica, stop.attempt)

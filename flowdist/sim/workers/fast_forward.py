@@ -55,6 +55,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName
 from flowdist.sim.engine.context import Context
@@ -68,7 +69,7 @@ SETTLED_NS = 4 * LATENCY_NS  # from a checkpoint to the arrival of all it causes
 
 
 class FastForward:
-    """The checkpoints of a simulation that need not be played.
+    """The checkpoints of a simulation that need not be played, and the reports of progress of those that are.
 
     Args:
         ctx: The simulation.
@@ -114,13 +115,24 @@ class FastForward:
         model.skip(last - 1)
         return True
 
-    def members_that_report(self, model: WorldModel) -> list[StartReplica]:
+    def _members_that_report(self, model: WorldModel) -> list[StartReplica]:
         """Return the members whose report of the present step may matter."""
         counts = self._members_that_count(model)
         if len(counts) > 1 or not self._ctx.fast_forward or not self._is_quiet():
             return list(model.members.values())
         [first] = counts
         return counts if self._reports_at_once(first, self._ctx.queue.now) else list(model.members.values())
+
+    def report(self, model: WorldModel) -> None:
+        """Report the present step of a world. While nothing else happens one member may report for all."""
+        step, reporting = model.step_at(self._ctx.queue.now), self._members_that_report(model)
+        for start in reporting:
+            self.report_step(start, step)
+        model.unreported = step if len(reporting) < len(model.members) else -1
+
+    def report_step(self, start: StartReplica, step: int) -> None:
+        """Report a step of every worker of one member."""
+        self._nodes[start.node].tell_of_workers(io.WorkerProgressed, start.replica, start.attempt, step)
 
     def catch_up(self) -> None:
         """Let the agents know the steps of the members that did not report, before a fault makes that matter."""

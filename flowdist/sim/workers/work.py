@@ -13,25 +13,20 @@ from typing import Any
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.graph import RoleSpec
+from flowdist.faults.streams import draw, spread
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.queue import Action
-from flowdist.sim.engine.streams import draw, spread
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model
-from flowdist.sim.workers.accounts import begin_work
+from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model, world_roles
 from flowdist.sim.workers.collectives import Collectives
-from flowdist.sim.workers.disks import Disks
-from flowdist.sim.workers.drain import Drain
+from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
-from flowdist.sim.workers.reports import Reports
-from flowdist.sim.workers.services import Services
-from flowdist.sim.workers.stalled_services import StalledServices
-from flowdist.sim.workers.worlds import Worlds
+from flowdist.sim.workers.services import Services, StalledServices
+from flowdist.sim.workers.worlds import Worlds, begin_work
 
 PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
 
@@ -73,8 +68,7 @@ class Work:
             is_quiet=lambda: not self.is_awaited and is_quiet(),
             is_nothing=lambda action, args: action == self.checkpoint or is_put_off(action, args),
         )
-        self._reports = Reports(ctx, nodes, self.fast_forward)
-        self._drain = Drain(ctx, self.worlds, code, self.disks, self._reports)
+        self._drain = Drain(ctx, self.worlds, code, self.disks, self.fast_forward)
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
         self.worlds.on_resume = self._plan
         self.worlds.on_change = self.collectives.update
@@ -117,7 +111,8 @@ class Work:
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
-                model = self.models[start.world] = world_model(self._mates_of(role))
+                mates = [self._graph.role(name) for name in world_roles(self._graph, role.name)]
+                model = self.models[start.world] = world_model(mates)
             if start.generation < model.generation:
                 return  # its node was paused while it was forked, and the world is in a later generation
             if start.generation != model.generation:
@@ -139,11 +134,6 @@ class Work:
         slowest = max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs))
         return 1 + Fraction(round(most * slowest * PACES), PACES)
 
-    def _mates_of(self, role: RoleSpec) -> list[RoleSpec]:
-        """Return the roles of the world of this role."""
-        joint = self._graph.world_of(role.name)
-        return [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
-
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
         """Report that an attempt has started up, and begin the work of its world if it was the last."""
         key = (start.replica, start.attempt)
@@ -153,16 +143,14 @@ class Work:
         if role.kind == "service" and (key in self.stalled_services.hung or not self.code.serve(start)):
             return
         if role.ready is not None and role.ready.how == "call":
-            for local_rank in range(node.procs_of(start.replica)):
-                node.tell(io.WorkerReady(*key, local_rank))
+            node.tell_of_workers(io.WorkerReady, *key)
         elif role.ready is not None:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
             self.stalled_services.end(start.replica)
             self.services.begin(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
-            for local_rank in range(node.procs_of(start.replica)):
-                node.tell(io.WorkerElastic(*key, local_rank))
+            node.tell_of_workers(io.WorkerElastic, *key)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
@@ -170,10 +158,9 @@ class Work:
                 begin_work(self._accounts, model, self._queue.now)
             self.partitions.update(start.world)
             self._plan(start.world, model)
-            for member in [
-                one for one in model.members.values() if (one.replica, one.attempt) in self.stalled_services.hung
-            ]:
-                self.hang(self._nodes[member.node], member.replica, member.attempt)  # it hung as it started up
+            for one in list(model.members.values()):
+                if (one.replica, one.attempt) in self.stalled_services.hung:  # it hung as it started up
+                    self.hang(self._nodes[one.node], one.replica, one.attempt)
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
         """Stop the world of an attempt of which no worker runs any more, and stall those that need the service."""
@@ -229,21 +216,29 @@ class Work:
         key = (replica, attempt)
         now = self._queue.now
         if model is not None and model.begun_ns is not None and not model.is_warming(now) and key not in node.hung:
-            for local_rank in range(node.procs_of(replica)):
-                node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
+            node.tell_of_workers(io.WorkerProgressed, *key, model.step_at(now))
         node.tell(io.SignsSeen(*key, self.stalled_services.output_ns(*key)))
+
+    def freeze(self, replica: ReplicaId, attempt: int) -> None:
+        """Stop the user code of an attempt, and let those wait that need it as a service."""
+        self.code.freeze(replica, attempt)
+        self.stalled_services.begin(replica, attempt)
+
+    def thaw(self, replica: ReplicaId, attempt: int) -> None:
+        """Let an attempt that was frozen go on."""
+        self.code.thaw(replica, attempt)
+        self.stalled_services.end(replica)
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Let a replica do nothing any more. The other members get one step further, and wait for it."""
         node.hung[replica, attempt] = self.stalled_services.hung[replica, attempt] = None
-        self.code.freeze(replica, attempt)
-        self.stalled_services.begin(replica, attempt)
+        self.freeze(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
         if model is None or model.begun_ns is None:
             return
         step = model.step_at(self._queue.now)
         for start in list(model.members.values()):
-            self._reports.report_step(start, step + (start.replica != replica))
+            self.fast_forward.report_step(start, step + (start.replica != replica))
         self.collectives.hang(replica, attempt)
         self.worlds.halt(model)
 
@@ -283,7 +278,7 @@ class Work:
 
     def _step_done(self, model: WorldModel, version: int) -> None:
         if model.version == version and model.begun_ns is not None:
-            self._reports.report(model)
+            self.fast_forward.report(model)
 
     def _save(self, world: str, model: WorldModel, version: int) -> None:
         """Begin a checkpoint."""
@@ -309,7 +304,7 @@ class Work:
             return
         self.code.catch_up(world)
         model.end_save()
-        self._reports.report(model)
+        self.fast_forward.report(model)
         first = min(model.members)
         start = model.members[first]
         step = model.step_of_checkpoint(model.offered)
@@ -350,7 +345,7 @@ class Work:
         """End the workers of a world that has done all its steps."""
         if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
-        self._reports.report(model)
+        self.fast_forward.report(model)
         model.save(model.pace.workload.steps)
         for start in list(model.members.values()):
             node = self._nodes[start.node]
