@@ -175,7 +175,7 @@ class SlowController(SimController):
 
 
 class SlowNode(SimNode):
-    """The node with such a link. Action its agent does is judged as it does it."""
+    """Node with such a link. Each output of its agent is checked as it is produced."""
 
     def __init__(self, sim: SlowSimulation, spec: NodeSpec, controller: SimController, starts: int) -> None:
         super().__init__(sim.ctx, spec, controller, sim.work, sim.running, starts)

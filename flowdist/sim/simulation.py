@@ -101,7 +101,7 @@ class Simulation:
         seen: dict[str, int] = {}
         self._watching, self._is_watched = Watching(properties, seen), not properties.is_empty
         self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
-        self._controller = SimController(self.ctx, self.nodes, self, checks)
+        self._controller = self._new_controller(checks)
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
         self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet, self._is_put_off)
         self.points = Points(self.ctx, self.work, seen)
@@ -110,6 +110,10 @@ class Simulation:
             self.ctx, self.nodes, self._machines, self._controller, self.work, plan, self._note_fault
         )
         self._plan_all(plan)
+
+    def _new_controller(self, checks: Checks) -> SimController:
+        """Return the controller process of the job. Proofs and tests override this with one that they watch."""
+        return SimController(self.ctx, self.nodes, self, checks)
 
     def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
         return SimNode(self.ctx, spec, self._controller, self.work, self.running, starts)
