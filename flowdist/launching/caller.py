@@ -63,8 +63,8 @@ def launch(
 ) -> list[T]:
     """Call a function on `procs` processes that form one world, and return what each has returned.
 
-    With procs=1 the function is called in this process, where a debugger works; RANK, WORLD_SIZE and so on are set
-    during the call.
+    With procs=1 the function is called in this process, where a debugger works: RANK, WORLD_SIZE and so on are set
+    during the call, no folder is made, and an exception comes unchanged. More processes need Linux.
 
     Args:
         function: One that workers can import, or that can be pickled (with cloudpickle, if that is installed: lambdas,
@@ -73,21 +73,22 @@ def launch(
         kwargs: Its keyword arguments, the same for all processes.
         procs: How many processes, from 1 to 10,000.
         setup: Called before the function in each process, without arguments.
-        max_restarts: How often a failure restarts all processes; the results are those of the last time.
-        start: `forkserver` forks the processes from one that has imported torch, if this process has; `spawn` starts
-            each afresh. They are never forked from this process: its threads and its CUDA context would be broken in
-            a fork.
+        max_restarts: How often a failure restarts all processes, in the whole call; 0 with procs=1. The results are
+            those of the last time.
+        start: `forkserver` forks the processes from a fresh process, which has imported torch if this one has;
+            `spawn` starts each afresh. They are never forked from this process: its threads and its CUDA context would
+            be broken in a fork.
         parallel: The dimensions of the processes' mesh, for `flowdist.worker.mesh()`.
         env: Environment variables that are added to theirs.
         runs: The folder in which the folder of the run is made, with logs, journal and results; none with procs=1.
-        quiet: Do not show their output.
+        quiet: Do not show their output; without effect with procs=1.
 
     Returns:
-        What the function has returned in each process, by rank.
+        What the function has returned in each process, by rank. With procs > 1 it has to be picklable.
 
     Raises:
         FlowdistError: if the function cannot be launched: see the message.
-        JobFailed: if a process died without raising.
+        JobFailed: if the job failed and no process has raised, or the exception cannot be pickled.
         Exception: the one that the function has raised in the process that failed first; its cause is the traceback
             there.
     """

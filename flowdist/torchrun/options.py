@@ -253,7 +253,7 @@ def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
 
 
 def option_table() -> str:
-    """Return the table of docs/torchrun.md."""
+    """Return the Markdown table of all torchrun options and what becomes of each here, as in docs/torchrun.md."""
     rows = ["| option | here | |", "|---|---|---|"]
     for option in OPTIONS:
         names = ", ".join(f"`{name}`" for name in option.names)

@@ -42,10 +42,11 @@ def is_managed() -> bool:
 
 
 def info() -> Info:
-    """Return the identity of this worker in its present generation.
+    """Return the identity of this worker in its present generation, read from the environment at each call.
 
-    Without flowdist it comes from torchrun's variables; without these too it is `worker/0` in a world of one,
-    generation 1.
+    Without flowdist the role, the ranks, the sizes, the run id and the generation (restart count + 1) come from
+    torchrun's variables; `replica` is `worker/0` and `attempt` is 1 on every rank. Without these variables it is rank
+    0 in a world of one, generation 1.
     """
     env = os.environ
     replica = env.get("FLOWDIST_REPLICA", "worker/0")

@@ -58,7 +58,11 @@ class ElasticState(SimpleNamespace):
             self._on_commit()
 
     def restore(self) -> None:
-        """Set the values to those of the last commit, or to those that the state was made with."""
+        """Set the values to copies of those of the last commit, or of those that the state was made with.
+
+        An object with `load_state_dict` stays the same object and loads its values. Attributes that were added since
+        then stay.
+        """
         for name, kept in self._kept.items():
             value = getattr(self, name, None)
             if _has_state_dict(value):

@@ -26,9 +26,10 @@ def end() -> None:
 
 
 def end_at_exit() -> None:
-    """Destroy groups of gloo when the program ends.
+    """Arrange that `end()` is called when the program ends, unless a process group uses NCCL.
 
-    If an exception ends the program, the groups are left alone: destroying them could wait for peers.
+    After an uncaught exception `end()` is not called: destroying groups could wait for peers. `sys.exit()` is no such
+    exception. A further call registers `end()` anew, so that it runs before what was registered since.
     """
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)

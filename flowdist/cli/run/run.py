@@ -114,7 +114,12 @@ def command(
 
 
 def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that do not go together.
+
+    Raises:
+        FlowdistError: --resume with a topology, parameters, overrides or nodes; --seed without --rate; --id without
+            --listen; or --listen with --json.
+    """
     if start.resume is not None and (named.target or named.params or named.sets or named.nodes):
         help = f"write flowdist run --resume {start.resume}"
         raise FlowdistError("--resume takes the topology of that run", help=help)

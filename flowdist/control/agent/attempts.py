@@ -81,7 +81,11 @@ class Attempt:
 
     @property
     def is_undisturbed(self) -> bool:
-        """The attempt runs, and waits for nothing: no stop, no answer, no report that is due, no stall."""
+        """The attempt runs or is ready, and nothing is pending.
+
+        Pending are an order or a notice to stop, an offered checkpoint that the controller has not answered, a newer
+        step that the agent still has to report, and a stall.
+        """
         busy = self.stalled is not None or self.is_noticed or self.stop_grace_ns is not None
         return self.phase in ("running", "ready") and not busy and self.report_at_ns is None and not self.offers
 

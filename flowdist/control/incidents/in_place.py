@@ -34,7 +34,11 @@ def leaves_in_place(job: JobState, replica: Replica) -> bool:
 
 
 def recall(job: JobState, incident: Incident) -> None:
-    """End the workers that were to stay in place and may not any more, because the incident has grown."""
+    """End the workers that stay in place, in those worlds of the incident where `may_stay` does not hold any more.
+
+    Suspended workers are killed at once. Workers that are still leaving their generation are ordered to stop, with the
+    grace of their role.
+    """
     for name in incident.worlds:
         world = job.worlds[name]
         held = [member for member in job.members_of(world) if member.in_place or member.id in job.suspended]

@@ -58,7 +58,10 @@ def status_text(status: Status, *, state: str = "") -> str:
 
 
 def fitted(status: Status, height: int) -> list[Line]:
-    """Return the most important lines of the status, `height` at most."""
+    """Return the status in at most `height` lines, and in one line if `height` is less.
+
+    Its parts are limited by the first entry of TIGHTER that fits. If none fits, the end is cut off.
+    """
     for limits in TIGHTER:
         lines = status_lines(status, limits)
         if len(lines) <= height:

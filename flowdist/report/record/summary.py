@@ -124,7 +124,10 @@ def _times(summary: dict[str, Any]) -> list[str]:
 
 
 def _unsaved(summary: dict[str, Any]) -> list[str]:
-    """Return the checkpoints that were not completed, by world and reason: only simulations know them."""
+    """Return a line for each world and reason that says how many checkpoints were not completed.
+
+    The list is empty if there are none, and for runs that are not simulated.
+    """
     counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))
     return [f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items()]
 

@@ -56,7 +56,12 @@ def _whole_by_scope(graph: RoleGraph, role: str, scope: Scope) -> set[str]:
 
 
 def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
-    """Return the edges that pass a restart on: from a role to each role that restarts in whole with a replica of it."""
+    """Return the direct edges along which a restart passes, with all roles as nodes.
+
+    An edge leads from a role to each role that restarts in whole when any replica of the first restarts. The edges
+    come from gates with on_restart="restart", from domains and from joint worlds (where each role also leads to
+    itself), not from the scopes of policies.
+    """
     edges: nx.DiGraph[str] = nx.DiGraph()
     edges.add_nodes_from(spec.name for spec in graph.roles)
     for spec in graph.roles:

@@ -129,7 +129,12 @@ class ForkServers:
         return self._upkeep.setdefault(spec, ForkServerUpkeep())
 
     def spawn(self, request: Spawn) -> bool:
-        """Have the worker forked, now or when its server is ready. Returns False if it has to be started by exec."""
+        """Have the worker forked by the fork server that it asks for, now or once that server is ready.
+
+        The server is started if needed. Returns False if the worker has to be started by exec: it asks for no server,
+        or the server cannot be started or was given up. For each server that was given up, StartedCold is answered
+        once.
+        """
         spec = request.server
         if spec is None:
             return False

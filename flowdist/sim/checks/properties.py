@@ -48,7 +48,7 @@ class Properties(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is demanded."""
+        """No property is demanded of the run: no `always`, no `eventually` and no `sometimes`."""
         return not (self.always or self.eventually or self.sometimes)
 
     def and_also(self, others: Properties) -> Properties:

@@ -37,7 +37,10 @@ class Trace(Sequence[Line]):
             fresh.clear()
 
     def digest(self) -> str:
-        """Return the SHA-256 of all encoded lines but the header, as hex: the same as `history.digest`."""
+        """Return the SHA-256 of all encoded lines but the header, as hex, like `flowdist.record.journal.digest`.
+
+        The trace may grow afterwards.
+        """
         total = self._hash.copy()
         total.update(encode_lines(self._fresh))
         return total.hexdigest()

@@ -110,7 +110,10 @@ def _startups_ns(seed: int, spec: RoleSpec, attempt: int) -> list[int]:
 
 
 def _checkpoints(load: WorkloadSpec) -> int:
-    """Return how many checkpoints are written if nothing goes wrong; the end of the work needs none."""
+    """Return how many checkpoints a world begins if nothing goes wrong.
+
+    One is due after every `checkpoint_every_ns` of nominal stepping time, and none when the last step ends.
+    """
     return (load.steps * load.step_ns - 1) // load.checkpoint_every_ns
 
 

@@ -321,7 +321,11 @@ class AuxiliaryRole:
         return last
 
     def _stopped_by(self, replica: AuxiliaryReplica, node: int, now: int) -> int:
-        """Return when the controller knows that a replica is gone that is told to stop now."""
+        """Return when, in ns, the controller learns that a replica has ended, if it orders the replica to stop now.
+
+        A start in progress is finished first, and an agent that is cut off gets the order once it is connected again.
+        On a dead node the time is that at which the death becomes known, or `now` if it is known.
+        """
         job, times = self._job, self._job.times
         if not job.alive[node]:
             return job.death_known_at.get(node, now)

@@ -42,7 +42,11 @@ class Surroundings(Protocol):
         """Offer a commit that user code made outside of a checkpoint."""
 
     def addresses(self, role: str, port: str) -> list[str]:
-        """Return the address of a port of each replica of a role that has a node, in order."""
+        """Return an address such as `ps/0:store`, for `call`, for each replica of the role that is on a node, by
+        index.
+
+        `port` is the name of a port, and is not checked.
+        """
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
         """Call a method of the model of a service, and return what it returns."""

@@ -380,7 +380,11 @@ class UserCode:
         plan(load.checkpoint_every_ns)
 
     def addresses(self, role: str, port: str) -> list[str]:
-        """Return the address of a port of each replica of a role that has a node, in order."""
+        """Return an address such as `ps/0:store`, for `call`, for each replica of the role that is on a node, by
+        index.
+
+        `port` is the name of a port, and is not checked.
+        """
         replicas = [replica.id for replica in self.ctx.job.replicas_of(self.ctx.job.roles[role]) if replica.node]
         return [f"{replica}:{port}" for replica in sorted(replicas)]
 

@@ -342,7 +342,11 @@ class Work:
         self.code.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel, version: int) -> None:
-        """End the workers of a world that has done all its steps."""
+        """End the workers of a world that has done all its steps, with exit code 0; its last step is reported and
+        saved.
+
+        Nothing happens if the plan is outdated (`version`), the world does not step, or user code fails at its end.
+        """
         if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
         self.fast_forward.report(model)
