@@ -60,7 +60,7 @@ check: check-static test  ## what to run before every commit
 
 # The rooms that `source` in pyproject.toml names, by their own tests: what is covered by the way proves little.
 # Those of control without the one that draws its events: it may hit or miss a branch.
-COVERED := tests/graph tests/dsl tests/faults tests/control tests/record
+COVERED := tests/graph tests/dsl tests/faults tests/control tests/record tests/sim/test_unfired.py
 COVERED += --deselect tests/control/test_any_events.py
 
 coverage: $(VENV)/.dev  ## every statement and branch of these rooms, or it fails
