@@ -33,7 +33,7 @@ def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
     step = max(world.step for world in worlds)
     match when.event:
         case "ready" if role.ready is None:
-            return f"{role.name} has no ready_when=: it starts, and nobody asks whether it is ready"
+            return f"{role.name} has no ready_when=: it starts without a check of its readiness"
         case "start" | "ready" | "generation" if generations < max(when.number, 1):
             return _had(role, generations)
         case "step" if step < when.number:

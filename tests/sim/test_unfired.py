@@ -25,7 +25,7 @@ def job() -> Topology:
     [
         ("node1@2h", "the job was over after 1m48s"),
         ("node1@every=2h", "the job was over after 1m48s"),
-        ("node1@ready=trainer", "trainer has no ready_when=: it starts, and nobody asks whether it is ready"),
+        ("node1@ready=trainer", "trainer has no ready_when=: it starts without a check of its readiness"),
         ("node1@generation=trainer,2", "trainer had 1 generation"),
         ("node1@start=trainer,2", "trainer had 1 generation"),
         ("node1@step=ps,5", "ps is a service: it counts no steps, and saves nothing that is simulated"),

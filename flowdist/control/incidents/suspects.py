@@ -2,8 +2,8 @@
 
 A process that loses a peer fails within milliseconds: its connections break. The controller often learns of that
 failure before it learns that the peer's node died, because the failure is reported by a healthy agent, and the death
-has to be proven first. Whoever judges by the order of arrival charges a healthy role for a lost node, or fails the job
-although it only had to re-form. So a failure is recorded, what it blocks is stopped at once, and its judgement waits
+has to be proven first. A judgement by the order of arrival would charge a healthy role for a lost node, or fail a job
+that only had to re-form. So a failure is recorded, what it blocks is stopped at once, and its judgement waits
 until its *suspects* are resolved. Suspects are the nodes that ran a peer of the failed replica, or something that the
 replica depends on, and may have died before it. Each of them is resolved in one of four ways:
 

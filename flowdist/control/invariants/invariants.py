@@ -180,7 +180,7 @@ def check_world(job: JobState, world: World) -> None:
     if world.phase in ("opening", "running"):
         _check_formed(job, world, members)
     if world.phase == "stopping" and job.ending is None:
-        assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
+        assert world.incident is not None or world.retiring, f"{world.name} stops for no incident and is not retiring"
     if Due("finish", world.name) in job.due:
         is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
         assert is_closing, f"{world.name} has to finish, but none of it has"
@@ -241,7 +241,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
         order = replica.order
         assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
         assert order.rank == rank and order.world_size == size, f"{world.name}: ranks have holes"
-        assert 0 <= order.source_rank < size, f"{world.name}: the source rank is nobody's"
+        assert 0 <= order.source_rank < size, f"{world.name}: the source rank is not the rank of a member"
         rank += replica.procs
 
 
