@@ -7,6 +7,7 @@ long an example takes, or is drawn, says how busy the machine is, and nothing el
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,4 +20,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "usual")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts a background command with SIGINT ignored, and every process of a test would inherit that.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(leftovers)
