@@ -25,6 +25,7 @@ from flowdist.control.protocol.effects import (
 )
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.testing.strategies import FAILURES, NODES, topologies
+from tests.choosing import examples
 from tests.control.harness import assert_settled
 
 NEWS_OF_NODES = (
@@ -271,6 +272,6 @@ class AnyEvents(RuleBasedStateMachine):
 
 
 AnyEvents.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(40, 100), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyEvents = AnyEvents.TestCase

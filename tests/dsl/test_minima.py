@@ -23,7 +23,7 @@ def codes(topology: Topology) -> list[str]:
     return [problem.code for problem in problems.sorted()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(
     nodes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4),
     roles=st.lists(st.tuples(st.sampled_from([0, 0.5, 1, 2, 3]), st.integers(1, 4)), min_size=1, max_size=4),
@@ -41,7 +41,7 @@ def test_check_finds_no_room_exactly_where_the_controller_finds_none(
     assert [problem.code for problem in problems.sorted()] == ([] if fits else ["FD113"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(
     nodes=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     roles=st.lists(st.tuples(st.sampled_from([0.3, 0.4, 0.6, 1, 2]), st.integers(1, 4)), min_size=1, max_size=4),
@@ -57,7 +57,7 @@ def test_check_seats_shares_of_gpus_as_the_controller_does(nodes: list[int], rol
     assert [problem.code for problem in problems.sorted()] == ([] if fits else ["FD113"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(
     nodes=st.lists(st.tuples(st.sampled_from([2, 4]), st.sampled_from("ab")), min_size=1, max_size=4),
     roles=st.lists(

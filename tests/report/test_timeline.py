@@ -362,6 +362,7 @@ def test_in_a_browser_light_and_dark_are_drawn_in_other_colours(browser: Browser
     assert grounds[0] > 700 and grounds[1] < 120
 
 
+@pytest.mark.slow
 @needs_browser
 def test_in_a_browser_a_thousand_incidents_of_64_replicas_open(browser: Browser, tmp_path: Path) -> None:
     timeline = timeline_of(*crash_loop(64, 1000))

@@ -25,7 +25,7 @@ from flowdist.sim.engine.network import LATENCY_NS, Link
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
-from tests.choosing import slow
+from tests.choosing import examples, slow
 from tests.control.harness import Gate, graph, r, role
 
 CHECKS: tuple[Checks, ...] = ("all", "paced")
@@ -96,7 +96,7 @@ def test_quiet_heartbeats_that_are_not_played_change_no_decision(faults: list[st
 
 
 @given(st.lists(st.sampled_from(FAULTS), unique=True, max_size=6), st.integers(0, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15, 40), deadline=None)
 def test_every_job_ends_whatever_happens_to_it(faults: list[str], seed: int) -> None:
     result = run(load("ps.py"), *faults, seed=seed)
     assert result.violation is None

@@ -241,6 +241,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @needs_torch
 def test_what_is_sharded_over_the_ranks_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "sharded.py").write_text(SHARDED)
