@@ -167,12 +167,12 @@ def _record_of_node(job: JobState, event: NodeEvent) -> None:
         case ev.NodeLeft():
             lose_node(job, name, f"{name} left", "it left", asked=True)
         case ev.NodeGone():
-            lose_node(job, name, f"{name} is gone: {event.cause}", event.cause)
+            lose_node(job, name, f"{name} lost ({event.cause})", event.cause)
         case ev.NodeSuspected():
             note_suspected(job, name)
         case ev.NodeSilent():
             because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-            lose_node(job, name, f"{name} is lost: {because}", because)
+            lose_node(job, name, f"{name} lost ({because})", because)
         case ev.NodeHeard():
             note_heard(job, name)
         case ev.NodePreempted():

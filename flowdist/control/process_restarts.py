@@ -33,7 +33,7 @@ class AgentUpkeep:
 
     def taken_away(self, back_after_ns: int | None) -> Next:
         """Decide about an agent that a fault of the plan has killed, for so long; None: for good."""
-        return Next(back_after_ns, "it was killed by a fault")
+        return Next(back_after_ns, "killed by a fault")
 
     def died(self) -> Next:
         """Decide about an agent that died by itself."""

@@ -66,7 +66,7 @@ EXAMPLES = {
     "expect.world_sizes": "{ trainer = [4, 3, 4] }",
     "expect.members": '{ trainer = ["0 1 2 3", "0 1 3"] }',
     "expect.charged": "{ trainer = 0 }",
-    "expect.says": '["node2 is gone"]',
+    "expect.says": '["node2 lost"]',
     "expect.lost_work_max": '"1m"',
     "expect.recovered_within": '"6s"',
     "expect.goodput_min": "0.9",

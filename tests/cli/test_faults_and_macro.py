@@ -58,7 +58,7 @@ def test_what_is_wrong_with_them_is_said(tmp_path: Path) -> None:
 def test_a_scenario_may_have_rates(tmp_path: Path) -> None:
     scenario = tmp_path / "s.toml"
     scenario.write_text(f'title = "x"\ntopology = "{GANG}"\nuntil = "10m"\nrates = ["{RATE}"]\nseed = 4\n')
-    assert "is gone: it was killed" in simulate(str(scenario)).output
+    assert "lost (killed)" in simulate(str(scenario)).output
 
 
 def test_exploring_draws_its_own_faults() -> None:
@@ -187,7 +187,7 @@ def test_a_macro_job_that_fails_ends_with_1() -> None:
 def test_a_macro_trace_is_written_and_neither_replayed_nor_drawn(tmp_path: Path) -> None:
     trace = tmp_path / "t.jsonl"
     assert simulate(GANG, "--macro", "--fail", "node1@3m/1m", "--trace", str(trace)).exit_code == 0
-    assert '"incident (node_lost): node1 is gone: it was killed"' in trace.read_text()
+    assert '"incident (node_lost): node1 lost (killed)"' in trace.read_text()
     for verb in ("replay", "timeline"):
         done = CliRunner().invoke(cli, [verb, str(trace)])
         assert done.exit_code == 2 and "is a trace of macro mode" in done.output

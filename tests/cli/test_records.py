@@ -77,7 +77,7 @@ def test_timeline_writes_for_perfetto(trace: Path, tmp_path: Path, name: str, fo
 def test_timeline_tells_where_it_is_decided_otherwise_by_now(trace: Path) -> None:
     lines = trace.read_text().splitlines()
     at = next(i for i, line in enumerate(lines) if '"n":20,' in line)
-    lines[at] = lines[at].replace("it was killed; restarting", "it was killed; leaving")
+    lines[at] = lines[at].replace("lost (killed); restarting", "lost (killed); leaving")
     trace.write_text("\n".join(lines) + "\n")
     done = timeline(str(trace))
     assert done.exit_code == 3 and "event 20 is decided otherwise by now" in done.stderr

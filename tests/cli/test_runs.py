@@ -97,7 +97,7 @@ def test_runs_are_listed_with_how_they_are(runs: Path) -> None:
 
 def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) -> None:
     told = call(report_command).output
-    assert "SUCCEEDED after" in told and "1. at 3m: node2 is gone" in told
+    assert "SUCCEEDED after" in told and "1. at 3m: node2 lost (killed)" in told
     written = json.loads(call(report_command, "--json").output)
     assert written["run_dir"] == str(runs / "gang-1"), "where it is now, not where it was written"
     (runs / "gang-1/summary.json").unlink()

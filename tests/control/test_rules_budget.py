@@ -381,7 +381,7 @@ def test_r9_a_lost_node_may_be_ignored_by_rule():
     talk.join("node0", "node1", "node2")
     talk.gone("node1")
     assert talk.replica("actor/0").phase == "ended" and talk.job.incidents == []
-    says = 'node1 is gone: its agent died; lost replicas: actor/0; ignored: rule On("node_lost") says ignore'
+    says = 'node1 lost (its agent died); lost replicas: actor/0; ignored: rule On("node_lost") says ignore'
     assert says in talk.texts()
     assert talk.job.roles["actor"].outcome is None, "one of it still runs"
     talk.gone("node2")

@@ -17,13 +17,13 @@ def test_an_agent_that_dies_is_started_again_at_once_five_times_and_then_no_more
 def test_an_agent_comes_back_when_its_fault_says_so_and_that_counts_for_nothing():
     agent = AgentUpkeep("node1.log")
     for _ in range(9):
-        assert agent.taken_away(3 * SECOND) == Next(3 * SECOND, "it was killed by a fault")
+        assert agent.taken_away(3 * SECOND) == Next(3 * SECOND, "killed by a fault")
     assert agent.taken_away(0).after_ns == 0
     assert agent.died() == Next(0, "its agent died")
 
 
 def test_an_agent_that_a_fault_takes_for_good_does_not_come_back():
-    assert AgentUpkeep("node1.log").taken_away(None) == Next(None, "it was killed by a fault")
+    assert AgentUpkeep("node1.log").taken_away(None) == Next(None, "killed by a fault")
 
 
 def test_a_fault_brings_an_agent_back_though_its_deaths_were_too_many():

@@ -90,7 +90,7 @@ def test_both_reasons_are_shown_with_the_lines_before() -> None:
 def test_where_nothing_was_said_the_last_reason_before_stands() -> None:
     at = next(i for i, line in enumerate(LINES[1:]) if isinstance(line, Record) and line.n == 21)
     told = divergence_of(compare(changed(at, event=TimePassed())), 0)
-    assert told["a"]["reason"].startswith("nothing here; the last one, at event 20: node2 is gone")
+    assert told["a"]["reason"].startswith("nothing here; the last one, at event 20: node2 lost")
     first = [LINES[0], msgspec.structs.replace(LINES[1], reason="")]
     assert divergence_of(divergence(side("a", first), side("b", LINES)), 0)["a"]["reason"] == "no decision so far"
 

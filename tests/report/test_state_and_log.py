@@ -50,7 +50,7 @@ def test_deadlines_are_shown_with_their_time() -> None:
 
 def test_the_state_for_people_has_seats_and_what_is_awaited() -> None:
     text = state_text(*after(simulated(*LOST_NODE), 20))
-    assert "#20 NodeGone node=node2" in text and "incident 1, stopping: node2 is gone" in text
+    assert "#20 NodeGone node=node2" in text and "incident 1, stopping: node2 lost" in text
     assert re.search(r"trainer/0 +stopping +1 +node0 +- +120", text)
     assert re.search(r"node2 +no +- ", text)
     assert "waiting for\n" in text and "  trainer/0 to stop" in text

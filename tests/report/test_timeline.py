@@ -44,7 +44,7 @@ def test_an_attempt_has_its_phases_its_end_and_the_decision_that_ended_it() -> N
     assert [phase for phase, _, _ in stopped.phases(0)] == ["starting", "running", "stopping"]
     assert (stopped.how, last.how) == ("stopped", "succeeded")
     reasons = {decision.n: decision.reason for decision in timeline.decisions}
-    assert lost.because == stopped.because and "node2 is gone: it was killed" in reasons[lost.because or 0]
+    assert lost.because == stopped.because and "node2 lost (killed)" in reasons[lost.because or 0]
     assert [(g.number, g.members) for g in timeline.generations] == [(1, 4), (2, 3), (3, 4)]
     assert timeline.generations[0].to_ns == timeline.generations[1].from_ns
 
@@ -202,7 +202,7 @@ def test_the_data_of_the_page_says_when_each_attempt_began_and_how_it_ended() ->
     assert (data["worlds"][world], number, members) == (["trainer", 1], 1, 4) and ended > begun
     lost = attempts[2]
     assert HOW[lost[10]] == "lost" and begun + lost[8] == 180_010_000 and lost[7] == -1
-    assert "node2 is gone" in data["decisions"][lost[11]][3]
+    assert "node2 lost (" in data["decisions"][lost[11]][3]
     assert "generation 1 forms" in data["decisions"][decision][3]
     assert data["faults"] == [[180_000_000, "node2@3m/2m", "node2", 2]]
 
@@ -300,7 +300,7 @@ def test_in_a_browser_a_bar_shows_the_decision_and_its_reason(browser: Browser, 
     browser.mouse("mouseMoved", *at)
     browser.frame()
     tip = browser.value("document.getElementById('tip').innerText")
-    assert "trainer/2, attempt 1" in tip and "node2 is gone: it was killed" in tip and "was lost with its node" in tip
+    assert "trainer/2, attempt 1" in tip and "node2 lost (killed)" in tip and "was lost with its node" in tip
     assert "Lost work" in tip
     browser.click(*at)
     assert "trainer/2, attempt 1" in details(browser)

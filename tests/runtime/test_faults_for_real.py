@@ -88,7 +88,7 @@ def test_a_silent_node_is_given_up_after_its_lease_and_taken_back_when_it_is_hea
     faults = ["node1@generation=trainer,1+300ms:lost/8s", "node1@generation=trainer,3+300ms:pause/8s"]
     summary, sizes, job = both(tmp_path, 5, faults)
     assert sizes == [2, 1, 2, 1, 2] and kinds(summary) == ["node_lost", "joined"] * 2
-    assert job.text.count("node1 is lost: not heard for 5s; lost replicas: trainer/1") == 2, job.text
+    assert job.text.count("node1 lost (not heard for 5s); lost replicas: trainer/1") == 2, job.text
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_a_node_that_does_not_come_back_leaves_its_command_to_see_the_end(tmp_pa
         (tmp_path / "end").touch()
         assert hosts.all_end() == [0, 0], hosts.text
     (gone,) = [event for event in events(first) if isinstance(event, NodeGone)]
-    assert gone.cause == "it was killed by a fault"
+    assert gone.cause == "killed by a fault"
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_r14_a_preempted_node_is_left_before_it_is_taken(tmp_path: Path) -> None
         assert job.finish() == 0, job.text
         assert len(set(stops(job))) == 1 and len(stops(job)) == 2
         assert sizes(job.journal()[1]) == [2, 1]
-        assert not any("node1 is gone" in line for line in job.output)  # it had not been taken yet
+        assert not any("node1 lost (" in line for line in job.output)  # it had not been taken yet
 
 
 @pytest.mark.slow

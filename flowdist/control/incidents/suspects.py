@@ -19,7 +19,7 @@ Two timelines for a gang of trainer/0 on node0, trainer/1 on node1 and trainer/2
     3 ms    trainer/0 fails: its peers stop,        1.75 s   node1 is suspected
             suspects are node1 and node2            3 s      agent of node1 fences: it kills its workers
     9 ms    trainer/2 has stopped: node2 answers    3.01 s   trainer/0 fails: its peers stop, and wait
-    30 ms   node1 is lost: the failure is dropped   5 s      node1 is lost: the failure is dropped
+    30 ms   node1 lost: the failure is dropped   5 s      node1 lost: the failure is dropped
 
 If trainer/0 had failed by itself, trainer/1 would have stopped at 10 ms: node1 answers, and the failure is judged. Then
 nothing was delayed, because a restart set starts only when all of it is gone (R6).

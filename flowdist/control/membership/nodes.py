@@ -255,7 +255,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
             unplace(job, other)
     leave_stores(job, name, others)
     node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
-    cause = f"{name} is lost: {node.lost_because}"
+    cause = f"{name} lost ({node.lost_because})"
     job.notify(cause, "error")
     failures = (Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost))
     job.facts.append(Loss(name, cause, failures, name))

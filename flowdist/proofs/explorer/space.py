@@ -198,7 +198,7 @@ class Space:
         elif what == TAKE_OVER:
             trigger, text = TakeOver(), "a controller takes over"
         elif what == DEATH_PROOF:
-            trigger, text = NodeGone(self._names[i], "it was killed"), f"controller: {self._names[i]} is proven dead"
+            trigger, text = NodeGone(self._names[i], "killed"), f"controller: {self._names[i]} is proven dead"
         else:
             message = self._messages.items[what]
             assert isinstance(message, Join | Heartbeat | Report | Preempted | Leave)

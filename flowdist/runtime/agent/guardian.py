@@ -104,7 +104,7 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
         if lifeline in ready:
             return ORPHANED
         if wake in ready and KILL_NODE in os.read(wake, 4096):
-            return "it was killed by a fault"
+            return "killed by a fault"
         ended = _reap_any()
         if agent in ended:
             return "" if ended[agent] == 0 else "its agent died"

@@ -54,5 +54,5 @@ class Machines:
     def kill(self, node: SimNode) -> None:
         """Power a node off. Its guardian, on another machine, proves the death to the controller 10 ms later."""
         node.die()
-        gone = NodeGone(node.spec.name, "it was killed")
+        gone = NodeGone(node.spec.name, "killed")
         self._ctx.queue.after(PROOF_NS, self._controller.handle, gone)

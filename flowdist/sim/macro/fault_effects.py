@@ -40,7 +40,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     """Switch a node off, or cut it off: then its workers run until its agent fences them at the end of its lease."""
     times = job.times
     back = now + what.duration_ns if what.duration_ns is not None else None
-    dies, known, why = now, now + times.proof, "it was killed"
+    dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
         job.cut_off_since[node] = now
         heard = _last_heard(job, node, now)

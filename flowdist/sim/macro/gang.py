@@ -32,7 +32,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     """Handle that the controller knows a node to be lost."""
     job.death_known_at.pop(node, None)
     job.cut_off_since.pop(node, None)
-    reason = f"{job.scope.nodes[node]} is gone: {why}"
+    reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     if job.seats.lose(node):
         _lose_members(job, node, why, reason, now)
