@@ -1,20 +1,28 @@
 """Every option of torchrun (torch 2.13), and its meaning in flowdist.
 
-This table is the only source: it is used to parse the command line, shown by --help and docs/torchrun.md, and compared
-with torch's own parser by a test. No option is ignored in silence: it is honoured, reported as without effect, or
-refused.
+The table in `options.md`, which is part of the package, is the only source: it is used to parse the command line, shown
+by --help and docs/torchrun.md, and compared with torch's own parser by a test. No option is ignored in silence: it is
+honoured, reported as without effect, or refused.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import Literal, NamedTuple, NoReturn
+
+import msgspec
 
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problem, TopologyProblems, did_you_mean
 
 Stance = Literal["same", "better", "no effect", "refused"]
+CHOICES = {
+    "--start-method": ("spawn", "fork", "forkserver"),
+    "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
+}
+NOT_FROM_ENV = ("--logs-specs", "--numa-binding")
 
 
 class Option(NamedTuple):
@@ -23,10 +31,10 @@ class Option(NamedTuple):
     names: tuple[str, ...]
     stance: Stance
     words: str
-    default: str = ""
-    flag: bool = False
-    choices: tuple[str, ...] = ()
-    from_env: bool = True  # True: the variable PET_<NAME> gives a default
+    default: str
+    flag: bool
+    choices: tuple[str, ...]
+    from_env: bool  # True: the variable PET_<NAME> gives a default
 
     @property
     def key(self) -> str:
@@ -38,146 +46,24 @@ class Option(NamedTuple):
         return list(dict.fromkeys([*self.names, *other]))
 
 
-OPTIONS = (
-    Option(
-        ("--nnodes",),
-        "same",
-        "`N` or `MIN:MAX`: hosts that meet at --rdzv-endpoint; without it, logical nodes of this machine, all started "
-        "by one command",
-        "1:1",
-    ),
-    Option(
-        ("--nproc-per-node",),
-        "same",
-        "a number, `cpu`, `gpu` or `auto`; other devices, such as `xpu`, are refused. Logical nodes share the GPUs; "
-        "hosts may have different numbers",
-        "1",
-    ),
-    Option(
-        ("--rdzv-backend",),
-        "better",
-        "`c10d` and `static` name the host of the controller, which forms the world at once; others, such as `etcd`, "
-        "are refused: no service is needed",
-        "static",
-    ),
-    Option(
-        ("--rdzv-endpoint",),
-        "better",
-        "with several nodes: this command is one host of them, and the host that it names runs the controller; every "
-        "generation has a store of its own. With one node it changes nothing, and another host is refused",
-    ),
-    Option(("--rdzv-id",), "same", "`TORCHELASTIC_RUN_ID`, and the name of the folder under --log-dir", "none"),
-    Option(
-        ("--rdzv-conf",),
-        "better",
-        "`join_timeout` (below the minimum), `last_call_timeout` (below the maximum) and `is_host` are honoured, and "
-        "`token` is a secret of all hosts; the other timers change nothing, since nothing is polled; unknown names are "
-        "refused",
-    ),
-    Option(("--standalone",), "same", "a run id of its own, and all nodes on this machine", flag=True),
-    Option(
-        ("--max-restarts",),
-        "better",
-        "failures of the whole job, not of each agent; a lost or joining node is free. From the second restart on it "
-        "waits 1 s, then 2 s, and so on up to 1 min",
-        "0",
-    ),
-    Option(("--monitor-interval",), "no effect", "exits are noticed at once, not by polling", "0.1"),
-    Option(
-        ("--start-method",),
-        "no effect",
-        "workers are processes of their own, as torchrun's are for a script",
-        "spawn",
-        choices=("spawn", "fork", "forkserver"),
-    ),
-    Option(
-        ("--event-log-handler",),
-        "refused",
-        "except `null`: events are in journal.jsonl, and a hook (`on_incident=`) gets incidents",
-        "null",
-    ),
-    Option(("--role",), "same", "`ROLE_NAME`, and the prefix of --tee", "default"),
-    Option(("-m", "--module"), "same", "`python -m`", flag=True),
-    Option(("--no-python",), "same", "the program itself, by its path or found on PATH", flag=True),
-    Option(
-        ("--run-path",),
-        "better",
-        "the script runs as `python SCRIPT` in an interpreter of its own; PYTHON_EXEC is not used",
-        flag=True,
-    ),
-    Option(
-        ("--log-dir",),
-        "better",
-        "`DIR/<rdzv id>_<random>/attempt_N/<local rank>/` with stdout.log, stderr.log and error.json; all streams are "
-        "there, also without -r, and those of earlier attempts are kept. With several nodes: `.../node_K/attempt_N/`",
-    ),
-    Option(("-r", "--redirects"), "better", "not on the terminal; local ranks may have several digits", "0"),
-    Option(
-        ("-t", "--tee"),
-        "better",
-        "on the terminal as `[default0]:line`, or as TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has it",
-        "0",
-    ),
-    Option(("--local-ranks-filter",), "same", "only these local ranks are on the terminal"),
-    Option(("--duplicate-stdout-filters",), "same", "matching lines of --tee, in `attempt_N/filtered_stdout.log`"),
-    Option(("--duplicate-stderr-filters",), "same", "matching lines of --tee, in `attempt_N/filtered_stderr.log`"),
-    Option(
-        ("--node-rank",),
-        "better",
-        "with `static` and several nodes: the host with 0 runs the controller, and the ranks follow the numbers, in "
-        "any order of arrival",
-        "0",
-    ),
-    Option(
-        ("--master-addr",),
-        "better",
-        "with `static` and several nodes: where the hosts meet. MASTER_ADDR is the host of rank 0, also after a loss",
-        "127.0.0.1",
-    ),
-    Option(
-        ("--master-port",),
-        "better",
-        "with `static` and several nodes: the port at which the hosts meet (29500). MASTER_PORT is a fresh port, bound "
-        "anew for each generation",
-    ),
-    Option(
-        ("--local-addr",),
-        "same",
-        "the address by which the other hosts reach this one (default: that of its connection to the controller)",
-    ),
-    Option(
-        ("--logs-specs",),
-        "refused",
-        "plug-ins of torch's agent have nothing to plug into: use --log-dir, -r and -t",
-        from_env=False,
-    ),
-    Option(
-        ("--numa-binding",),
-        "same",
-        "`node`: each worker runs on the cores of the NUMA node of its GPU from its start on; "
-        "`socket`, `exclusive` and `core-complex` are refused",
-        choices=("node", "socket", "exclusive", "core-complex"),
-        from_env=False,
-    ),
-    Option(
-        ("--signals-to-handle",),
-        "no effect",
-        "SIGINT, SIGTERM and SIGHUP end the job in order, SIGQUIT at once; others, such as SIGUSR1, are refused",
-        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-    ),
-    Option(
-        ("--shutdown-timeout",),
-        "better",
-        "seconds from SIGTERM to SIGKILL, at restarts too (torchrun: always 30 there). Without it, and without "
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 2 s after a failure, else 30 s",
-    ),
-    Option(
-        ("--virtual-local-rank",),
-        "same",
-        "LOCAL_RANK=0 and one device in CUDA_VISIBLE_DEVICES: of the list that is set there, or of the node's share",
-        flag=True,
-    ),
-)
+def _options() -> Iterator[Option]:
+    """Yield the rows of `options.md`."""
+    text = files("flowdist.torchrun").joinpath("options.md").read_text(encoding="utf-8")
+    for row in (line for line in text.splitlines() if line.startswith("| `")):
+        spelled, stance, default, words = row.strip("| ").split(" | ")
+        *_, name = names = tuple(spelled.replace("`", "").split(", "))
+        yield Option(
+            names,
+            msgspec.convert(stance, Stance),
+            words,
+            default="" if default == "flag" else default.strip("`"),
+            flag=default == "flag",
+            choices=CHOICES.get(name, ()),
+            from_env=name not in NOT_FROM_ENV,
+        )
+
+
+OPTIONS = tuple(_options())
 HELP = "flowdist torchrun --help shows every option"
 BY_KEY = {option.key: option for option in OPTIONS}
 
