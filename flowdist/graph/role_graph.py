@@ -72,6 +72,21 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """Return the joint world of the role; None if it shares its ranks with no other role."""
         return next((world for world in self.worlds if name in world.roles), None)
 
+    def mates_of(self, name: str) -> tuple[str, ...]:
+        """Return the roles of the joint world that the role is in, or the role alone."""
+        world = self.world_of(name)
+        return world.roles if world is not None else (name,)
+
+    def to_succeed_before(self, name: str) -> set[str]:
+        """Return the roles that have to succeed before this one can start. A joint world starts as one."""
+        found: set[str] = set()
+        todo = list(dict.fromkeys(self.mates_of(name)))
+        for other in todo:  # grows while it is walked
+            for gate in self.role(other).gates:
+                found.update(self.mates_of(gate.role) if gate.condition == "succeeded" else ())
+                todo += [mate for mate in self.mates_of(gate.role) if mate not in todo]
+        return found
+
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER = msgspec.json.Decoder(RoleGraph)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
-from flowdist.graph import WHOLE, Gate, RoleSpec
+from flowdist.graph import WHOLE, Gate
 from flowdist.record.facts import Facts
 from flowdist.record.journal import Record
 
@@ -48,7 +48,7 @@ def _admission(facts: Facts, line: Record) -> Found:
     assert facts.first_join_ns is not None
     if facts.expected and line.t_ns < facts.first_join_ns + window:
         yield "R2", f"the job starts without waiting for {', '.join(facts.expected)}"
-    first = [spec for spec in facts.graph.roles if not _before_success(facts, spec)]
+    first = [spec for spec in facts.graph.roles if not facts.graph.to_succeed_before(spec.name)]
     wanted = sum(round(spec.resources.cpu * 1000) * spec.min_replicas for spec in first)
     room = sum(round(node.cpu * 1000) for node in facts.nodes.values())
     if wanted > room:
@@ -158,7 +158,7 @@ def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:
     for later in facts.graph.roles:
         if count(names, later.name) or count(facts.done, later.name):
             continue
-        before = _before_success(facts, later)
+        before = facts.graph.to_succeed_before(later.name)
         taken = sum(cpu[name.role] for name in names if name.role not in before)
         if taken + cpu[later.name] * later.min_replicas > room:
             yield "R2", f"{grown[0].replica} takes the room that the minimum of {later.name} needs"
@@ -166,15 +166,3 @@ def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:
 
 def count(replicas: Iterable[ReplicaId], role: str) -> int:
     return sum(replica.role == role for replica in replicas)
-
-
-def _before_success(facts: Facts, spec: RoleSpec) -> set[str]:
-    """Return the roles that have to succeed before this one starts. A joint world starts, and succeeds, as one."""
-    gates = [gate for mate in _mates(facts, spec.name) for gate in facts.specs[mate].gates]
-    found = {mate for gate in gates if gate.condition == "succeeded" for mate in _mates(facts, gate.role)}
-    return found.union(*(_before_success(facts, facts.specs[gate.role]) for gate in gates))
-
-
-def _mates(facts: Facts, role: str) -> tuple[str, ...]:
-    world = facts.graph.world_of(role)
-    return world.roles if world is not None else (role,)

@@ -6,12 +6,14 @@ controller: the host of the endpoint, or the one with --node-rank 0 if the rende
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, has_address
 from flowdist.runtime.wire.handshake import TOKEN
-from flowdist.torchrun.hosts import is_this_machine
 from flowdist.torchrun.options import Given
 
 C10D_PORT, STATIC_PORT = 29400, 29500
@@ -43,10 +45,10 @@ def meets_others(given: Given, nodes_max: int) -> bool:
     return nodes_max > 1 and not given.values["standalone"] and any(key in given.spelled for key in PLACES)
 
 
-def conf_of(given: Given) -> dict[str, str]:
-    """Return the entries of --rdzv-conf that can be read."""
+def conf_of(given: Given) -> list[tuple[str, str]]:
+    """Return the names and values of --rdzv-conf that can be read; the last of equal names counts."""
     pairs = (part.partition("=") for part in given.values["rdzv_conf"].split(","))
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals and value.strip()}
+    return [(name.strip(), value.strip()) for name, _, value in pairs if value.strip()]
 
 
 def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvous:
@@ -55,7 +57,7 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
     Raises:
         FlowdistError: The endpoint cannot be read.
     """
-    values, conf = given.values, conf_of(given)
+    values, conf = given.values, dict(conf_of(given))
     static = values["rdzv_backend"] == "static" and not values["rdzv_endpoint"]
     if static:
         endpoint = endpoint_of(values["master_addr"].strip("[]") or "127.0.0.1", STATIC_PORT)
@@ -88,3 +90,23 @@ def _seconds(text: str) -> float:
         return float(text or JOIN_TIMEOUT_S)
     except ValueError:
         return JOIN_TIMEOUT_S  # `settle` reports it
+
+
+def host_of(endpoint: str) -> str:
+    """Return the host of an endpoint: `head` of `head:29500`, `::1` of `[::1]:29500`."""
+    if endpoint.startswith("["):
+        return endpoint[1:].partition("]")[0]
+    return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether the host is a name or an address of this machine; unknown names are looked up by DNS."""
+    if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
+        return True
+    try:
+        return has_address(str(ipaddress.ip_address(host)))
+    except ValueError:
+        pass
+    with contextlib.suppress(OSError, UnicodeError):
+        return any(has_address(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+    return False

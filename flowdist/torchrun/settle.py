@@ -23,10 +23,18 @@ from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
-from flowdist.torchrun.hosts import host_of, is_this_machine
 from flowdist.torchrun.options import BY_KEY, OPTIONS, Given
-from flowdist.torchrun.output import Streams
-from flowdist.torchrun.rendezvous import NO, YES, Rendezvous, meets_others, rendezvous_of
+from flowdist.torchrun.output import BITS, Streams
+from flowdist.torchrun.rendezvous import (
+    NO,
+    YES,
+    Rendezvous,
+    conf_of,
+    host_of,
+    is_this_machine,
+    meets_others,
+    rendezvous_of,
+)
 
 BACKENDS = ("c10d", "static")
 NODES_MAX, PROCS_MAX = 1000, 10_000
@@ -307,10 +315,9 @@ class _Settler:
             patience = int(variable)
         if patience is not None:
             times |= {"grace": f"{patience}s", "stop_grace": f"{patience}s"}
-        for pair in self._values["rdzv_conf"].split(","):
-            name, _, value = (part.strip() for part in pair.partition("="))
+        for name, value in conf_of(self._given):
             field = {"join_timeout": "pending_timeout", "last_call_timeout": "join_window"}.get(name)
-            if field and value and (duration := self._seconds("rdzv_conf", value, f"--rdzv-conf {name}")):
+            if field and (duration := self._seconds("rdzv_conf", value, f"--rdzv-conf {name}")):
                 times[field] = duration
         return times
 
@@ -324,7 +331,7 @@ class _Settler:
             else:
                 ranks.add(int(word))
         tee = self._masks("tee", procs)
-        for stream, bit in (("stdout", 1), ("stderr", 2)):
+        for stream, bit in BITS.items():
             key = f"duplicate_{stream}_filters"
             if self._values[key] and not any(mask & bit for mask in tee.values()):
                 self._notes.append(f"{self._spelled[key]} finds nothing: no {stream} is tee'd (-t)")
@@ -332,10 +339,7 @@ class _Settler:
             redirects=self._masks("redirects", procs),
             tee=tee,
             ranks=frozenset(ranks),
-            filters={
-                "stdout": comma_separated(self._values["duplicate_stdout_filters"]),
-                "stderr": comma_separated(self._values["duplicate_stderr_filters"]),
-            },
+            filters={stream: comma_separated(self._values[f"duplicate_{stream}_filters"]) for stream in BITS},
             role_name=self._values["role"],
             prefix=self._env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[${role_name}${local_rank}]:",
         )

@@ -14,14 +14,7 @@ from flowdist.graph.policies import Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.judging import Verdict, charge_of, ended_text, judge
 from flowdist.report.static.notes import Hits, is_over, late_notes, notes_of, payers_of, too_few_left
-from flowdist.report.static.reasons import (
-    mates_of,
-    restarting,
-    spared_of,
-    to_succeed_before,
-    uncertain,
-    why_not_running,
-)
+from flowdist.report.static.reasons import restarting, spared_of, uncertain, why_not_running
 from flowdist.report.static.restarts import Cause, Extent, restart_set, start_waves
 from flowdist.report.static.room import room_note, short_without
 
@@ -215,10 +208,9 @@ def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
         ignored = [index for index, verdict in those if verdict.action == "ignore"]
         if ignored:
             spec = graph.role(role)
-            who = mates_of(graph, role) if spec.gang else (_names(role, ignored),)
-            roles = mates_of(graph, role) if spec.gang else (role,)
+            ended = {mate: mate for mate in graph.mates_of(role)} if spec.gang else {role: _names(role, ignored)}
             because = ended_text(graph, spec)
-            found += [{"role": name, "who": text, "because": because} for name, text in zip(roles, who, strict=True)]
+            found += [{"role": name, "who": who, "because": because} for name, who in ended.items()]
     return found
 
 
@@ -228,14 +220,14 @@ def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[st
     A gate of theirs waits for a role that has ended for good, or for a role that is stuck itself.
     """
     stuck: dict[str, str] = {}
-    unstarted = {spec.name for spec in graph.roles if to_succeed_before(graph, spec.name) & hits.keys()}
+    unstarted = {spec.name for spec in graph.roles if graph.to_succeed_before(spec.name) & hits.keys()}
     for _ in graph.roles:  # a joint world can hold up an earlier role: at most once for each role
         for spec in graph.roles:
             for gate in spec.gates:
                 waits = gate.condition == "succeeded" or spec.name in stops or spec.name in unstarted
                 if waits and (gate.role in stuck or is_over(graph, gate.role, hits)):
                     stuck.setdefault(spec.name, _stuck_text(gate, gate.role in stuck))
-            for mate in mates_of(graph, spec.name) if spec.name in stuck else ():
+            for mate in graph.mates_of(spec.name) if spec.name in stuck else ():
                 because = f"it is in one world with {spec.name}, which cannot start, and is ended as well"
                 stuck.setdefault(mate, because)
     return {spec.name: stuck[spec.name] for spec in graph.roles if spec.name in stuck}
@@ -293,7 +285,7 @@ def _to_stop(spec: RoleSpec, extent: Extent, hits: Hits, failing: Failing) -> st
 def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[list[dict[str, Any]]]:
     """Return the waves in which the set starts again: only gates on roles that restart are closed (R1)."""
     gates = {
-        name: [gate for mate in mates_of(graph, name) for gate in graph.role(mate).gates if gate.role in alive]
+        name: [gate for mate in graph.mates_of(name) for gate in graph.role(mate).gates if gate.role in alive]
         for name in alive
     }
     depth = dict.fromkeys(alive, 0)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.judging import Verdict, upstream_of
-from flowdist.report.static.reasons import mates_of, to_succeed_before
 from flowdist.report.static.room import room_note
 
 Hits = dict[str, list[tuple[int, Verdict]]]  # by role: the index of each replica that is hit, and its verdict
@@ -82,7 +81,7 @@ def late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[s
     notes = []
     for spec in graph.roles:
         over = [gate.role for gate in spec.gates if is_over(graph, gate.role, hits)]
-        waits = sorted(to_succeed_before(graph, spec.name))
+        waits = sorted(graph.to_succeed_before(spec.name))
         if over and waits and spec.name not in stuck:
             end = "the job fails" if spec.primary and spec.kind == "task" else "it is ended as well"
             names = " and ".join(waits)
@@ -92,7 +91,7 @@ def late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[s
 
 def is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:
     """Return whether ignored failures close the gates on the role for good, by themselves or in its joint world."""
-    return any(too_few_left(graph.role(mate), hits.get(mate, [])) for mate in mates_of(graph, role))
+    return any(too_few_left(graph.role(mate), hits.get(mate, [])) for mate in graph.mates_of(role))
 
 
 def too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
@@ -112,7 +111,7 @@ def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
     """Return how the replicas leave a node whose loss is announced (R14)."""
     if not failing.is_announced or not hits:
         return []
-    specs = [graph.role(mate) for role in hits for mate in mates_of(graph, role)]
+    specs = [graph.role(mate) for role in hits for mate in graph.mates_of(role)]
     drain, grace = (format_duration(max(ns)) for ns in zip(*((s.drain_ns, s.grace_ns) for s in specs), strict=True))
     text = "before that, a world in which every rank asks should_stop(step) stops at one step"
     if failing.kind == "drained":

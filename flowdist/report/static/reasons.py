@@ -31,19 +31,11 @@ def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str
 
 def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[str, str]:
     """Return each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
-    spec = graph.role(role)
-    seeds = _seeds(graph, spec, cause, scope)
-    reasons, own = dict(seeds), ""
-    todo = list(reasons)
-    for name in todo:  # grows while it is walked
-        for follower, because in _followers(graph, name):
-            if follower == role and not own and not _restarts_whole(spec, cause, scope):
-                own = because  # the replica brings the rest of its role along
-            if follower not in reasons:
-                reasons[follower] = because
-                todo.append(follower)
-    if own:
-        reasons[role] += f"; all of it restarts: {own}"
+    reasons = _walk(graph, {role: scope}, cause, [spec.name for spec in graph.roles], lambda *_: True)
+    if not graph.role(role).gang and (scope == "replica" or cause == "node_lost"):
+        edges = (edge for name in reasons for edge in _followers(graph, name))
+        own = next((because for follower, because in edges if follower == role), "")
+        reasons[role] += f"; all of it restarts: {own}" if own else ""  # the replica brings the rest of it along
     return reasons
 
 
@@ -62,10 +54,6 @@ def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict
     if scope == "job":
         names += [other.name for other in graph.roles]
     return dict.fromkeys(names, text)
-
-
-def _restarts_whole(spec: RoleSpec, cause: Cause, scope: Scope) -> bool:
-    return spec.gang or (scope != "replica" and cause == "failure")
 
 
 def _followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
@@ -110,8 +98,8 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
     """Return the roles of the restart set that restart only under a condition, each with the condition in words."""
-    done = {name for role in scopes for name in to_succeed_before(graph, role)}
-    open_for = {name: sorted(to_succeed_before(graph, name) - done) for name in extents}
+    done = {name for role in scopes for name in graph.to_succeed_before(role)}
+    open_for = {name: sorted(graph.to_succeed_before(name) - done) for name in extents}
     certain = {name for name, waits in open_for.items() if not waits}
     reached = _walk(graph, scopes, cause, certain, lambda _, follower: follower in certain)
     found = {}
@@ -125,8 +113,8 @@ def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 def _walk(
     graph: RoleGraph, scopes: Scopes, cause: Cause, running: Container[str], passes: Callable[[str, str], bool]
-) -> dict[str, None]:
-    """Return the roles that a restart reaches from its seeds, along the edges that pass it on.
+) -> dict[str, str]:
+    """Return the roles that a restart reaches from its seeds, along the edges that pass it on, each with the reason.
 
     Args:
         graph: The topology.
@@ -136,12 +124,12 @@ def _walk(
         passes: Whether a restart of the first role restarts the second.
     """
     seeds = (_seeds(graph, graph.role(role), cause, scope) for role, scope in scopes.items())
-    reached = dict.fromkeys(name for names in seeds for name in names if name in running)
+    reached = {name: because for names in seeds for name, because in names.items() if name in running}
     todo = list(reached)
     for name in todo:  # grows while it is walked
-        for follower, _ in _followers(graph, name):
-            if passes(name, follower) and follower not in reached:
-                reached[follower] = None
+        for follower, because in _followers(graph, name):
+            if follower not in reached and passes(name, follower):
+                reached[follower] = because
                 todo.append(follower)
     return reached
 
@@ -149,25 +137,8 @@ def _walk(
 def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
     """Return the reason for which the role cannot run while the others do; None if it can."""
     for other in running:
-        if other in to_succeed_before(graph, name):
+        if other in graph.to_succeed_before(name):
             return f"it has not started by then: it waits for {other} to succeed"
-        if name in to_succeed_before(graph, other):
+        if name in graph.to_succeed_before(other):
             return f"it has succeeded by then, as {other} waits for that: it does not run again because of others"
     return None
-
-
-def to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
-    """Return the roles that have to succeed before this one can start. A joint world starts as one."""
-    found: set[str] = set()
-    todo = list(dict.fromkeys(mates_of(graph, name)))
-    for other in todo:  # grows while it is walked
-        for gate in graph.role(other).gates:
-            found.update(mates_of(graph, gate.role) if gate.condition == "succeeded" else ())
-            todo += [mate for mate in mates_of(graph, gate.role) if mate not in todo]
-    return found
-
-
-def mates_of(graph: RoleGraph, name: str) -> tuple[str, ...]:
-    """Return the roles of the joint world that the role is in, or the role alone."""
-    world = graph.world_of(name)
-    return world.roles if world is not None else (name,)
