@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,6 @@ from flowdist.control.protocol.effects import Effect, Notify
 from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
-from flowdist.record.format1 import has_old_names, with_present_names
 
 FORMAT = 2  # of the lines that are written; a new name in an event, an effect or the graph makes it a new one
 FORMATS_READ = (1, 2)
@@ -112,10 +112,36 @@ def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
     for line in data:
         if b'"header"' in line:
             _check_format(line)
-        if has_old_names(line):
-            line = with_present_names(line)
+        if b'"parked"' in line or b'"NodeQuiet"' in line:  # old names, or those of roles
+            line = _with_present_names(line)
         if line.strip():
             yield _DECODER.decode(line)
+
+
+def _with_present_names(line: bytes) -> bytes:
+    """Return the line of a record with the names of format 2; a line that has them already is not changed.
+
+    Format 1 has the event `NodeQuiet` instead of `NodeSuspected`, and `parked` instead of `suspended` as a field of
+    stopped and exited replicas and as a phase of the inventory. A controller that takes over a journal of format 1
+    appends lines of format 2 to it. Each line is therefore translated by itself, whatever the header says.
+    """
+    content = msgspec.json.decode(line)
+    event = content.get("event") if isinstance(content, dict) else None
+    if not isinstance(event, dict):
+        return line
+    if event.get("type") == "NodeQuiet":
+        event["type"] = "NodeSuspected"
+    _rename_parked(event)
+    for item in event.get("inventory", ()):
+        if item.get("phase") == "parked":
+            item["phase"] = "suspended"
+        _rename_parked(item.get("exited"))
+    return msgspec.json.encode(content)
+
+
+def _rename_parked(event: Any) -> None:
+    if isinstance(event, dict) and "parked" in event:
+        event["suspended"] = event.pop("parked")
 
 
 def _check_format(line: bytes) -> None:

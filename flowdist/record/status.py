@@ -182,7 +182,7 @@ def status_of(
         epoch=job.epoch,
         state=_state(job),
         reason=job.ending_reason,
-        roles=tuple(_role(job, role, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
+        roles=tuple(role_status(job, role, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
         worlds=tuple(_world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or job.is_gang(world)),
         replicas=tuple(_replica(job, replica) for replica in job.replicas.values()),
         nodes=(
@@ -220,7 +220,8 @@ def _state(job: JobState) -> JobPhase:
     return "running" if any(world.generation for world in job.worlds.values()) else "starting"
 
 
-def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
+def role_status(job: JobState, role: Role, steps_per_s: float | None = None) -> RoleStatus:
+    """Return the status of a role."""
     spec = role.spec
     worlds = job.worlds_of(role)
     replicas = job.replicas_of(role)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from flowdist.control.job.parts import Replica, World
 from flowdist.control.job.state import JobState
@@ -27,13 +26,6 @@ from flowdist.record.work_segments import ClosedSegment, WorkSegment, split
 
 CLOSED_MAX = 16  # ended segments of a world that a resumption from an early step may still declare lost
 CLOSED_MARKS_MAX = 16
-
-
-class Reported(NamedTuple):
-    """Kinds of reports that the workers of a role ever made of their work."""
-
-    progress: bool
-    checkpoints: bool
 
 
 @dataclass(slots=True)
@@ -111,13 +103,15 @@ class Timesheet:
         """Return the nanoseconds that `spent` accounts for, per replica."""
         return self._job.now if self._over_ns is None else self._over_ns
 
-    def reported(self) -> dict[str, Reported]:
-        """Return for each task which kinds of reports its workers ever made."""
-        return {
-            name: Reported(name in self._reporting, any(self._work[world].saves for world in role.worlds))
-            for name, role in self._job.roles.items()
-            if role.spec.kind == "task"
-        }
+    def unreported(self) -> dict[str, list[str]]:
+        """Return for each task the kinds of reports that its workers never made: `progress`, `checkpoints`."""
+        found = {}
+        for name, role in self._job.roles.items():
+            if role.spec.kind == "task":
+                saves = any(self._work[world].saves for world in role.worlds)
+                reported = {"progress": name in self._reporting, "checkpoints": saves}
+                found[name] = [kind for kind, is_reported in reported.items() if not is_reported]
+        return found
 
     # Events.
 

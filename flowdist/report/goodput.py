@@ -7,7 +7,7 @@ estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowdist.graph import format_duration
@@ -60,15 +60,11 @@ def macro_text(summary: dict[str, Any]) -> str:
     many = len(summary["runs"])
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items())
     lines = [f"{many} run{'s' * (many != 1)}: {outcomes}", ""]
-    heading = ("", "mean", "+- (95 %)")
-    rows: list[tuple[str, ...]] = [heading]
-    for name, (mean, half) in summary["estimates"].items():
-        rows.append((name, *_shown(name, mean, half)))
-    lines += table(rows)
-    lines += ["", "Where the time went, of all replicas", *table(_buckets(summary["time"]))]
+    lines += _estimates(summary["estimates"])
+    shares = {name: value for name, value in summary["time"].items() if value[0] >= 0.00005}
+    lines += ["", "Where the time went, of all replicas", *_estimates(shares, shares)]
     if summary["causes"]:
-        shown = [(kind, *_shown("count", *value)) for kind, value in summary["causes"].items()]
-        lines += ["", "Incidents per run, by cause", *table([heading, *shown])]
+        lines += ["", "Incidents per run, by cause", *_estimates(summary["causes"])]
     reasons = dict.fromkeys(run["reason"] for run in summary["runs"] if run["outcome"] == "failed")
     lines += [f"\nfailed: {reason}" for reason in list(reasons)[:3]]
     lines += ["", *_advice(summary)]
@@ -85,12 +81,11 @@ def _advice(summary: dict[str, Any]) -> list[str]:
     return [f"checkpoint every {now}; best by Daly's formula, with a restart every {between}: {best}"]
 
 
-def _buckets(times: dict[str, Estimate]) -> list[tuple[str, ...]]:
-    shown = {name: value for name, value in times.items() if value[0] >= 0.00005}
-    return [("", "mean", "+- (95 %)"), *((name, *_shown("share", *value)) for name, value in shown.items())]
-
-
-def _shown(name: str, mean: float, half: float | None) -> tuple[str, str]:
-    if name in ("share", "goodput"):
-        return f"{100 * mean:.2f} %", "-" if half is None else f"{100 * half:.2f} %"
-    return f"{mean:,.1f}", "-" if half is None else f"{half:,.1f}"
+def _estimates(values: Mapping[str, Estimate], shares: Container[str] = ("goodput",)) -> list[str]:
+    """Return a table of estimates; those named by `shares` are in per cent."""
+    rows: list[tuple[str, ...]] = [("", "mean", "+- (95 %)")]
+    for name, value in values.items():
+        texts = (f"{100 * x:.2f} %" if name in shares else f"{x:,.1f}" for x in value if x is not None)
+        mean, half = (*texts, "-")[:2]
+        rows.append((name, mean, half))
+    return table(rows)

@@ -203,7 +203,7 @@ def test_a_joint_world_works_as_one():
     finish(one, 20, "a/0", "b/0")
     sheet = read(one)
     assert seconds(sheet, "a") == seconds(sheet, "b") == {"productive": 8 + 6, "lost work": 3, "start-up": 3}
-    assert sheet.reported() == {"a": (True, False), "b": (True, False)}
+    assert sheet.unreported() == {"a": ["checkpoints"], "b": ["checkpoints"]}
 
 
 def test_a_role_that_is_given_up_is_done():

@@ -18,7 +18,7 @@ def test_a_role_without_reports_works_while_all_of_it_runs():
     finish(talk, 100, "trainer/0", "trainer/1")
     sheet = read(talk)
     assert seconds(sheet) == {"productive": 200}
-    assert sheet.reported() == {"trainer": (False, False)}
+    assert sheet.unreported() == {"trainer": ["progress", "checkpoints"]}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_role_with_reports_starts_up_until_its_first_step(
     finish(talk, end, "trainer/0")
     sheet = read(talk)
     assert seconds(sheet) == {"start-up": start_up, "productive": end - start_up}
-    assert sheet.reported() == {"trainer": (True, False)}
+    assert sheet.unreported() == {"trainer": ["checkpoints"]}
 
 
 def test_steps_that_go_back_and_reports_of_dead_attempts_change_nothing():
@@ -105,7 +105,7 @@ def test_what_comes_after_the_last_checkpoint_is_lost():
     finish(talk, 100, "trainer/0", "trainer/1")
     sheet = read(talk)
     assert seconds(sheet) == {"productive": 2 * (20 + 30 + 25), "lost work": 2 * (10 + 10 + 5)}
-    assert sheet.reported() == {"trainer": (False, True)}
+    assert sheet.unreported() == {"trainer": ["progress"]}
 
 
 def test_a_checkpoint_holds_the_work_up_to_its_step_however_late_it_is_complete():
@@ -211,7 +211,7 @@ def test_a_checkpoint_that_is_refused_keeps_nothing():
     talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 7, "path", 3))
     fail(talk, 20)
     finish(talk, 30, "trainer/0")
-    assert read(talk).reported() == {"trainer": (False, False)}
+    assert read(talk).unreported() == {"trainer": ["progress", "checkpoints"]}
 
 
 def test_the_number_of_marks_and_closed_segments_is_limited():

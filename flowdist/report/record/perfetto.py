@@ -115,13 +115,8 @@ class _Maker:
                 yield _instant(AT_JOB, decision.reason, "decision", decision.t_ns, about)
         for checkpoint in self._timeline.checkpoints:
             about = {"world": checkpoint.world, "step": checkpoint.step}
-            yield _instant(
-                self._of(checkpoint.world),
-                f"checkpoint at step {checkpoint.step}",
-                "checkpoint",
-                checkpoint.t_ns,
-                about,
-            )
+            name = f"checkpoint at step {checkpoint.step}"
+            yield _instant(self._of(checkpoint.world), name, "checkpoint", checkpoint.t_ns, about)
         for line in self._timeline.unsaved:
             about = {"world": line.world, "step": line.step, "reason": line.reason}
             yield _instant(self._of(line.world), f"step {line.step} is not saved", "unsaved", line.t_ns, about)

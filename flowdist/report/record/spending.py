@@ -8,7 +8,7 @@ from typing import Any
 
 from flowdist.graph import RoleGraph
 from flowdist.record.accounts import BUCKETS, Spent, goodput_of
-from flowdist.record.timesheet import Reported, Timesheet
+from flowdist.record.timesheet import Timesheet
 
 SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out of the line
 
@@ -36,12 +36,8 @@ def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
     """Return `time_of` for a real run, and as `not_reported` the kinds of reports that its workers never made."""
     values = time_of(graph, sheet.spent())
     ran = {name for name, buckets in values["time_ns"].items() if buckets.get("productive") or buckets.get("lost work")}
-    unsaid = {name: _unsaid(found) for name, found in sheet.reported().items() if name in ran and _unsaid(found)}
+    unsaid = {name: kinds for name, kinds in sheet.unreported().items() if name in ran and kinds}
     return {**values, "not_reported": unsaid}
-
-
-def _unsaid(reported: Reported) -> list[str]:
-    return [name for name, is_reported in reported._asdict().items() if not is_reported]
 
 
 def goodput_line(summary: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from flowdist.control.job.facts import Incident
 from flowdist.control.job.state import JobState
 from flowdist.graph import format_duration
 from flowdist.record.journal import FaultLine, Line
+from flowdist.record.status import role_status
 from flowdist.report.record.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
@@ -40,18 +41,16 @@ def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def _role(job: JobState, name: str) -> dict[str, Any]:
-    role = job.roles[name]
-    worlds = job.worlds_of(role)
-    replicas = job.replicas_of(role)
+    role, status = job.roles[name], role_status(job, job.roles[name])
     return {
-        "outcome": role.outcome,
-        "restarts": sum(replica.restarts for replica in replicas),
-        "incidents": sum(any(w.name in i.worlds for w in worlds) for i in job.incidents),
-        "charged": len(role.charges),
-        "budget": role.spec.restart.max_restarts if role.spec.restart is not None else None,
-        "generations": max((world.generation for world in worlds), default=0),
-        "step": max((world.step for world in worlds), default=-1),
-        "replicas": {str(replica.id): replica.attempt for replica in replicas if replica.attempt},
+        "outcome": status.outcome,
+        "restarts": status.restarts,
+        "incidents": sum(any(world in incident.worlds for world in role.worlds) for incident in job.incidents),
+        "charged": status.charged,
+        "budget": status.budget,
+        "generations": status.generation,
+        "step": status.step,
+        "replicas": {str(replica.id): replica.attempt for replica in job.replicas_of(role) if replica.attempt},
     }
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 
-from flowdist.graph import Domain, JointWorld, RoleGraph, RoleSpec
+from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.graph.policies import Scope
-from flowdist.report.static.restarts import Cause, Extent, restart_set
+from flowdist.report.static.restarts import Cause, Extent, followers, restart_set
 
 Scopes = Mapping[str, Scope]  # by role that restarts by itself, the scope of the policy that decided
 
@@ -33,7 +33,7 @@ def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[st
     """Return each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
     reasons = _walk(graph, {role: scope}, cause, [spec.name for spec in graph.roles], lambda *_: True)
     if not graph.role(role).gang and (scope == "replica" or cause == "node_lost"):
-        edges = (edge for name in reasons for edge in _followers(graph, name))
+        edges = (edge for name in reasons for edge in followers(graph, name))
         own = next((because for follower, because in edges if follower == role), "")
         reasons[role] += f"; all of it restarts: {own}" if own else ""  # the replica brings the rest of it along
     return reasons
@@ -54,23 +54,6 @@ def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict
     if scope == "job":
         names += [other.name for other in graph.roles]
     return dict.fromkeys(names, text)
-
-
-def _followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """Return the roles that restart in whole when any replica of `role` does, each with the reason."""
-    found = []
-    groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
-    for group in groups:
-        is_world = isinstance(group, JointWorld)
-        kind, then = ("world", ", which re-forms as one") if is_world else ("restart domain", "")
-        for name in group.roles if role in group.roles else ():
-            found.append((name, f'it is in the {kind} "{group.name}" with {_others(group.roles, name)}{then}'))
-    edges = [spec.name for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
-    return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
-
-
-def _others(names: Iterable[str], name: str) -> str:
-    return ", ".join(dict.fromkeys(other for other in names if other != name))
 
 
 def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
@@ -127,7 +110,7 @@ def _walk(
     reached = {name: because for names in seeds for name, because in names.items() if name in running}
     todo = list(reached)
     for name in todo:  # grows while it is walked
-        for follower, because in _followers(graph, name):
+        for follower, because in followers(graph, name):
             if follower not in reached and passes(name, follower):
                 reached[follower] = because
                 todo.append(follower)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import networkx as nx
 
-from flowdist.graph import RoleGraph
+from flowdist.graph import Domain, JointWorld, RoleGraph
 from flowdist.graph.policies import Scope
 
 Cause = Literal["failure", "node_lost"]
@@ -45,14 +45,13 @@ def restart_set(graph: RoleGraph, role: str, cause: Cause, scope: Scope | None =
 
 
 def _whole_by_scope(graph: RoleGraph, role: str, scope: Scope) -> set[str]:
-    """Return the roles of which every replica restarts by the scope and the joint world alone."""
-    world, domain = graph.world_of(role), graph.domain_of(role)
-    whole = set(world.roles if world is not None else ())
+    """Return the roles of which every replica restarts by the scope alone."""
+    domain = graph.domain_of(role)
     if scope == "domain" and domain is not None:
-        return whole.union(domain.roles)
+        return set(domain.roles)
     if scope == "job":
         return {other.name for other in graph.roles}
-    return whole if scope == "replica" and not graph.role(role).gang else whole | {role}
+    return {role} if scope != "replica" or graph.role(role).gang else set()
 
 
 def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
@@ -65,10 +64,22 @@ def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
     edges: nx.DiGraph[str] = nx.DiGraph()
     edges.add_nodes_from(spec.name for spec in graph.roles)
     for spec in graph.roles:
-        edges.add_edges_from((gate.role, spec.name) for gate in spec.gates if gate.on_restart == "restart")
-    for roles in [*(domain.roles for domain in graph.domains), *(world.roles for world in graph.worlds)]:
-        edges.add_edges_from((a, b) for a in roles for b in roles)
+        edges.add_edges_from((spec.name, follower) for follower, _ in followers(graph, spec.name))
     return edges
+
+
+def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
+    """Return the roles that restart in whole when any replica of `role` does, each with the reason."""
+    found = []
+    groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
+    for group in groups:
+        is_world = isinstance(group, JointWorld)
+        kind, then = ("world", ", which re-forms as one") if is_world else ("restart domain", "")
+        for name in group.roles if role in group.roles else ():
+            others = ", ".join(dict.fromkeys(other for other in group.roles if other != name))
+            found.append((name, f'it is in the {kind} "{group.name}" with {others}{then}'))
+    edges = [spec.name for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
+    return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
 
 
 def start_waves(graph: RoleGraph) -> list[list[str]]:
