@@ -284,18 +284,13 @@ def _to_stop(spec: RoleSpec, extent: Extent, hits: Hits, failing: Failing) -> st
 
 def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[list[dict[str, Any]]]:
     """Return the waves in which the set starts again: only gates on roles that restart are closed (R1)."""
-    gates = {
-        name: [gate for mate in graph.mates_of(name) for gate in graph.role(mate).gates if gate.role in alive]
-        for name in alive
-    }
-    depth = dict.fromkeys(alive, 0)
-    for _ in alive:  # a joint world can lift what was there before it: at most once for each role
-        for name in alive:
-            depth[name] = max((1 + depth[gate.role] for gate in gates[name]), default=0)
-    waves: list[list[dict[str, Any]]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for name in alive:
-        after = list(dict.fromkeys(f"{gate.role} {gate.condition}" for gate in gates[name]))
-        waves[depth[name]].append({"role": name, "who": _who(name, alive[name], hits), "after": after})
+    waves: list[list[dict[str, Any]]] = []
+    for names in start_waves(graph, alive):
+        waves.append([])
+        for name in names:
+            gates = [gate for mate in graph.mates_of(name) for gate in graph.role(mate).gates if gate.role in alive]
+            after = list(dict.fromkeys(f"{gate.role} {gate.condition}" for gate in gates))
+            waves[-1].append({"role": name, "who": _who(name, alive[name], hits), "after": after})
     return waves
 
 

@@ -42,25 +42,25 @@ def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
             return Verdict("restart", False, f"{lost} is no failure: the restart is not charged, and needs no policy")
         return Verdict("fail", False, f"{spec.name} has no restart policy: any failure fails the job")
     rule = _first_rule(policy, failing)
-    if rule is not None and (rule.do != "restart" or not rule.counted):
-        return _verdict_of(rule, policy)
+    written = _rule_text(rule) if rule is not None else ""
+    because = f"{written} is the first rule that matches"
+    if rule is not None and rule.do != "restart":
+        return Verdict(rule.do, False, because, written)
+    if rule is not None and not rule.counted:
+        return Verdict("restart", False, f"{because}, and it is not counted", written, scope=policy.scope)
     if rule is None and is_free:
         return Verdict("restart", False, f"{lost} is no failure: the restart is not charged", scope=policy.scope)
-    return _charged(policy, rule, used)
+    return _charged(policy, written, used)
 
 
-def _verdict_of(rule: Rule, policy: RestartPolicy) -> Verdict:
-    """Return the verdict of a rule that decides without a budget."""
-    written = _rule_text(rule)
-    if rule.do != "restart":
-        return Verdict(rule.do, False, f"{written} is the first rule that matches", written)
-    because = f"{written} is the first rule that matches, and it is not counted"
-    return Verdict("restart", False, because, written, scope=policy.scope)
+def _charged(policy: RestartPolicy, written: str, used: int) -> Verdict:
+    """Return the verdict of the first policy whose budget is not used up, or of the last one.
 
-
-def _charged(policy: RestartPolicy, rule: Rule | None, used: int) -> Verdict:
-    """Return the verdict of the first policy whose budget is not used up, or of the last one."""
-    written = _rule_text(rule) if rule is not None else ""
+    Args:
+        policy: The policy of the role.
+        written: The rule that matches; empty for none.
+        used: As in `judge`.
+    """
     found = "no rule matches; " if policy.rules else ""
     found = f"{written} is the first rule that matches; " if written else found
     text = f"{found}its policy is {policy_text(policy)}"

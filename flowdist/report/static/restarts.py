@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Literal
 
 import networkx as nx
@@ -82,13 +83,18 @@ def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
     return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
 
 
-def start_waves(graph: RoleGraph) -> list[list[str]]:
-    """Return the roles in the order in which they can start: each wave waits for gates on earlier ones."""
-    joint = {role: world.name for world in graph.worlds for role in world.roles}  # all of a world start together
-    gates: nx.DiGraph[str] = nx.DiGraph()
-    gates.add_nodes_from(joint.get(spec.name, spec.name) for spec in graph.roles)
-    for spec in graph.roles:
-        mine = joint.get(spec.name, spec.name)
-        gates.add_edges_from((joint.get(gate.role, gate.role), mine) for gate in spec.gates)
-    waves = [set(wave) for wave in nx.topological_generations(gates)]
-    return [[spec.name for spec in graph.roles if joint.get(spec.name, spec.name) in wave] for wave in waves]
+def start_waves(graph: RoleGraph, among: Container[str] | None = None) -> list[list[str]]:
+    """Return the roles in the order in which they can start: each wave waits for gates on earlier ones.
+
+    Args:
+        graph: The topology.
+        among: The roles that start; all others run already. None: all roles start.
+    """
+    names = [spec.name for spec in graph.roles if among is None or spec.name in among]
+    edges: nx.DiGraph[tuple[str, ...]] = nx.DiGraph()  # all of a joint world start together
+    edges.add_nodes_from(map(graph.mates_of, names))
+    for name in names:
+        gates = (gate for mate in graph.mates_of(name) for gate in graph.role(mate).gates if gate.role in names)
+        edges.add_edges_from((graph.mates_of(gate.role), graph.mates_of(name)) for gate in gates)
+    waves = list(nx.topological_generations(edges))
+    return [[name for name in names if graph.mates_of(name) in wave] for wave in waves]
