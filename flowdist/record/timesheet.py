@@ -106,11 +106,10 @@ class Timesheet:
     def unreported(self) -> dict[str, list[str]]:
         """Return for each task the kinds of reports that its workers never made: `progress`, `checkpoints`."""
         found = {}
-        for name, role in self._job.roles.items():
-            if role.spec.kind == "task":
-                saves = any(self._work[world].saves for world in role.worlds)
-                reported = {"progress": name in self._reporting, "checkpoints": saves}
-                found[name] = [kind for kind, is_reported in reported.items() if not is_reported]
+        for name in (spec.name for spec in self._job.graph.roles if spec.kind == "task"):
+            saves = any(self._work[world].saves for world in self._job.roles[name].worlds)
+            reported = {"progress": name in self._reporting, "checkpoints": saves}
+            found[name] = [kind for kind, is_reported in reported.items() if not is_reported]
         return found
 
     # Events.

@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable
 from typing import Any, Literal
 
-from flowdist.graph import WHOLE, Domain, Gate, JointWorld, RoleGraph, RoleSpec, format_memory
+from flowdist.graph import WHOLE, Domain, Gate, JointWorld, Resources, RoleGraph, RoleSpec, format_memory
 
 TextFormat = Literal["mermaid", "dot"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
@@ -62,6 +62,12 @@ def size_text(spec: RoleSpec) -> str:
     """Return the size as the DSL spells it, `2:4x2`; a factor of 1 and an equal maximum are left out."""
     low = f"{spec.min_replicas}:" if spec.min_replicas != spec.max_replicas else ""
     return f"{low}{spec.max_replicas}" + (f"x{spec.procs}" if spec.procs != 1 else "")
+
+
+def needs_words(resources: Resources) -> list[str]:
+    """Return the needs of a replica in words: `1 cpu`, then GPUs and memory if it needs any."""
+    gpus = [resources.gpu_words] if resources.gpu else []
+    return [f"{resources.cpu:g} cpu", *gpus, *([format_memory(resources.memory)] if resources.memory else [])]
 
 
 def seating_words(spec: RoleSpec) -> list[str]:
@@ -157,10 +163,7 @@ def _box_of(graph: RoleGraph, spec: RoleSpec) -> JointWorld | Domain | None:
 def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
     """Return the lines of a label: name, kind and size, needs, placement rules, and domains that have no box here."""
     kind = f"{spec.kind} {size_text(spec)}" + (", not primary" if _is_auxiliary(spec) else "")
-    needs = [f"{spec.resources.cpu:g} cpu"]
-    needs += [spec.resources.gpu_words] if spec.resources.gpu else []
-    needs += [format_memory(spec.resources.memory)] if spec.resources.memory else []
-    lines = [spec.name, kind, f"each {', '.join(needs)}"]
+    lines = [spec.name, kind, f"each {', '.join(needs_words(spec.resources))}"]
     lines += [", ".join(words)] if (words := seating_words(spec)) else []
     others = [domain for domain in graph.domains if spec.name in domain.roles and domain is not _box_of(graph, spec)]
     return lines + [f"restarts together with {domain.name} too" for domain in others]

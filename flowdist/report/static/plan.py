@@ -8,10 +8,10 @@ from flowdist.control.controller import Controller
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
-from flowdist.graph import RoleGraph, RoleSpec, Rule, format_duration, format_memory
+from flowdist.graph import RoleGraph, RoleSpec, Rule, format_duration
 from flowdist.graph.mesh import spelled
 from flowdist.graph.warmth import cold_because
-from flowdist.report.static.drawing import seating_words
+from flowdist.report.static.drawing import needs_words, seating_words
 from flowdist.report.static.judging import policy_text
 from flowdist.report.static.restarts import restart_set, start_waves
 from flowdist.report.table import table
@@ -91,10 +91,7 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
 
 def _role_row(spec: RoleSpec) -> tuple[str, ...]:
     low = f"{spec.min_replicas} to " if spec.min_replicas != spec.max_replicas else ""
-    needs = f"{spec.resources.cpu:g} cpu"
-    needs += f", {spec.resources.gpu_words}" if spec.resources.gpu else ""
-    needs += f", {format_memory(spec.resources.memory)}" if spec.resources.memory else ""
-    needs += ", on the NUMA node of its GPU" if spec.numa else ""
+    needs = ", ".join(needs_words(spec.resources)) + (", on the NUMA node of its GPU" if spec.numa else "")
     yes = {True: "yes", False: "no"}
     primary = yes[spec.primary] if spec.kind == "task" else "-"
     return (spec.name, spec.kind, f"{low}{spec.max_replicas}", str(spec.procs), needs, yes[spec.gang], primary)
