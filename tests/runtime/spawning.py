@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
+    Channel,
     Ended,
     ForkServerSpec,
     Signal,
     Spawn,
     Spawned,
     StartedCold,
-    answers,
-    encode,
 )
 from tests.leftovers import VARIABLE
 
@@ -49,11 +48,12 @@ class Spawning:
     def __init__(self, folder: Path, patience_s: float = 60.0) -> None:
         self.folder = folder
         self._mark = {VARIABLE: os.environ[VARIABLE]}  # a spawner of a module keeps its fork servers over many tests
-        self._channel, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
         argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        self._frames, self._last = answers(), 0
+        self._last = 0
         self.heard: list[Answer] = []
 
     def __enter__(self) -> Spawning:
@@ -95,7 +95,7 @@ class Spawning:
         return self.folder.parent / f"logs of {self.folder.name}" / str(id)
 
     def send(self, request: Spawn | Signal) -> None:
-        self._channel.sendall(encode(request))
+        self._channel.send(request)
 
     def until(self, kind: type, id: int, seconds: float = 60.0) -> Answer:
         """The answer of that kind about that program."""
@@ -106,9 +106,9 @@ class Spawning:
                     return answer
             if not select.select([self._channel], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise AssertionError(f"no {kind.__name__} of {id} among {self.heard}")
-            data = self._channel.recv(1 << 16)
-            assert data, "the spawner has ended"
-            self.heard += self._frames.feed(data)  # type: ignore[arg-type]
+            answers = self._channel.receive()
+            assert answers is not None, "the spawner has ended"
+            self.heard += answers  # type: ignore[arg-type]
 
     def pid(self, id: int) -> int:
         answer = self.until(Spawned, id)

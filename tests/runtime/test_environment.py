@@ -15,7 +15,7 @@ from flowdist import worker
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
-from flowdist.runtime.agent.readiness import Listener, until_ready
+from flowdist.runtime.agent.readiness import until_ready
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster, share_devices
 from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
 from flowdist.runtime.worker_env.environment import (
@@ -205,9 +205,7 @@ def test_a_port_in_use_is_passed_over() -> None:
 def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
     async def passes(check: Readiness, ports: dict[str, int], since_ns: int = 0) -> bool:
         try:
-            await asyncio.wait_for(
-                until_ready(check, Listener("127.0.0.1", ports), str(tmp_path), tmp_path, since_ns), 0.2
-            )
+            await asyncio.wait_for(until_ready(check, "127.0.0.1", ports, str(tmp_path), tmp_path, since_ns), 0.2)
         except TimeoutError:
             return False
         return True

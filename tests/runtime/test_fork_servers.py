@@ -12,12 +12,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from flowdist.runtime.processes import fork_server
-from flowdist.runtime.processes.fork_server import Imports, running_threads
-from flowdist.runtime.processes.spawn_protocol import CancelSpawn, Ended, Prepare, Spawned, SpawnRefused
+from flowdist.runtime.processes.fork_server import running_threads
+from flowdist.runtime.processes.spawn_protocol import (
+    CancelSpawn,
+    Ended,
+    Imports,
+    Prepare,
+    Spawned,
+    SpawnRefused,
+    encode,
+)
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
 
@@ -251,7 +258,7 @@ def test_a_fork_server_of_a_spawner_that_was_killed_before_it_read_ends_well() -
     argv = [sys.executable, boot, str(theirs.fileno()), str(os.getpid())]
     with subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process:
         theirs.close()
-        ours.sendall(msgspec.json.encode(Imports("", ())) + b"\n")
+        ours.sendall(encode(Imports("", ())))
         select.select([ours], [], [])
         ours.close()
         _, said = process.communicate()

@@ -28,16 +28,14 @@ from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.injection.remote_faults import apply, workers_hit
 from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.spawn_protocol import (
+    Channel,
     Ended,
     Spawn,
     Spawned,
-    answers,
     injected_code,
     read_pid,
-    requests,
     write_pid,
 )
-from flowdist.runtime.processes.spawn_protocol import encode as encode_answer
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import encode, read_to_controller
@@ -113,7 +111,7 @@ def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.
     with ours, theirs:
         spawner = Spawner(theirs)
         spawner._handle(Spawn(1, argv, dict(os.environ), str(tmp_path), str(folder)))
-        (said,) = answers().feed(ours.recv(1 << 16))
+        (said,) = Channel(ours).receive() or []
     assert isinstance(said, Spawned) and spawner._children.end(1) == Ended(1, 0)
     assert (folder / "stdout.log").read_text() == f"{said.pid} {said.pid}\n\n", (folder / "stderr.log").read_text()
 
@@ -186,7 +184,7 @@ class Around:
         argv = [sys.executable, "-c", AGENT, msgspec.json.encode(self._config).decode(), str(theirs.fileno())]
         self._agent = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
         theirs.close()
-        self._spawner, self._answers = await asyncio.open_connection(sock=ours)
+        self._spawner = Channel(ours)
         self._heard, self._orders = await self._calls.get()
         return self
 
@@ -194,7 +192,8 @@ class Around:
         self._agent.kill()
         self._agent.wait()
         self._server.close()
-        await close(self._orders, self._answers)
+        self._spawner.close()
+        await close(self._orders)
 
     def order(self, order: Order) -> None:
         self._orders.write(encode(Ordered(1, 1, order)))
@@ -209,11 +208,11 @@ class Around:
 
     async def spawned(self, pid: int) -> None:
         """Do as the spawner does when it has started a worker."""
-        (request,) = requests().feed(await self._spawner.read(1 << 16))
+        (request,) = await asyncio.to_thread(self._spawner.receive) or []
         assert isinstance(request, Spawn)
         Path(request.folder).mkdir(parents=True)
         write_pid(request.folder, pid)
-        self._answers.write(encode_answer(Spawned(request.id, pid)))
+        self._spawner.send(Spawned(request.id, pid))
 
 
 async def close(*writers: asyncio.StreamWriter) -> None:

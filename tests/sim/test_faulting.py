@@ -10,6 +10,7 @@ import pytest
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
+from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
@@ -226,7 +227,12 @@ def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() ->
     graph = load_topology(str(TOPOLOGIES / "gang.py"), {"replicas": "3"}, (), None).graph
     simulation = Simulation(graph, Plan((parse_fault("node1@2m:pause/1m"),)))
     node = simulation.nodes["node1"]
-    node.agent._fence = node.agent.lease.drop  # type: ignore[method-assign]  # its lease is over, and it stops nobody
+    handle = node.agent.handle
+
+    def stop_nobody(event: io.AgentInput, now: int) -> list[io.AgentOutput]:
+        return [output for output in handle(event, now) if not isinstance(output, io.SignalWorkers)]
+
+    node.agent.handle = stop_nobody  # type: ignore[method-assign]  # its lease is over, and its workers go on
     result = simulation.run()
     assert isinstance(result.violation, Violation) and result.violation.property == "split brain"
 

@@ -16,6 +16,7 @@ from flowdist.control.job.state import JobState
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.faults.scenario import Expect
+from flowdist.faults.streams import spread
 from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
 from flowdist.record.journal import FaultLine
 from flowdist.sim.checks.bounds import bounds_of
@@ -23,7 +24,6 @@ from flowdist.sim.checks.expectations import unmet
 from flowdist.sim.checks.liveness import bound_ns, end_ns, healed_ns, late
 from flowdist.sim.checks.points import POINTS, RESTORING, SAVING, SPARE, STALE, reachable
 from flowdist.sim.simulation import Simulation
-from flowdist.sim.workers.work import Work
 from flowdist.testing import always, assert_recovers, eventually, explore, graph_of, simulate, sometimes
 from flowdist.testing.campaign import Rules, campaign, horizon, judge, try_seed
 from flowdist.testing.declare import load_properties, side_file
@@ -193,16 +193,13 @@ def test_a_job_that_gets_on_too_late_is_told_although_it_succeeds(monkeypatch: p
 
 
 def slow_restart(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
-    real = Work._started_up
+    startup_ns = gang().roles[0].workload.startup_ns
 
-    def later(self: Work, node, start) -> None:  # type: ignore[no-untyped-def]
-        if start.attempt > 1 and not getattr(self, "waited", False):
-            self.waited = True  # type: ignore[attr-defined]
-            self._queue.after(by_ns, real, self, node, start)
-        else:
-            real(self, node, start)
+    def slow(seed: int, entity: str, purpose: str) -> float:
+        drawn = spread(seed, entity, purpose)
+        return drawn if entity.endswith("#1") else drawn + by_ns / startup_ns
 
-    monkeypatch.setattr(Work, "_started_up", later)
+    monkeypatch.setattr("flowdist.sim.workers.work.spread", slow)
 
 
 def test_a_campaign_finds_what_gets_on_too_late_and_its_command_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:

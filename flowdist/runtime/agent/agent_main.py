@@ -25,13 +25,11 @@ from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin
 from flowdist.graph import decode_graph
 from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.agent.spawner_channel import SpawnerChannel
 from flowdist.runtime.agent.worker_socket import WorkerSocket
-from flowdist.runtime.agent.workers import Collaborators, Workers
+from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.processes import spawn_protocol as spawner
-from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.run_folder.logs import last_output_ns
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
@@ -63,7 +61,7 @@ class _AgentProcess:
     """Event loop around the pure agent."""
 
     def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
-        self._config, self._channel, self._token = config, channel, token
+        self._config, self._spawner, self._token = config, spawner.Channel(channel), token
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes()).on(config.node)
         self._graph = graph
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
@@ -97,24 +95,24 @@ class _AgentProcess:
                 await self._writer.drain()
 
     def _set_up_workers(self) -> None:
-        config = self._config
-        self._spawner = SpawnerChannel(self._loop, self._channel, self._handle_answer)
-        ids = itertools.count(1)
-        self._store_forks = StoreForks(self._loop, self._spawner.send, ids, config.run_dir, config.socket_dir)
-        self._stores = Stores(self._loop, self._store_exited, self._store_forks, config.address)
+        config, ids, send = self._config, itertools.count(1), self._spawner.send
+        self._loop.add_reader(self._spawner, self._read_answers)
+        forks = StoreForks(self._loop, send, ids, config.run_dir, config.socket_dir)
+        self._stores = Stores(self._loop, self._store_exited, forks, config.address)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
-        others = Collaborators(
-            handle=self._handle,
-            send=self._spawner.send,
-            report=self._send_to_controller,
-            fork_stores_from=self._fork_stores_from,
-            ids=ids,
-            sockets=self._sockets,
-            gpus=self._gpus,
-            has_store=self._stores.has_torch,
+        self._workers = Workers(
+            config,
+            self._graph,
+            self._paths,
+            self._handle,
+            self._send_to_controller,
+            send,
+            ids,
+            self._sockets,
+            self._gpus,
+            self._stores,
         )
-        self._workers = Workers(config, self._graph, self._paths, others)
 
     async def _keep_connected(self) -> None:
         """Connect to the controller, pass its messages to the pure agent, and connect again whenever that ends."""
@@ -187,8 +185,15 @@ class _AgentProcess:
                 self._workers.write_peers(output.replica, output.attempt, output.addresses)
             case io.AnswerWorker():
                 self._workers.answer_commit(output)
-            case io.LookForSigns() | io.AskWorkers() | io.TellWorkers():
-                self._use_attempt_files(output)
+            case io.LookForSigns():
+                seen_ns = last_output_ns(self._folder(output))
+                self._handle(io.SignsSeen(output.replica, output.attempt, seen_ns))
+            case io.AskWorkers():
+                procs = self._graph.role(output.replica.role).procs
+                step = stop_notice.announce_stop(self._folder(output), procs)
+                self._handle(io.WorkersAsked(output.replica, output.attempt, step))
+            case io.TellWorkers():
+                stop_notice.set_stop_step(self._folder(output), output.step)
             case io.BindStore():
                 port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
                 self._handle(io.StoreBound(output.world, output.generation, port))
@@ -199,46 +204,23 @@ class _AgentProcess:
             case _:
                 assert_never(output)
 
-    def _use_attempt_files(self, output: io.LookForSigns | io.AskWorkers | io.TellWorkers) -> None:
-        """Carry out an output that concerns files of an attempt: its logs, and the notices to its workers."""
-        replica, attempt = output.replica, output.attempt
-        folder = self._workers.attempt_dir(replica, attempt)
-        match output:
-            case io.LookForSigns():
-                self._handle(io.SignsSeen(replica, attempt, last_output_ns(folder)))
-            case io.AskWorkers():
-                step = stop_notice.announce_stop(folder, self._graph.role(replica.role).procs)
-                self._handle(io.WorkersAsked(replica, attempt, step))
-            case io.TellWorkers():
-                stop_notice.set_stop_step(folder, output.step)
+    def _folder(self, output: io.LookForSigns | io.AskWorkers | io.TellWorkers) -> Path:
+        return self._paths.attempt_dir(output.replica, output.attempt)
 
-    def _handle_answer(self, answer: spawner.Request | spawner.Answer) -> None:
-        """Pass an answer of the spawner on: those about store hosts to the stores, all others to the workers."""
-        match answer:
-            case spawner.Prepared():
-                self._fork_stores_from(self._prepared if answer.is_usable else None)
-                self._stores.start_deferred()
-                self._handle(io.WarmedUp())
-            case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
-                if self._store_forks.owns(answer.id):
-                    self._handle_store_answer(answer)
-                else:
-                    self._workers.handle_answer(answer)
-
-    def _handle_store_answer(
-        self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold
-    ) -> None:
-        match answer:
-            case spawner.SpawnRefused():
-                self._store_forks.server = None
-                self._stores.ended(self._store_forks.ended(answer.id), answer.detail)
-            case spawner.Ended():
-                self._stores.ended(self._store_forks.ended(answer.id), describe_exit(answer.code))
-
-    def _fork_stores_from(self, server: spawner.ForkServerSpec | None) -> None:
-        """Fork store hosts from this fork server from now on, if it has imported torch."""
-        if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
-            self._store_forks.server = server
+    def _read_answers(self) -> None:
+        """Pass the spawner's answers on: those about store hosts to the stores, those about workers to the workers."""
+        answers = self._spawner.receive()
+        if answers is None:
+            os._exit(1)  # without a spawner the node is lost: the guardian kills the rest of it
+        for answer in answers:
+            match answer:
+                case spawner.Prepared():
+                    self._stores.fork_from(self._prepared if answer.is_usable else None)
+                    self._stores.start_deferred()
+                    self._handle(io.WarmedUp())
+                case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
+                    if not self._stores.handle_answer(answer):
+                        self._workers.handle_answer(answer)
 
     def _store_exited(self, key: tuple[str, int], detail: str) -> None:
         self._handle(io.StoreExited(*key, detail))

@@ -6,41 +6,38 @@ import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from flowdist.graph import Readiness
 
 PAUSE_S = 0.05
 
 
-class Listener(NamedTuple):
-    """The address of a replica's node, and the replica's ports by name."""
-
-    address: str
-    ports: Mapping[str, int]
-
-
-async def until_ready(check: Readiness, at: Listener, workdir: str, folder: Path, since_ns: int) -> None:
+async def until_ready(
+    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, since_ns: int
+) -> None:
     """Repeat a readiness check until it passes.
 
     Args:
         check: The check.
-        at: The address and ports at which the replica listens.
+        address: The address of the replica's node.
+        ports: The ports at which the replica listens, by name.
         workdir: The folder that the name of a file is relative to.
         folder: The log folder of the attempt.
         since_ns: Wall clock of the attempt's start: a file that is older belongs to an earlier attempt.
     """
-    while not await _passes(check, at, workdir, folder, since_ns):
+    while not await _passes(check, address, ports, workdir, folder, since_ns):
         await asyncio.sleep(PAUSE_S)
 
 
-async def _passes(check: Readiness, at: Listener, workdir: str, folder: Path, since_ns: int) -> bool:
+async def _passes(
+    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, since_ns: int
+) -> bool:
     match check.how:
         case "tcp":
-            return await _answers(at.address, at.ports[check.target], None)
+            return await _answers(address, ports[check.target], None)
         case "http":
             port, _, path = check.target.partition("/")
-            return await _answers(at.address, at.ports[port], "/" + path)
+            return await _answers(address, ports[port], "/" + path)
         case "file":
             file = Path(workdir, check.target)
             return file.exists() and file.stat().st_mtime_ns >= since_ns

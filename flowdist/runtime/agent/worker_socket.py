@@ -9,12 +9,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.ids import ReplicaId
 
 LINE_MAX = 1 << 20
+
+_Identity = tuple[ReplicaId, int, int]  # of a worker: its replica, attempt and local rank
 
 
 class WorkerSocket:
@@ -23,7 +25,7 @@ class WorkerSocket:
     def __init__(self, handle: Callable[[io.AgentInput], None]) -> None:
         self._handle = handle
         self._offers: dict[tuple[ReplicaId, int, str], list[asyncio.StreamWriter]] = {}
-        self._in_elastic: dict[tuple[ReplicaId, int, int], asyncio.StreamWriter] = {}  # by attempt and local rank
+        self._in_elastic: dict[_Identity, asyncio.StreamWriter] = {}
 
     async def serve(self, path: str) -> asyncio.Server:
         """Listen on a Unix socket that only this user may open."""
@@ -59,7 +61,7 @@ class WorkerSocket:
             writer.write(json.dumps({"resume": env}).encode() + b"\n")
 
     async def _serve_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello: _Hello | None = None
+        hello: _Identity | None = None
         try:
             while line := await reader.readline():
                 content = json.loads(line)
@@ -79,7 +81,7 @@ class WorkerSocket:
                 del self._in_elastic[hello]
             writer.close()
 
-    def _handle_line(self, hello: _Hello, line: dict[str, object], writer: asyncio.StreamWriter) -> None:
+    def _handle_line(self, hello: _Identity, line: dict[str, object], writer: asyncio.StreamWriter) -> None:
         replica, attempt, local_rank = hello
         match line:
             case {"ready": True}:
@@ -98,14 +100,6 @@ class WorkerSocket:
                 self._handle(io.WorkerOffered(replica, attempt, generation, path, step))
 
 
-class _Hello(NamedTuple):
-    """The identity of a worker."""
-
-    replica: ReplicaId
-    attempt: int
-    local_rank: int
-
-
-def _hello(content: dict[str, Any]) -> _Hello:
+def _hello(content: dict[str, Any]) -> _Identity:
     role, _, index = content["replica"].rpartition("/")
-    return _Hello(ReplicaId(role, int(index)), int(content["attempt"]), int(content["local_rank"]))
+    return ReplicaId(role, int(index)), int(content["attempt"]), int(content["local_rank"])

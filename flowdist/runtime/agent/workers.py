@@ -15,20 +15,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import Addresses, ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.agent.readiness import Listener, until_ready
+from flowdist.runtime.agent.readiness import until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.run_folder.remote_error_report import collect_report
+from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport
 from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fork_server_spec, macro_values, worker_env
 from flowdist.runtime.worker_env.ports import Ports
@@ -48,25 +48,32 @@ class _Attempt:
     server: spawner.ForkServerSpec | None = None  # from which its workers are forked, as far as is known
 
 
-class Collaborators(NamedTuple):
-    """The parts of the agent process that `Workers` uses."""
-
-    handle: Callable[[io.AgentInput], None]  # gives the pure agent an input
-    send: Callable[[spawner.Request], None]  # sends the spawner a request
-    report: Callable[[RemoteErrorReport], None]  # sends the controller a report
-    fork_stores_from: Callable[[spawner.ForkServerSpec | None], None]
-    ids: Iterator[int]  # of workers and of store hosts: the spawner does not distinguish them
-    sockets: WorkerSocket
-    gpus: GpuGuard
-    has_store: bool  # see worker_env
-
-
 class Workers:
-    """All workers of a node, by the ids that the spawner knows them by."""
+    """All workers of a node, by the ids that the spawner knows them by.
 
-    def __init__(self, config: NodeConfig, graph: RoleGraph, paths: RunPaths, others: Collaborators) -> None:
-        self._config, self._graph, self._paths, self._others = config, graph, paths, others
-        self._handle, self._send = others.handle, others.send
+    Args:
+        handle: Gives the pure agent an input.
+        report: Sends the controller a report.
+        send: Sends the spawner a request.
+        ids: The ids of workers and of store hosts: the spawner does not distinguish them.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        graph: RoleGraph,
+        paths: RunPaths,
+        handle: Callable[[io.AgentInput], None],
+        report: Callable[[RemoteErrorReport], None],
+        send: Callable[[spawner.Request], None],
+        ids: Iterator[int],
+        sockets: WorkerSocket,
+        gpus: GpuGuard,
+        stores: Stores,
+    ) -> None:
+        self._config, self._graph, self._paths = config, graph, paths
+        self._handle, self._report, self._send = handle, report, send
+        self._ids, self._sockets, self._gpus, self._stores = ids, sockets, gpus, stores
         self._ports = Ports(config.run_id, config.number, config.address)
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # the order and the local rank
         self._attempts: dict[tuple[ReplicaId, int], _Attempt] = {}
@@ -81,12 +88,8 @@ class Workers:
             size = role.max_replicas * role.procs
             world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # placeholders: a fork server does not depend on these
             start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
-            values = macro_values(start, role, 0, self._paths, {})
             with contextlib.suppress(OSError):  # a missing secret: the start of the worker reports it
-                env = worker_env(start, role, 0, os.environ, self._paths, {}, (), self._others.has_store)
-                server = fork_server_spec(
-                    role, expand_command(role.command, values, os.environ), os.environ, env, values
-                )
+                _, server = self._command(start, role, 0, {}, self._env(start, role, 0, {}))
                 wanted |= {server: None} if server is not None else {}
         if len(wanted) != 1:
             return None
@@ -105,7 +108,7 @@ class Workers:
         try:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
-            cores = self._others.gpus.cores(role, start)
+            cores = self._gpus.cores(role, start)
         except OSError as error:
             self._handle(io.SpawnFailed(start.replica, start.attempt, str(error)))
             return
@@ -128,15 +131,21 @@ class Workers:
         self, attempt: _Attempt, role: RoleSpec, local_rank: int, env: dict[str, str], cores: tuple[int, ...]
     ) -> None:
         start = attempt.start
-        values = macro_values(start, role, local_rank, self._paths, attempt.ports)
-        argv = expand_command(role.command, values, os.environ)
-        id = next(self._others.ids)
+        argv, attempt.server = self._command(start, role, local_rank, attempt.ports, env)
+        id = next(self._ids)
         self._workers[id] = (start, local_rank)
         attempt.ids[id] = local_rank
-        attempt.server = fork_server_spec(role, argv, os.environ, env, values)
         self._send(
             spawner.Spawn(id, argv, env, role.workdir, str(self._folder(start, local_rank)), attempt.server, cores)
         )
+
+    def _command(
+        self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int], env: dict[str, str]
+    ) -> tuple[tuple[str, ...], spawner.ForkServerSpec | None]:
+        """Return the command of a worker, and the fork server that it may be forked from."""
+        values = macro_values(start, role, local_rank, self._paths, ports)
+        argv = expand_command(role.command, values, os.environ)
+        return argv, fork_server_spec(role, argv, os.environ, env, values)
 
     def _forget_before(self, start: StartReplica) -> None:
         """Forget earlier attempts of the replica, which are over: an agent that runs for weeks has thousands."""
@@ -154,11 +163,11 @@ class Workers:
         role, ports = self._graph.role(start.replica.role), self._attempts[before.replica, before.attempt].ports
         old = self._env(before, role, local_rank, ports)
         changed = {name: value for name, value in env.items() if old.get(name) != value}
-        self._others.sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
+        self._sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
-        env = worker_env(start, role, local_rank, os.environ, self._paths, ports, devices, self._others.has_store)
+        env = worker_env(start, role, local_rank, os.environ, self._paths, ports, devices, self._stores.has_torch)
         self._mask.add(env[secret.name] for secret in role.secrets)
         return env
 
@@ -171,7 +180,7 @@ class Workers:
 
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
         """Give up starting the attempt's workers that still wait for a GPU or a fork server."""
-        self._others.gpus.cancel(replica, attempt)
+        self._gpus.cancel(replica, attempt)
         for id in self._ids_of(replica, attempt):
             self._send(spawner.CancelSpawn(id))
 
@@ -207,7 +216,7 @@ class Workers:
 
     def _all_spawned(self, attempt: _Attempt) -> None:
         start = attempt.start
-        self._others.fork_stores_from(attempt.server)
+        self._stores.fork_from(attempt.server)
         self._handle(io.WorkersSpawned(start.replica, start.attempt, tuple(attempt.ports.items())))
         self._watch_readiness(attempt)
 
@@ -241,7 +250,7 @@ class Workers:
         folder = self._folder(start, local_rank)
         exited = self._exits.describe(start, local_rank, answer.code, folder)
         if self._config.controller is not None and (exited.exit_code or exited.signal):
-            self._others.report(collect_report(start, local_rank, folder, self._mask))
+            self._report(collect_report(start, local_rank, folder, self._mask))
         self._handle(exited)
 
     def _watch_readiness(self, attempt: _Attempt) -> None:
@@ -250,23 +259,19 @@ class Workers:
         if role.ready is None or role.ready.how == "call":
             return
         key = (start.replica, start.attempt)
-        here = Listener(self._config.address, attempt.ports)
-        probe = until_ready(role.ready, here, role.workdir, self._paths.attempt_dir(start), attempt.since_ns)
+        folder = self._paths.attempt_dir(*key)
+        probe = until_ready(role.ready, self._config.address, attempt.ports, role.workdir, folder, attempt.since_ns)
         task = asyncio.create_task(probe)
         task.add_done_callback(lambda task: None if task.cancelled() else self._handle(io.ProbePassed(*key)))
         self._probes[key] = task
 
-    def attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
-        """Return the log folder of an attempt."""
-        return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
-
     def _folder(self, start: StartReplica, local_rank: int) -> Path:
-        return self._paths.attempt_dir(start) / str(local_rank)
+        return self._paths.attempt_dir(start.replica, start.attempt) / str(local_rank)
 
     def write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         """Write the addresses of other roles where the attempt's workers read them."""
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
-        _write_json(self.attempt_dir(replica, attempt) / "peers.json", content)
+        _write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
 
     def answer_commit(self, answer: io.AnswerWorker) -> None:
         """Tell a worker whether its checkpoint is accepted; if so, publish it first.
@@ -278,7 +283,7 @@ class Workers:
             start, role = attempt.start, self._graph.role(answer.replica.role)
             pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
             _write_json(self._paths.latest(start, role), pointer, durable=True)
-        self._others.sockets.answer(answer)
+        self._sockets.answer(answer)
 
 
 def _write_json(path: Path, content: object, *, durable: bool = False) -> None:

@@ -16,31 +16,21 @@ import sys
 import warnings
 from pathlib import Path
 
-import msgspec
-
 import flowdist.worker  # noqa: F401  # imported once here, so that workers which use it need not wait for it
 from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
-    Answer,
+    Channel,
+    Imports,
     Ready,
     Signal,
     Spawn,
     SpawnRefused,
-    encode,
-    requests,
     write_pid,
 )
 from flowdist.runtime.processes.standby import Standby, StandbyPool, receive_work
 
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
-
-
-class Imports(msgspec.Struct, frozen=True):
-    """The first line that a fork server reads: what to import, and from where."""
-
-    first_path: str  # becomes sys.path[0]; empty: no entry is added
-    preload: tuple[str, ...]
 
 
 def serve(channel: int, parent: int) -> Spawn:
@@ -55,66 +45,43 @@ def serve(channel: int, parent: int) -> Spawn:
     """
     die_with_parent(parent)
     gc.disable()  # a collection would copy the pages that a fork shares; imports are faster without it, too
-    return _ForkServer(socket.socket(fileno=channel)).run()
+    return _ForkServer(Channel(socket.socket(fileno=channel))).run()
 
 
 class _ForkServer:
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
         self._standbys = StandbyPool(self._selector, fork)
-        self._frames = requests()
 
     def run(self) -> Spawn:
-        first, _, rest = self._read_first_line()
-        own_files = _open_files()
-        imports = msgspec.json.decode(first, type=Imports)
-        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
-        self._kept_files = _open_files() - own_files
-        gc.freeze()  # objects that exist now stay in pages that all workers share
-        self._answer(Ready(unsafe))
-        forked = self._handle(rest)
-        while forked is None:
+        while True:
             for key, _ in self._selector.select(self._standbys.seconds_until_due()):
                 if isinstance(key.data, Standby):
                     self._standbys.handle_death(key.data)
-                    continue
-                if key.fileobj is not self._channel:
-                    self._answer(self._children.end(key.data))
+                elif key.fileobj is not self._channel:
+                    self._channel.send(self._children.end(key.data))
                     self._standbys.note_activity()
-                    continue
-                forked = self._handle(self._read())
-                if forked is not None:
+                elif (forked := self._handle_requests()) is not None:
                     return forked
             channel = self._standbys.adjust(len(self._children))
             if channel is not None:
-                forked = self._stand_by(channel)
-        return forked
+                return self._stand_by(channel)
 
-    def _read_first_line(self) -> tuple[bytes, bytes, bytes]:
-        data = b""
-        while b"\n" not in data:
-            data += self._read()
-        return data.partition(b"\n")
+    def _handle_requests(self) -> Spawn | None:
+        """Carry out the requests that have arrived. Returns one of them only in the worker that was forked for it.
 
-    def _read(self) -> bytes:
-        """Read from the spawner; end this process if the spawner is gone.
-
-        A spawner that was killed may have left an answer unread: the connection is reset then, which is no error here.
+        It ends this process if the spawner has ended.
         """
-        data = b""
-        with contextlib.suppress(ConnectionError):
-            data = self._channel.recv(1 << 16)
-        if not data:
+        requests = self._channel.receive()
+        if requests is None:
             os._exit(0)
-        return data
-
-    def _handle(self, data: bytes) -> Spawn | None:
-        """Carry out the requests in the data. Returns a request only in the worker that was forked for it."""
-        for request in self._frames.feed(data):
+        for request in requests:
             match request:
+                case Imports():
+                    self._import(request)
                 case Spawn():
                     if self._spawn(request):
                         return request
@@ -123,6 +90,13 @@ class _ForkServer:
                 case _:
                     raise TypeError(f"no request: {request}")
         return None
+
+    def _import(self, imports: Imports) -> None:
+        own_files = _open_files()
+        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
+        self._kept_files = _open_files() - own_files
+        gc.freeze()  # objects that exist now stay in pages that all workers share
+        self._channel.send(Ready(unsafe))
 
     def _spawn(self, request: Spawn) -> bool:
         """Start a worker, from a standby process if there is one. Returns True in the worker, False in the server."""
@@ -135,7 +109,7 @@ class _ForkServer:
                 files.append(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
             pid = self._standbys.assign(request, files) or fork_with_pid(folder)
         except OSError as error:
-            self._answer(SpawnRefused(request.id, f"{request.argv[0]}: {error.strerror}"))
+            self._channel.send(SpawnRefused(request.id, f"{request.argv[0]}: {error.strerror}"))
             return False
         if pid == 0:
             self._drop_inherited(*files)
@@ -144,7 +118,9 @@ class _ForkServer:
         self._standbys.note_activity()
         for file in files:
             os.close(file)
-        self._answer(self._children.add(request.id, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        self._channel.send(
+            self._children.add(request.id, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        )
         return False
 
     def _stand_by(self, channel: socket.socket) -> Spawn:
@@ -166,10 +142,6 @@ class _ForkServer:
         self._standbys.close_in_child()
         for fd in _open_files() - self._kept_files - {0, 1, 2, *keep}:
             os.close(fd)
-
-    def _answer(self, answer: Answer) -> None:
-        with contextlib.suppress(ConnectionError):  # the spawner is gone: the next read finds out
-            self._channel.sendall(encode(answer))
 
 
 def _install_stdio(files: list[int]) -> None:

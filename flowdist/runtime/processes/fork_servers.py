@@ -22,8 +22,10 @@ from flowdist.control.fork_policy import PATIENCE_S, ForkServerUpkeep
 from flowdist.runtime.processes.exit_status import signal_name
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
+    Channel,
     Ended,
     ForkServerSpec,
+    Imports,
     Prepared,
     Ready,
     Signal,
@@ -31,8 +33,6 @@ from flowdist.runtime.processes.spawn_protocol import (
     Spawned,
     SpawnRefused,
     StartedCold,
-    answers,
-    encode,
 )
 
 BOOT = Path(__file__).with_name("fork_server_boot.py")
@@ -44,7 +44,7 @@ class ForkServerProcess:
     def __init__(self, spec: ForkServerSpec, selector: selectors.BaseSelector) -> None:
         """Start the process. Raises OSError or ValueError if the interpreter of the spec cannot be started."""
         self.spec = spec
-        self.channel, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
                 [*spec.interpreter, str(BOOT), str(theirs.fileno()), str(os.getpid())],
@@ -54,31 +54,17 @@ class ForkServerProcess:
                 pass_fds=[theirs.fileno()],
             )
         except BaseException:
-            self.channel.close()
+            ours.close()
             raise
         finally:
             theirs.close()
-        self._selector = selector
+        self._selector, self.channel = selector, Channel(ours)
         self._selector.register(self.channel, selectors.EVENT_READ, self)
-        self._frames = answers()
         self.is_ready = False
         self.deadline_s = time.monotonic() + PATIENCE_S
         self.waiting: dict[int, Spawn] = {}
         self.running: dict[int, int] = {}  # pids by id; 0 until the worker is forked
-        head = {"first_path": spec.first_path, "preload": spec.preload}
-        self.channel.sendall(msgspec.json.encode(head) + b"\n")
-
-    def read(self) -> list[Answer] | None:
-        """Return the answers that have arrived; None if the process has ended."""
-        try:
-            data = self.channel.recv(1 << 16)
-        except OSError:
-            data = b""
-        return self._frames.feed(data) if data else None  # type: ignore[return-value]
-
-    def send(self, request: Spawn | Signal) -> None:
-        with contextlib.suppress(OSError):  # the process has died: the next read finds out
-            self.channel.sendall(encode(request))
+        self.channel.send(Imports(spec.first_path, spec.preload))
 
     def end(self) -> int:
         """Kill the process and return its exit code, that of its own end if it has ended already."""
@@ -149,7 +135,7 @@ class ForkServers:
         self._server_of[request.id] = server
         if server.is_ready:
             server.running[request.id] = 0
-            server.send(msgspec.structs.replace(request, server=None))
+            server.channel.send(msgspec.structs.replace(request, server=None))
         else:
             server.waiting[request.id] = request
         return True
@@ -158,7 +144,7 @@ class ForkServers:
         """Pass the signal on to the server of the worker. Returns False if no fork server has the worker."""
         server = self._server_of.get(request.id)
         if server is not None:
-            server.send(request)
+            server.channel.send(request)
         return server is not None
 
     def cancel(self, id: int) -> None:
@@ -171,7 +157,7 @@ class ForkServers:
 
     def receive(self, server: ForkServerProcess) -> None:
         """Handle what a server has answered, or its end. Call it when the selector reports the server's channel."""
-        received = server.read()
+        received = server.channel.receive()
         if received is None:
             self._handle_death(server)
             return
@@ -185,7 +171,7 @@ class ForkServers:
                 case Ended() | SpawnRefused():
                     del server.running[answer.id], self._server_of[answer.id]
                     self._answer(answer)
-                case StartedCold() | Prepared():
+                case _:
                     raise TypeError(f"not from a fork server: {answer}")
 
     def seconds_until_deadline(self) -> float | None:

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -82,13 +83,7 @@ def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float =
         The processes that have outlived SIGKILL for so long, normally none.
     """
     me = os.getpid()
-    give_up = time.monotonic() + patience_s
-    while left := descendants(me, spare=spare):
-        _kill(left)
-        _reap(left)
-        if time.monotonic() > give_up:
-            return left
-    return []
+    return _kill_all(lambda: descendants(me, spare=spare), patience_s)[1]
 
 
 def _log_writers(folder: Path) -> list[int]:
@@ -110,10 +105,18 @@ def kill_log_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, li
     Returns:
         How many were killed, and those that have outlived SIGKILL for `patience_s` seconds.
     """
+    return _kill_all(lambda: _log_writers(folder), patience_s)
+
+
+def _kill_all(find: Callable[[], list[int]], patience_s: float) -> tuple[int, list[int]]:
+    """Kill the processes that `find` returns, and reap those that are children, until it returns none."""
     give_up, killed = time.monotonic() + patience_s, set[int]()
-    while left := _log_writers(folder):
+    while left := find():
         killed.update(left)
         _kill(left)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > give_up:
             return len(killed), left
     return len(killed), []
@@ -137,9 +140,3 @@ def _kill(pids: list[int]) -> None:
             waiting -= 1
     for fd in ends:
         os.close(fd)
-
-
-def _reap(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)

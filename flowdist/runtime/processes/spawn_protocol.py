@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 from pathlib import Path
 
 import msgspec
@@ -83,6 +84,13 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     code: int
 
 
+class Imports(msgspec.Struct, frozen=True, tag=True):
+    """First request to a fork server: what to import, and from where. Answered by Ready."""
+
+    first_path: str  # becomes sys.path[0]; empty: no entry is added
+    preload: tuple[str, ...]
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """Answer of a fork server after its imports. `unsafe` says why it must not be forked from; normally empty."""
 
@@ -102,11 +110,10 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Request = Spawn | Prepare | Signal | CancelSpawn
+Request = Spawn | Prepare | Signal | CancelSpawn | Imports
 Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
-_REQUESTS = msgspec.msgpack.Decoder(Request)
-_ANSWERS = msgspec.msgpack.Decoder(Answer)
+_DECODER = msgspec.msgpack.Decoder(Request | Answer)
 INJECTED_EXIT = "injected_exit"  # file: the exit code that an injected fault wants reported instead of its SIGKILL
 INJECTED_OOM = "injected_oom"  # file: an injected fault wants its SIGKILL reported as one of the kernel's OOM killer
 
@@ -137,22 +144,31 @@ def injected_code(folder: Path, code: int) -> int:
     return int(file.read_text()) if code == -signal.SIGKILL and file.exists() else code
 
 
-class Frames:
-    """Decoder of a byte stream: it returns whole messages and keeps the rest until more bytes arrive."""
+class Channel:
+    """One end of a connection between agent, spawner and fork server: a blocking socket that carries messages.
 
-    def __init__(self, decoder: msgspec.msgpack.Decoder[Request] | msgspec.msgpack.Decoder[Answer]) -> None:
-        self._decoder, self._frames = decoder, FrameBuffer()
+    A selector or an event loop may watch it as it watches the socket.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket, self._frames = connection, FrameBuffer()
+        self.fileno, self.close = connection.fileno, connection.close
+
+    def send(self, message: Request | Answer) -> None:
+        """Send a message. Messages are small and rare: blocking for a moment is simpler than a write buffer."""
+        with contextlib.suppress(ConnectionError):  # the other side has ended: the next read finds out
+            self._socket.sendall(encode(message))
+
+    def receive(self) -> list[Request | Answer] | None:
+        """Wait for data and return the messages that it completes; None if the other side has ended.
+
+        A side that was killed may have left a message unread. The connection is reset then, which is no error here.
+        """
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            data = self._socket.recv(1 << 16)
+        return self.feed(data) if data else None
 
     def feed(self, data: bytes) -> list[Request | Answer]:
-        """Add the bytes that were read and return the messages that they complete."""
-        return [self._decoder.decode(body) for body in self._frames.feed(data)]
-
-
-def requests() -> Frames:
-    """Return a decoder for the side that starts workers."""
-    return Frames(_REQUESTS)
-
-
-def answers() -> Frames:
-    """Return a decoder for the side that asks for workers."""
-    return Frames(_ANSWERS)
+        """Return the messages that data completes which was read in another way."""
+        return [_DECODER.decode(body) for body in self._frames.feed(data)]

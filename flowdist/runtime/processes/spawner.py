@@ -17,14 +17,13 @@ from flowdist.runtime.processes.fork_servers import ForkServerProcess, ForkServe
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     CancelSpawn,
+    Channel,
     Prepare,
     Request,
     Signal,
     Spawn,
     Spawned,
     SpawnRefused,
-    encode,
-    requests,
     write_pid,
 )
 
@@ -33,29 +32,26 @@ class Spawner:
     """The loop of the spawner. `channel` is the socket to the agent."""
 
     def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+        self._channel = Channel(channel)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ)
+        self._selector.register(self._channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
-        self._servers = ForkServers(self._selector, self._answer, self._start)
-        self._frames = requests()
+        self._servers = ForkServers(self._selector, self._channel.send, self._start)
 
     def run(self) -> None:
         """Serve requests until the agent closes its side."""
         while True:
             for key, _ in self._selector.select(self._servers.seconds_until_deadline()):
                 if key.fileobj is self._channel:
-                    data = b""
-                    with contextlib.suppress(ConnectionError):
-                        data = self._channel.recv(1 << 16)
-                    if not data:
+                    requests = self._channel.receive()
+                    if requests is None:
                         return
-                    for request in self._frames.feed(data):
+                    for request in requests:
                         self._handle(request)
                 elif isinstance(key.data, ForkServerProcess):
                     self._servers.receive(key.data)
                 else:
-                    self._answer(self._children.end(key.data))
+                    self._channel.send(self._children.end(key.data))
             self._servers.abandon_slow()
 
     def _handle(self, request: Request | Answer) -> None:
@@ -74,7 +70,7 @@ class Spawner:
                 raise TypeError(f"no request: {request}")
 
     def _start(self, request: Spawn) -> None:
-        self._answer(self._exec(request))
+        self._channel.send(self._exec(request))
 
     def _exec(self, request: Spawn) -> Spawned | SpawnRefused:
         folder = Path(request.folder)
@@ -98,7 +94,3 @@ class Spawner:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return SpawnRefused(request.id, f"{request.argv[0]}: {reason}")
         return self._children.add(request.id, process.pid, process.wait)
-
-    def _answer(self, answer: Answer) -> None:
-        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read finds out
-            self._channel.sendall(encode(answer))

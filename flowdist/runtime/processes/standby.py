@@ -8,14 +8,13 @@ server.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import socket
 import time
 from collections.abc import Callable
 
-from flowdist.runtime.processes.spawn_protocol import Spawn, encode, requests, write_pid
+from flowdist.runtime.processes.spawn_protocol import Channel, Spawn, encode, write_pid
 
 STANDBY_MAX = 8
 CALM_S = 0.5  # without a start or an end of a worker, before the pool forks: no start waits for such a fork
@@ -151,15 +150,14 @@ def receive_work(channel: socket.socket) -> tuple[Spawn, list[int]]:
     Returns:
         The request, and the descriptors of stdin, stdout and stderr.
     """
-    frames = requests()
     data, files, _, _ = socket.recv_fds(channel, 1 << 16, FILES)
-    while True:
-        if not data:
-            os._exit(0)
-        for request in frames.feed(data):
-            assert isinstance(request, Spawn)
-            channel.close()
-            return request, files
-        data = b""
-        with contextlib.suppress(OSError):
-            data = channel.recv(1 << 16)
+    requests = Channel(channel)
+    received = requests.feed(data) if data else None
+    while received == []:
+        received = requests.receive()
+    if received is None:
+        os._exit(0)
+    (request,) = received
+    assert isinstance(request, Spawn)
+    channel.close()
+    return request, files

@@ -15,6 +15,8 @@ import socket
 import sys
 from collections.abc import Callable
 
+from flowdist.runtime.processes.exit_status import describe_exit
+from flowdist.runtime.processes.spawn_protocol import Ended, ForkServerSpec, Spawned, SpawnRefused, StartedCold
 from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
 from flowdist.runtime.wire.addresses import family_of
 from flowdist.runtime.wire.line_buffer import LineBuffer
@@ -72,6 +74,23 @@ class Stores:
         if key in self._hosted and not self._forks.kill(key) and self._template is not None:
             self._template.kill(key)
 
+    def fork_from(self, server: ForkServerSpec | None) -> None:
+        """Fork store hosts from this fork server from now on, if it has imported torch."""
+        if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
+            self._forks.server = server
+
+    def handle_answer(self, answer: Spawned | SpawnRefused | Ended | StartedCold) -> bool:
+        """Handle an answer of the spawner about a store host. Returns False if it is about a worker."""
+        if not self._forks.owns(answer.id):
+            return False
+        match answer:
+            case SpawnRefused():
+                self._forks.server = None
+                self._ended(self._forks.ended(answer.id), answer.detail)
+            case Ended():
+                self._ended(self._forks.ended(answer.id), describe_exit(answer.code))
+        return True
+
     def start_deferred(self) -> None:
         """Start the store hosts that have waited until it was known whether there is a fork server."""
         self.awaits_fork_server = False
@@ -89,12 +108,12 @@ class Stores:
             self._hosted[key] = None
             return
         if self._template is None:
-            self._template = TemplateProcess(self._loop, self.ended, self._template_died)
+            self._template = TemplateProcess(self._loop, self._ended, self._template_died)
         self._hosted[key] = None
         self._template.start(key, listening)
         listening.close()
 
-    def ended(self, key: StoreKey, detail: str) -> None:
+    def _ended(self, key: StoreKey, detail: str) -> None:
         """Report that a store host has ended."""
         if key in self._hosted:
             del self._hosted[key]
@@ -103,7 +122,7 @@ class Stores:
     def _template_died(self) -> None:
         self._template = None
         for key in [key for key in self._hosted if not self._forks.has(key)]:
-            self.ended(key, "the process that hosts the stores died")
+            self._ended(key, "the process that hosts the stores died")
 
 
 class TemplateProcess:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import WHOLE, RoleSpec, SecretRef
 from flowdist.graph.mesh import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
@@ -37,10 +38,9 @@ class RunPaths(NamedTuple):
     checkpoint_dir: str
     worker_socket: str
 
-    def attempt_dir(self, start: StartReplica) -> Path:
+    def attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
         """Return the folder of the attempt; it has a folder for each worker, by local rank."""
-        role, index = start.replica
-        return Path(self.run_dir, role, str(index), f"attempt_{start.attempt}")
+        return Path(self.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
 
     def latest(self, start: StartReplica, role: RoleSpec) -> Path:
         """Return the file that names the latest checkpoint: one for a gang, else one for each replica."""
@@ -110,7 +110,9 @@ def _torchrun_variables(
         "TORCHELASTIC_MAX_RESTARTS": str(role.restart.max_restarts if role.restart else 0),
         "TORCHELASTIC_RUN_ID": paths.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(has_store),
-        "TORCHELASTIC_ERROR_FILE": str(paths.attempt_dir(start) / str(local_rank) / "error.json"),
+        "TORCHELASTIC_ERROR_FILE": str(
+            paths.attempt_dir(start.replica, start.attempt) / str(local_rank) / "error.json"
+        ),
     }
 
 
@@ -118,7 +120,7 @@ def _flowdist_variables(
     start: StartReplica, role: RoleSpec, local_rank: int, paths: RunPaths, ports: Mapping[str, int]
 ) -> dict[str, str]:
     """Return the variables that `flowdist.worker` reads."""
-    folder = paths.attempt_dir(start)
+    folder = paths.attempt_dir(start.replica, start.attempt)
     env = {
         "FLOWDIST_ROLE": role.name,
         "FLOWDIST_REPLICA": str(start.replica),
@@ -198,7 +200,7 @@ def macro_values(
         "attempt": str(start.attempt),
         "generation": str(start.generation),
         "checkpoint_dir": paths.checkpoint_dir,
-        "log_dir": str(paths.attempt_dir(start) / str(local_rank)),
+        "log_dir": str(paths.attempt_dir(start.replica, start.attempt) / str(local_rank)),
         "run_id": paths.run_id,
         "$": "$",
     }
