@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
             file.flush()
             os.fsync(file.fileno())
     temporary.rename(path)
+
+
+def write_json(path: Path, content: object, *, durable: bool = False) -> None:
+    """Replace the content of a file as `write_atomically` does, by JSON; make its folder if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content), durable=durable)

@@ -32,7 +32,7 @@ from flowdist.runtime.run_folder.runs import (
     state_of,
     written_status,
 )
-from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start
+from flowdist.runtime.supervisor.host_process import cancelled_before_start
 from flowdist.runtime.worker_env.run_environment import write_environment
 from flowdist.runtime.worker_env.secret_values import Mask
 

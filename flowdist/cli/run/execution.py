@@ -162,7 +162,7 @@ class _Run(NamedTuple):
     def _cancel_before_start(self, console: Console) -> bool:
         """End an interrupted run as cancelled if nothing of it has happened yet; else say how to resume it."""
         from flowdist.runtime.run_folder.runs import has_begun, resume_help
-        from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start  # as in execute
+        from flowdist.runtime.supervisor.host_process import cancelled_before_start  # as in execute
 
         if has_begun(self.run_dir):
             console.show("warning", f"interrupted before it could end in order; {resume_help(self.run_dir)}")

@@ -121,11 +121,9 @@ class _AgentProcess:
         while True:
             try:
                 reader, self._writer = await self._connect()
-            except (ConnectionRefusedError, FileNotFoundError):
-                self._handle(io.Refused(is_local=is_local))
-                await asyncio.sleep(retry_s)
-                continue
-            except (OSError, ConnectionRejected):
+            except (OSError, ConnectionRejected) as error:
+                if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+                    self._handle(io.Refused(is_local=is_local))
                 await asyncio.sleep(retry_s)
                 continue
             self._handle(io.Connected())

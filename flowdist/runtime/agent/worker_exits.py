@@ -6,7 +6,6 @@ from pathlib import Path
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.processes.exit_status import signal_name
 from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code
 from flowdist.runtime.worker_env.secret_values import Mask
@@ -22,18 +21,11 @@ class WorkerExits:
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
-        self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that the agent sent SIGKILL
         self._oom_kills = oom_kills()
 
-    def note_kill(self, replica: ReplicaId, attempt: int) -> None:
-        """Remember that the agent sends SIGKILL to the attempt."""
-        self._killed[replica, attempt] = None
-
-    def forget(self, replica: ReplicaId, attempt: int) -> None:
-        """Drop what is kept about an attempt that is over."""
-        self._killed.pop((replica, attempt), None)
-
-    def describe(self, start: StartReplica, local_rank: int, code: int, folder: Path) -> io.WorkerExited:
+    def describe(
+        self, start: StartReplica, local_rank: int, code: int, folder: Path, was_killed: bool
+    ) -> io.WorkerExited:
         """Return the event for the exit of a worker.
 
         Args:
@@ -41,13 +33,14 @@ class WorkerExits:
             local_rank: Its rank within the replica.
             code: Its exit code as `subprocess` has it: negative for a signal. An injected fault may replace it.
             folder: Its log folder.
+            was_killed: Whether the agent has sent SIGKILL to the attempt.
         """
         code = injected_code(folder, code)
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         name = signal_name(code) if code < 0 else None
         detail = error_line(folder, self._mask)
-        was_oom_killed = self._was_oom_killed(start, folder, name)
+        was_oom_killed = self._has_oom_kill(folder) and name == "KILL" and not was_killed
         return io.WorkerExited(
             start.replica,
             start.attempt,
@@ -59,8 +52,7 @@ class WorkerExits:
             raised_ns(folder),
         )
 
-    def _was_oom_killed(self, start: StartReplica, folder: Path, signal: str | None) -> bool:
+    def _has_oom_kill(self, folder: Path) -> bool:
+        """Return whether the kernel has killed a process for lack of memory since the last call, or a fault says so."""
         before, self._oom_kills = self._oom_kills, oom_kills()
-        is_injected = (folder / INJECTED_OOM).exists()
-        is_ours = (start.replica, start.attempt) in self._killed
-        return signal == "KILL" and not is_ours and (is_injected or self._oom_kills > before)
+        return self._oom_kills > before or (folder / INJECTED_OOM).exists()

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowdist.control.protocol import agent_io as io
@@ -24,7 +23,7 @@ from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.readiness import until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
-from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.atomic import write_json
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.run_folder.remote_error_report import collect_report
@@ -43,9 +42,9 @@ class _Attempt:
     ports: dict[str, int]
     since_ns: int  # wall clock
     missing: set[int]  # local ranks of the workers that are not spawned yet
-    ids: dict[int, int] = field(default_factory=dict)  # local ranks, by the spawner's ids of the workers
     refused: str | None = None  # why a worker could not be started
     server: spawner.ForkServerSpec | None = None  # from which its workers are forked, as far as is known
+    was_killed: bool = False  # the agent has sent it SIGKILL
 
 
 class Workers:
@@ -117,7 +116,6 @@ class Workers:
         self._attempts[start.replica, start.attempt] = attempt
         for id, (before, local_rank) in list(self._workers.items()):
             if before.replica == start.replica and local_rank in kept:
-                attempt.ids[id] = local_rank
                 attempt.missing.discard(local_rank)
                 self._workers[id] = (start, local_rank)
                 self._resume(before, start, local_rank, envs[local_rank])
@@ -134,7 +132,6 @@ class Workers:
         argv, attempt.server = self._command(start, role, local_rank, attempt.ports, env)
         id = next(self._ids)
         self._workers[id] = (start, local_rank)
-        attempt.ids[id] = local_rank
         self._send(
             spawner.Spawn(id, argv, env, role.workdir, str(self._folder(start, local_rank)), attempt.server, cores)
         )
@@ -152,7 +149,6 @@ class Workers:
         over = [key for key in self._attempts if key[0] == start.replica and key[1] < start.attempt]
         for key in over:
             del self._attempts[key]
-            self._exits.forget(*key)
 
     def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """Have a worker that has left its generation continue as a worker of this attempt."""
@@ -173,8 +169,8 @@ class Workers:
 
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
         """Send a signal to the process group of each worker of the attempt."""
-        if number == signal.SIGKILL:
-            self._exits.note_kill(replica, attempt)
+        if number == signal.SIGKILL and (replica, attempt) in self._attempts:
+            self._attempts[replica, attempt].was_killed = True
         for id in self._ids_of(replica, attempt):
             self._send(spawner.Signal(id, number))
 
@@ -191,22 +187,24 @@ class Workers:
         self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold
     ) -> None:
         """Handle an answer of the spawner about a worker."""
+        start, local_rank = self._workers[answer.id]
+        attempt = self._attempts[start.replica, start.attempt]
         match answer:
-            case spawner.Spawned():
-                self._spawned(answer.id)
-            case spawner.SpawnRefused():
-                self._refused(answer)
+            case spawner.Spawned() | spawner.SpawnRefused():
+                self._started_or_not(attempt, local_rank, answer)
             case spawner.Ended():
-                self._ended(answer)
+                self._ended(attempt, local_rank, answer)
             case spawner.StartedCold():
-                start, _ = self._workers[answer.id]
-                self._attempts[start.replica, start.attempt].server = None
+                attempt.server = None
                 self._handle(io.SpawnedCold(start.replica, start.attempt, answer.reason))
 
-    def _spawned(self, id: int) -> None:
-        start, local_rank = self._workers[id]
-        attempt = self._attempts[start.replica, start.attempt]
+    def _started_or_not(
+        self, attempt: _Attempt, local_rank: int, answer: spawner.Spawned | spawner.SpawnRefused
+    ) -> None:
         attempt.missing.discard(local_rank)
+        if isinstance(answer, spawner.SpawnRefused):
+            del self._workers[answer.id]
+            attempt.refused = attempt.refused or answer.detail
         if attempt.missing:
             return
         if attempt.refused is None:
@@ -220,35 +218,26 @@ class Workers:
         self._handle(io.WorkersSpawned(start.replica, start.attempt, tuple(attempt.ports.items())))
         self._watch_readiness(attempt)
 
-    def _refused(self, answer: spawner.SpawnRefused) -> None:
-        start, local_rank = self._workers.pop(answer.id)
-        attempt = self._attempts[start.replica, start.attempt]
-        attempt.missing.discard(local_rank)
-        del attempt.ids[answer.id]
-        attempt.refused = attempt.refused or answer.detail
-        if not attempt.missing:
-            self._fail_start(attempt)
-
     def _fail_start(self, attempt: _Attempt) -> None:
         """Kill the workers of an attempt some of which could not be started; report the failure once none is left."""
-        for id in attempt.ids:
+        key = (attempt.start.replica, attempt.start.attempt)
+        ids = self._ids_of(*key)
+        for id in ids:
             self._send(spawner.Signal(id, signal.SIGKILL))
-        if not attempt.ids:
-            self._handle(io.SpawnFailed(attempt.start.replica, attempt.start.attempt, attempt.refused or ""))
+        if not ids:
+            self._handle(io.SpawnFailed(*key, attempt.refused or ""))
 
-    def _ended(self, answer: spawner.Ended) -> None:
-        start, local_rank = self._workers.pop(answer.id)
+    def _ended(self, attempt: _Attempt, local_rank: int, answer: spawner.Ended) -> None:
+        start, _ = self._workers.pop(answer.id)
         key = (start.replica, start.attempt)
-        attempt = self._attempts[key]
-        attempt.ids.pop(answer.id, None)
         if attempt.refused is not None:
-            if not attempt.ids:
+            if not self._ids_of(*key):
                 self._fail_start(attempt)
             return
         if key in self._probes:
             self._probes.pop(key).cancel()
         folder = self._folder(start, local_rank)
-        exited = self._exits.describe(start, local_rank, answer.code, folder)
+        exited = self._exits.describe(start, local_rank, answer.code, folder, attempt.was_killed)
         if self._config.controller is not None and (exited.exit_code or exited.signal):
             self._report(collect_report(start, local_rank, folder, self._mask))
         self._handle(exited)
@@ -271,7 +260,7 @@ class Workers:
     def write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         """Write the addresses of other roles where the attempt's workers read them."""
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
-        _write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
+        write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
 
     def answer_commit(self, answer: io.AnswerWorker) -> None:
         """Tell a worker whether its checkpoint is accepted; if so, publish it first.
@@ -282,10 +271,5 @@ class Workers:
         if answer.accepted and attempt is not None:
             start, role = attempt.start, self._graph.role(answer.replica.role)
             pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
-            _write_json(self._paths.latest(start, role), pointer, durable=True)
+            write_json(self._paths.latest(start, role), pointer, durable=True)
         self._sockets.answer(answer)
-
-
-def _write_json(path: Path, content: object, *, durable: bool = False) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(content), durable=durable)

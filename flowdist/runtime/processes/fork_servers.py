@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,8 +89,7 @@ class ForkServers:
     ) -> None:
         self._selector, self._answer, self._start = selector, answer, start
         self._servers: dict[ForkServerSpec, ForkServerProcess] = {}
-        self._server_of: dict[int, ForkServerProcess] = {}  # by id of a worker that waits for it or was forked by it
-        self._upkeep: dict[ForkServerSpec, ForkServerUpkeep] = {}
+        self._upkeep: defaultdict[ForkServerSpec, ForkServerUpkeep] = defaultdict(ForkServerUpkeep)
         self._reported_cold: dict[ForkServerSpec, None] = {}  # StartedCold was answered
         self._preparing: ForkServerSpec | None = None  # a Prepare that is not answered yet
 
@@ -107,12 +107,14 @@ class ForkServers:
 
     def _ensure_started(self, spec: ForkServerSpec) -> None:
         """Start the fork server, unless it runs already or is known to be unusable."""
-        if spec not in self._servers and not self._upkeep_of(spec).useless:
+        if spec not in self._servers and not self._upkeep[spec].useless:
             with contextlib.suppress(OSError, ValueError):  # exec will report what is wrong
                 self._servers[spec] = ForkServerProcess(spec, self._selector)
 
-    def _upkeep_of(self, spec: ForkServerSpec) -> ForkServerUpkeep:
-        return self._upkeep.setdefault(spec, ForkServerUpkeep())
+    def _server_of(self, id: int) -> ForkServerProcess | None:
+        """Return the server for which the worker waits, or which has forked it."""
+        servers = self._servers.values()
+        return next((server for server in servers if id in server.waiting or id in server.running), None)
 
     def spawn(self, request: Spawn) -> bool:
         """Have the worker forked by the fork server that it asks for, now or once that server is ready.
@@ -127,12 +129,11 @@ class ForkServers:
         self._ensure_started(spec)
         server = self._servers.get(spec)
         if server is None:
-            reason = self._upkeep_of(spec).useless
+            reason = self._upkeep[spec].useless
             if reason and spec not in self._reported_cold:
                 self._reported_cold[spec] = None
                 self._answer(StartedCold(request.id, reason))
             return False
-        self._server_of[request.id] = server
         if server.is_ready:
             server.running[request.id] = 0
             server.channel.send(msgspec.structs.replace(request, server=None))
@@ -142,16 +143,16 @@ class ForkServers:
 
     def signal(self, request: Signal) -> bool:
         """Pass the signal on to the server of the worker. Returns False if no fork server has the worker."""
-        server = self._server_of.get(request.id)
+        server = self._server_of(request.id)
         if server is not None:
             server.channel.send(request)
         return server is not None
 
     def cancel(self, id: int) -> None:
         """Drop a worker that still waits for imports, and answer as if SIGTERM had ended it."""
-        server = self._server_of.get(id)
+        server = self._server_of(id)
         if server is not None and id in server.waiting:
-            del server.waiting[id], self._server_of[id]
+            del server.waiting[id]
             self._answer(Spawned(id, 0))
             self._answer(Ended(id, -signal.SIGTERM))
 
@@ -169,7 +170,7 @@ class ForkServers:
                     server.running[answer.id] = answer.pid
                     self._answer(answer)
                 case Ended() | SpawnRefused():
-                    del server.running[answer.id], self._server_of[answer.id]
+                    del server.running[answer.id]
                     self._answer(answer)
                 case _:
                     raise TypeError(f"not from a fork server: {answer}")
@@ -183,12 +184,12 @@ class ForkServers:
         """Stop the servers whose imports have taken too long, and start their workers by exec."""
         for server in list(self._servers.values()):
             if not server.is_ready and server.deadline_s <= time.monotonic():
-                self._upkeep_of(server.spec).is_slow(PATIENCE_S)
+                self._upkeep[server.spec].is_slow(PATIENCE_S)
                 self._abandon(server)
 
     def _handle_ready(self, server: ForkServerProcess, unsafe: str) -> None:
         if unsafe:
-            self._upkeep_of(server.spec).is_unsafe(unsafe)
+            self._upkeep[server.spec].is_unsafe(unsafe)
             self._abandon(server)
             return
         server.is_ready = True
@@ -210,7 +211,7 @@ class ForkServers:
         """Kill the workers of a server that has died: without their parent nothing could report their exit codes."""
         code = self._remove(server)
         how = f"signal {signal_name(code)}" if code < 0 else f"exit {code}"
-        self._upkeep_of(server.spec).died(how, is_ready=server.is_ready)
+        self._upkeep[server.spec].died(how, is_ready=server.is_ready)
         if not server.is_ready:
             self._abandon(server)
             return
@@ -225,6 +226,4 @@ class ForkServers:
     def _remove(self, server: ForkServerProcess) -> int:
         """Forget the server and its workers, and kill its process. Returns its exit code."""
         del self._servers[server.spec]
-        for id in [*server.waiting, *server.running]:
-            del self._server_of[id]
         return server.end()

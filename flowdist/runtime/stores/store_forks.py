@@ -43,7 +43,6 @@ class StoreForks:
         self._run_dir, self._socket_dir = run_dir, socket_dir
         self.server: ForkServerSpec | None = None  # None until a fork server is known to be usable
         self._hosts: dict[StoreKey, int] = {}
-        self._keys: dict[int, StoreKey] = {}
         self._handovers: dict[StoreKey, socket.socket] = {}
 
     def start(self, key: StoreKey, listening: socket.socket) -> bool:
@@ -58,28 +57,25 @@ class StoreForks:
         handover.listen(1)
         self._handovers[key] = handover
         self._loop.add_reader(handover, self._hand_over, key, listening)
-        self._hosts[key], self._keys[id] = id, key
+        self._hosts[key] = id
         argv = (sys.executable, "-m", "flowdist.runtime.stores.store_host", path)
         folder = f"{self._run_dir}/stores/{key[0].replace('/', '-')}-{key[1]}"
         self._send(Spawn(id, argv, dict(os.environ), self._run_dir, folder, self.server))
         return True
 
-    def has(self, key: StoreKey) -> bool:
-        return key in self._hosts
-
     def kill(self, key: StoreKey) -> bool:
         """Kill the store host. Returns False if none of these serves the store."""
-        if self.has(key):
+        if key in self._hosts:
             self._send(Signal(self._hosts[key], signal.SIGKILL))
-        return self.has(key)
+        return key in self._hosts
 
     def owns(self, id: int) -> bool:
         """Return whether the spawner's worker with this id is a store host."""
-        return id in self._keys
+        return id in self._hosts.values()
 
     def ended(self, id: int) -> StoreKey:
         """Forget a store host that has ended. Returns the key of its store."""
-        key = self._keys.pop(id)
+        key = next(key for key, own in self._hosts.items() if own == id)
         del self._hosts[key]
         self._close_handover(key)
         return key

@@ -40,7 +40,7 @@ class Stores:
         self.awaits_fork_server = False  # store hosts are started once it is known whether there is a fork server
         self._deferred: dict[StoreKey, None] = {}
         self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
-        self._hosted: dict[StoreKey, None] = {}
+        self._hosted: dict[StoreKey, None] = {}  # served by forks of the template process
         self._template: TemplateProcess | None = None
         self.has_torch = importlib.util.find_spec("torch") is not None
 
@@ -71,7 +71,7 @@ class Stores:
             self._loop.remove_reader(listening)
             listening.close()
         self._deferred.pop(key, None)
-        if key in self._hosted and not self._forks.kill(key) and self._template is not None:
+        if not self._forks.kill(key) and key in self._hosted and self._template is not None:
             self._template.kill(key)
 
     def fork_from(self, server: ForkServerSpec | None) -> None:
@@ -86,9 +86,9 @@ class Stores:
         match answer:
             case SpawnRefused():
                 self._forks.server = None
-                self._ended(self._forks.ended(answer.id), answer.detail)
+                self._exited(self._forks.ended(answer.id), answer.detail)
             case Ended():
-                self._ended(self._forks.ended(answer.id), describe_exit(answer.code))
+                self._exited(self._forks.ended(answer.id), describe_exit(answer.code))
         return True
 
     def start_deferred(self) -> None:
@@ -105,7 +105,6 @@ class Stores:
             return
         listening = self._listening.pop(key)
         if self._forks.start(key, listening):
-            self._hosted[key] = None
             return
         if self._template is None:
             self._template = TemplateProcess(self._loop, self._ended, self._template_died)
@@ -121,7 +120,7 @@ class Stores:
 
     def _template_died(self) -> None:
         self._template = None
-        for key in [key for key in self._hosted if not self._forks.has(key)]:
+        for key in list(self._hosted):
             self._ended(key, "the process that hosts the stores died")
 
 

@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
+from flowdist.control.protocol.events import CancelRequested
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.grammar import Fault
 from flowdist.graph import RoleGraph
@@ -31,6 +33,7 @@ from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
 
 LOOK_S = 0.1  # between two looks at the workers' output
 WIND_DOWN_S = 5.0  # for processes to end by themselves
+EARLY = "interrupted before it began"
 
 
 @dataclass(slots=True)
@@ -44,6 +47,17 @@ class RunResult:
     faults: list[Line]  # the journal's lines about faults
     unfired: list[Fault]
     sheet: Timesheet  # how the time was spent
+
+
+def cancelled_before_start(run_dir: Path, graph: RoleGraph) -> RunResult:
+    """Return the result of a run that was interrupted before anything of it had started, and so has no journal.
+
+    It is what a controller would have decided on, had it been cancelled before anything else.
+    """
+    replay = Replay(Header(graph, tuple(node.name for node in graph.cluster.nodes)))
+    replay.decide(CancelRequested(EARLY, now=True), now=0)
+    assert replay.job.outcome is not None  # nothing runs whose end it would have to wait for
+    return RunResult(replay.job.outcome, EARLY, str(run_dir), replay.job, [], [], replay.sheet)
 
 
 class HostProcess:
@@ -126,24 +140,22 @@ class HostProcess:
             self.finished = ends[-1]
         return bool(ends)
 
-    def result(self, finished: FinishJob, unfired: list[Fault]) -> RunResult:
-        """Return the result of the run. `unfired` are the faults of the plan that were never injected."""
-        return RunResult(
-            finished.outcome,
-            finished.reason,
-            str(self.run_dir),
-            self.state,
-            self.fault_lines,
-            unfired,
-            self._mirror.sheet,
-        )
+    def result(self, unfired: list[Fault], failure: BaseException) -> RunResult:
+        """Return the result of the run, or raise `failure` if the job has not ended.
+
+        Args:
+            unfired: The faults of the plan that were never injected.
+            failure: Says why this process ends without the end of the job.
+        """
+        end, folder = self.finished, str(self.run_dir)
+        if end is None:
+            raise failure
+        return RunResult(end.outcome, end.reason, folder, self.state, self.fault_lines, unfired, self._mirror.sheet)
 
     async def end_processes(self) -> None:
         """Close the lifeline, on which every process of flowdist ends, and wait for them, at most WIND_DOWN_S."""
         os.close(self._lifeline_end)
-        waits = [asyncio.create_task(process.wait()) for process in self.processes.running()]
-        if waits:
-            await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        await wait_for_ends(self.processes.running())
 
     def cancel_tasks(self) -> None:
         """Cancel what runs in the background."""
@@ -159,3 +171,10 @@ class HostProcess:
         os.close(self.lifeline)
         os.close(self.lock)
         remove_sockets(self.sockets, self.run_dir)
+
+
+async def wait_for_ends(processes: Iterable[Process]) -> None:
+    """Wait until the processes have ended, at most WIND_DOWN_S."""
+    waits = [asyncio.create_task(process.wait()) for process in processes]
+    if waits:
+        await asyncio.wait(waits, timeout=WIND_DOWN_S)

@@ -34,10 +34,6 @@ from flowdist.runtime.wire.handshake import ConnectionRejected
 LOG = "node.log"
 
 
-class LeftJob(KeyboardInterrupt):
-    """The node of this host has left the job, because the user interrupted this process."""
-
-
 class JoinedHost:
     """One node of a job whose controller is on another host.
 
@@ -82,7 +78,7 @@ class JoinedHost:
 
         Raises:
             JobFailed: The controller is lost, or the node's own processes keep failing.
-            LeftJob: SIGTERM or Ctrl-C ended it.
+            KeyboardInterrupt: SIGTERM or Ctrl-C ended it: the node has left the job.
         """
         host = self._host
         host.begin(self._interrupted)
@@ -96,11 +92,7 @@ class JoinedHost:
                 host.follower.read()
         finally:
             await self._wind_down()
-        if host.finished is None and self._interrupts:
-            raise LeftJob
-        if host.finished is None:
-            raise JobFailed(self._lost)
-        return host.result(host.finished, [])
+        return host.result([], KeyboardInterrupt() if self._interrupts else JobFailed(self._lost))
 
     def _config(self) -> NodeConfig:
         host, welcome = self._host, self._joined.welcome

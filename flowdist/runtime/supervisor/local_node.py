@@ -49,7 +49,7 @@ class LocalNode:
     def __init__(self, host: HostProcess, config: NodeConfig, log: str, owner: NodeOwner) -> None:
         self._host, self._config, self._log, self._owner = host, config, log, owner
         self._name = config.node.name
-        self._starts = 0
+        self._incarnation = config.incarnation  # the first that the agents of the next guardian have
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = AgentUpkeep(log)
         self._was_taken_away = False  # by a fault
@@ -63,18 +63,16 @@ class LocalNode:
     @property
     def last_incarnation(self) -> int:
         """The highest incarnation that the agents of the latest guardian can have."""
-        return self._config.incarnation + self._starts * INCARNATIONS - 1
+        return self._incarnation - 1
 
     async def start(self) -> None:
         """Start the guardian, and watch it in the background."""
         self._owner.node_starts(self._name)
-        first = self._config.incarnation + self._starts * INCARNATIONS
-        config = msgspec.structs.replace(self._config, incarnation=first)
-        self._starts += 1
+        config = msgspec.structs.replace(self._config, incarnation=self._incarnation)
+        self._incarnation += INCARNATIONS
         hold = [config.lifeline, config.lock]
-        process = await self._host.processes.start("flowdist.runtime.agent.guardian", config, self._log, hold)
-        self._process = process
-        self._host.background(self._watch(process))
+        self._process = await self._host.processes.start("flowdist.runtime.agent.guardian", config, self._log, hold)
+        self._host.background(self._watch(self._process))
 
     def take_away(self, fault: RemoteFault) -> None:
         """Inject a fault that ends the node: at once for a `kill`, in order for a `leave`."""
@@ -88,7 +86,6 @@ class LocalNode:
         Only a guardian that was itself killed leaves processes behind; they become children of this process.
         """
         await guardian.wait()
-        self._process = None
         await self._owner.guardian_ended(self._name, was_killed=guardian.returncode not in (0, 1))
         if self._host.is_over:
             return

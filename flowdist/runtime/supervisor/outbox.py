@@ -41,8 +41,9 @@ class Outbox:
         """Send a message to the controller, or to the next one if none is ready."""
         if not self._is_ready or isinstance(message, Operate | Injected):
             self._kept.append(message)
-        if self._is_ready:
-            self._write(message)
+        if self._is_ready and self._writer is not None:
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                self._writer.write(encode(message))
 
     def observe(self, line: Line) -> None:
         """Handle a new line of the journal: drop the message that it records.
@@ -50,7 +51,10 @@ class Outbox:
         The first line that a controller writes itself shows that the controller is ready.
         """
         if isinstance(line, Header) or (isinstance(line, Record) and isinstance(line.event, ControllerStarted)):
-            self._begin()
+            self._is_ready = self._writer is not None
+            waiting, self._kept = self._kept, []
+            for message in waiting:
+                self.send(message)
         for message in self._kept:
             if _is_recorded_by(line, message):
                 self._kept.remove(message)
@@ -59,19 +63,6 @@ class Outbox:
     def withdraw_gone(self, node: str) -> None:
         """Drop messages that the node is gone: it starts again, and they would be taken for its new incarnation."""
         self._kept = [message for message in self._kept if not _reports_gone(message, node)]
-
-    def _begin(self) -> None:
-        if self._writer is None:
-            return
-        self._is_ready = True
-        waiting, self._kept = self._kept, []
-        for message in waiting:
-            self.send(message)
-
-    def _write(self, message: msgspec.Struct) -> None:
-        if self._writer is not None:
-            with contextlib.suppress(ConnectionError, RuntimeError):
-                self._writer.write(encode(message))
 
 
 def _is_recorded_by(line: Line, message: msgspec.Struct) -> bool:

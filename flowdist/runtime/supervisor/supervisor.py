@@ -6,7 +6,6 @@ controller's.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,7 +30,7 @@ from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
 from flowdist.runtime.supervisor.event_printer import Show
-from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult
+from flowdist.runtime.supervisor.host_process import LOOK_S, HostProcess, RunResult, wait_for_ends
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
@@ -114,10 +113,6 @@ class Supervisor:
         for name in self._past.added if hosting is None else ():
             self.operate(NodeGone(name, "the run was killed, and it with it"))
 
-    @property
-    def run_dir(self) -> Path:
-        return self._host.run_dir
-
     def _link_control_socket(self) -> None:
         """Make the control socket reachable through the run's folder, where other commands look for it."""
         run_dir, sockets = self._host.run_dir, self._host.sockets
@@ -148,16 +143,15 @@ class Supervisor:
             await self._until_over()
         finally:
             await self._wind_down()
-        if host.finished is None and self._interrupts:
-            raise KeyboardInterrupt
-        if host.finished is None:
-            raise JobFailed(f"{self._controller.lost}; everything was stopped (see {self.run_dir / 'controller.log'})")
-        return host.result(host.finished, self._injector.never_fired())
+        lost = f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
+        failure = KeyboardInterrupt() if self._interrupts else JobFailed(lost)
+        return host.result(self._injector.never_fired(), failure)
 
     def _controller_config(self) -> ControllerConfig:
+        run_dir = self._host.run_dir
         return ControllerConfig(
-            str(self.run_dir),
-            self.run_dir.name,
+            str(run_dir),
+            run_dir.name,
             self._control_socket,
             self._known_nodes,
             self._start_ns,
@@ -172,8 +166,8 @@ class Supervisor:
             node=self._specs[name],
             number=list(self._specs).index(name),
             incarnation=self._past.starts.get(name, 0) * INCARNATIONS + 1,
-            run_dir=str(self.run_dir),
-            run_id=self.run_dir.name,
+            run_dir=str(self._host.run_dir),
+            run_id=self._host.run_dir.name,
             control_socket=self._control_socket,
             socket_dir=str(self._host.sockets),
             lifeline=self._host.lifeline,
@@ -313,10 +307,7 @@ class Supervisor:
         host.over.set()
         self._injector.end_all()
         if host.finished is not None:
-            guardians = [node.process for node in self._nodes.values() if node.process is not None]
-            waits = [asyncio.create_task(guardian.wait()) for guardian in guardians]
-            if waits:
-                await asyncio.wait(waits, timeout=WIND_DOWN_S)
+            await wait_for_ends(node.process for node in self._nodes.values() if node.process is not None)
         await host.end_processes()
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
         await self._hooks.finish(host.state, host.finished or interrupted)

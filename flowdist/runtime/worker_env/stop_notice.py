@@ -8,10 +8,9 @@ further than the step that the agent reads. `flowdist.worker.should_stop` is the
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.atomic import write_json
 
 NOTICE = "notice.json"
 ASKED = "asked"
@@ -27,7 +26,7 @@ def announce_stop(folder: Path, procs: int) -> int | None:
     Returns:
         The highest step that a worker has asked about; None if any worker has never asked.
     """
-    _write(folder, {"ask": True})
+    write_json(folder / NOTICE, {"ask": True})
     steps = [_asked_step(folder / str(local_rank) / ASKED) for local_rank in range(procs)]
     known = [step for step in steps if step is not None]
     return max(known) if len(known) == procs else None
@@ -35,12 +34,7 @@ def announce_stop(folder: Path, procs: int) -> int | None:
 
 def set_stop_step(folder: Path, step: int | None) -> None:
     """Set the step at which `should_stop()` turns true. None: it turns true at the step that each worker asks about."""
-    _write(folder, {"stop_at": step})
-
-
-def _write(folder: Path, content: dict[str, int | bool | None]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / NOTICE, json.dumps(content))
+    write_json(folder / NOTICE, {"stop_at": step})
 
 
 def _asked_step(path: Path) -> int | None:
