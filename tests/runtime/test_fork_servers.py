@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -11,18 +12,24 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowdist.runtime.processes import fork_server
 from flowdist.runtime.processes.fork_server import running_threads
+from flowdist.runtime.processes.fork_servers import ForkServers
 from flowdist.runtime.processes.spawn_protocol import (
+    Answer,
     CancelSpawn,
     Ended,
+    ForkServerSpec,
     Imports,
     Prepare,
+    Spawn,
     Spawned,
     SpawnRefused,
+    StartedCold,
     encode,
 )
 from tests.runtime.harness import Deaths, children
@@ -263,3 +270,25 @@ def test_a_fork_server_of_a_spawner_that_was_killed_before_it_read_ends_well() -
         ours.close()
         _, said = process.communicate()
     assert (process.returncode, said) == (0, b"")
+
+
+def test_an_interpreter_that_ends_before_it_has_read_anything_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    answers: list[Answer] = []
+    started: list[Spawn] = []
+    with selectors.DefaultSelector() as selector:
+        servers = ForkServers(selector, answers.append, started.append)
+        spec = ForkServerSpec(("/bin/true",), (), str(tmp_path), "", ())
+        request = Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path), spec)
+        assert servers.spawn(request)
+        ((key, _),) = selector.select(60)
+        servers.receive(key.data)
+        assert not selector.get_map()
+    assert answers == [StartedCold(1, "its fork server died while it imported: exit 0")] and started == [request]

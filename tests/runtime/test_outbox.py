@@ -45,7 +45,7 @@ def first_line() -> Line:
 
 def begun() -> tuple[Outbox, Connection]:
     outbox, first = Outbox(), Connection()
-    outbox.attach(first)
+    outbox.attach(first.write)
     outbox.observe(first_line())
     return outbox, first
 
@@ -54,7 +54,7 @@ def next_one(outbox: Outbox, *last_words: Line) -> Connection:
     """Replace the controller: the next one shows the lines of the last and takes over."""
     outbox.detach()
     after = Connection()
-    outbox.attach(after)
+    outbox.attach(after.write)
     for line in last_words:
         outbox.observe(line)
     assert after.was_told(), "it might hear again what the last one did"
@@ -95,7 +95,7 @@ def test_messages_wait_for_the_next_controller_also_those_that_are_never_recorde
     heal = HealLink("node0", "node0@1s:lost")
     outbox.send(FOUR)
     first = Connection()
-    outbox.attach(first)
+    outbox.attach(first.write)
     outbox.send(heal)
     assert first.was_told()
     outbox.observe(first_line())

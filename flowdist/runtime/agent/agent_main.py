@@ -72,7 +72,6 @@ class _AgentProcess:
         self._is_handling = False
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._prepared: spawner.ForkServerSpec | None = None
         python = os.environ.get("PYTHON_EXEC", sys.executable)
         reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
         self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
@@ -82,9 +81,8 @@ class _AgentProcess:
         self._over = asyncio.Event()
         self._set_up_workers()
         self._loop.add_signal_handler(signal.SIGTERM, self._handle, io.LeaveRequested())
-        self._prepared = self._workers.prepare()
-        if self._prepared is not None:
-            self._agent.is_warming = self._stores.awaits_fork_server = True
+        self._stores.awaited = self._workers.prepare()
+        self._agent.is_warming = self._stores.awaited is not None
         server = await self._sockets.serve(self._paths.worker_socket)
         connection = asyncio.create_task(self._keep_connected())
         await self._over.wait()
@@ -213,8 +211,7 @@ class _AgentProcess:
         for answer in answers:
             match answer:
                 case spawner.Prepared():
-                    self._stores.fork_from(self._prepared if answer.is_usable else None)
-                    self._stores.start_deferred()
+                    self._stores.end_waiting(answer.is_usable)
                     self._handle(io.WarmedUp())
                 case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
                     if not self._stores.handle_answer(answer):

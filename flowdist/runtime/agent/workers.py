@@ -119,7 +119,9 @@ class Workers:
                 attempt.missing.discard(local_rank)
                 self._workers[id] = (start, local_rank)
                 self._resume(before, start, local_rank, envs[local_rank])
-        self._forget_before(start)
+        over = [key for key in self._attempts if key[0] == start.replica and key[1] < start.attempt]
+        for key in over:  # an agent that runs for weeks has thousands
+            del self._attempts[key]
         if not attempt.missing:
             self._all_spawned(attempt)
         for local_rank in sorted(attempt.missing):
@@ -143,12 +145,6 @@ class Workers:
         values = macro_values(start, role, local_rank, self._paths, ports)
         argv = expand_command(role.command, values, os.environ)
         return argv, fork_server_spec(role, argv, os.environ, env, values)
-
-    def _forget_before(self, start: StartReplica) -> None:
-        """Forget earlier attempts of the replica, which are over: an agent that runs for weeks has thousands."""
-        over = [key for key in self._attempts if key[0] == start.replica and key[1] < start.attempt]
-        for key in over:
-            del self._attempts[key]
 
     def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """Have a worker that has left its generation continue as a worker of this attempt."""
@@ -221,10 +217,8 @@ class Workers:
     def _fail_start(self, attempt: _Attempt) -> None:
         """Kill the workers of an attempt some of which could not be started; report the failure once none is left."""
         key = (attempt.start.replica, attempt.start.attempt)
-        ids = self._ids_of(*key)
-        for id in ids:
-            self._send(spawner.Signal(id, signal.SIGKILL))
-        if not ids:
+        self.signal(*key, signal.SIGKILL)
+        if not self._ids_of(*key):
             self._handle(io.SpawnFailed(*key, attempt.refused or ""))
 
     def _ended(self, attempt: _Attempt, local_rank: int, answer: spawner.Ended) -> None:

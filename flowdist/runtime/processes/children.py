@@ -41,9 +41,6 @@ class Children:
         self._selector = selector
         self._running: dict[int, tuple[int, int, Callable[[], int]]] = {}  # by id: pid, pidfd, wait
 
-    def __contains__(self, id: int) -> bool:
-        return id in self._running
-
     def __len__(self) -> int:
         return len(self._running)
 

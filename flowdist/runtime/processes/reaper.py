@@ -130,13 +130,8 @@ def _kill(pids: list[int]) -> None:
             ends.append(os.pidfd_open(pid))
             os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + PASS_S
-    poll = select.poll()
     for fd in ends:
+        poll = select.poll()
         poll.register(fd, select.POLLIN)
-    waiting = len(ends)
-    while waiting and (left_s := until - time.monotonic()) > 0:
-        for fd, _ in poll.poll(left_s * 1000):
-            poll.unregister(fd)
-            waiting -= 1
-    for fd in ends:
+        poll.poll(max(0.0, until - time.monotonic()) * 1000)
         os.close(fd)

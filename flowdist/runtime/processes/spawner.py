@@ -22,7 +22,6 @@ from flowdist.runtime.processes.spawn_protocol import (
     Request,
     Signal,
     Spawn,
-    Spawned,
     SpawnRefused,
     write_pid,
 )
@@ -57,7 +56,7 @@ class Spawner:
     def _handle(self, request: Request | Answer) -> None:
         match request:
             case Spawn():
-                if request.server is None or not self._servers.spawn(request):
+                if not self._servers.spawn(request):
                     self._start(request)
             case Signal():
                 if not self._servers.signal(request):
@@ -70,9 +69,6 @@ class Spawner:
                 raise TypeError(f"no request: {request}")
 
     def _start(self, request: Spawn) -> None:
-        self._channel.send(self._exec(request))
-
-    def _exec(self, request: Spawn) -> Spawned | SpawnRefused:
         folder = Path(request.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -92,5 +88,6 @@ class Spawner:
             with contextlib.suppress(OSError):
                 (folder / "pid").unlink()  # written by the child whose exec failed
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            return SpawnRefused(request.id, f"{request.argv[0]}: {reason}")
-        return self._children.add(request.id, process.pid, process.wait)
+            self._channel.send(SpawnRefused(request.id, f"{request.argv[0]}: {reason}"))
+        else:
+            self._channel.send(self._children.add(request.id, process.pid, process.wait))

@@ -84,7 +84,6 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
     """Serve the store until this process is killed."""
     from torch.distributed import TCPStore
 
-    code = 1
     try:
         die_with_parent(parent)
         store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
@@ -94,7 +93,7 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(1)
 
 
 def serve_from(path: str) -> NoReturn:

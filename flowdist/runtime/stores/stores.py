@@ -37,7 +37,7 @@ class Stores:
         self, loop: asyncio.AbstractEventLoop, exited: Callable[[StoreKey, str], None], forks: StoreForks, address: str
     ) -> None:
         self._loop, self._exited, self._forks, self._address = loop, exited, forks, address
-        self.awaits_fork_server = False  # store hosts are started once it is known whether there is a fork server
+        self.awaited: ForkServerSpec | None = None  # a fork server: no store host starts before it is ready or unusable
         self._deferred: dict[StoreKey, None] = {}
         self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
         self._hosted: dict[StoreKey, None] = {}  # served by forks of the template process
@@ -91,16 +91,17 @@ class Stores:
                 self._exited(self._forks.ended(answer.id), describe_exit(answer.code))
         return True
 
-    def start_deferred(self) -> None:
-        """Start the store hosts that have waited until it was known whether there is a fork server."""
-        self.awaits_fork_server = False
+    def end_waiting(self, is_usable: bool) -> None:
+        """Start the store hosts that have waited for a fork server, which is ready now, or not usable."""
+        self.fork_from(self.awaited if is_usable else None)
+        self.awaited = None
         deferred, self._deferred = self._deferred, {}
         for key in deferred:
             self._start_host(key)
 
     def _start_host(self, key: StoreKey) -> None:
         self._loop.remove_reader(self._listening[key])
-        if self.awaits_fork_server:
+        if self.awaited is not None:
             self._deferred[key] = None
             return
         listening = self._listening.pop(key)

@@ -77,7 +77,7 @@ class ControllerKeeper:
         if reader is None:
             return
         writer.write(encode(Watch(self.lines_read)))
-        self._outbox.attach(writer)
+        self._outbox.attach(writer.write)
         while (message := await read_from_controller(reader)) is not None:
             if isinstance(message, JournalLine):
                 for line in decode_lines([message.line]):

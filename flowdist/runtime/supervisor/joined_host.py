@@ -159,8 +159,6 @@ class JoinedHost:
                     case Farewell():
                         self._end(f"the controller at {self._joined.controller.address} is gone: {message.reason}")
                         return
-                    case _:
-                        pass
 
     async def _reconnect(self) -> Connection | None:
         """Return a new connection; None, after ending this process, if the controller is lost or refuses this host."""

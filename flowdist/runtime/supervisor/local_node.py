@@ -52,8 +52,7 @@ class LocalNode:
         self._incarnation = config.incarnation  # the first that the agents of the next guardian have
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = AgentUpkeep(log)
-        self._was_taken_away = False  # by a fault
-        self._back_after_ns: int | None = None  # then; None: never
+        self._taken_away: RemoteFault | None = None  # the fault that ends the guardian
 
     @property
     def process(self) -> asyncio.subprocess.Process | None:
@@ -77,7 +76,7 @@ class LocalNode:
     def take_away(self, fault: RemoteFault) -> None:
         """Inject a fault that ends the node: at once for a `kill`, in order for a `leave`."""
         if (guardian := self.process) is not None:
-            self._was_taken_away, self._back_after_ns = True, fault.duration_ns
+            self._taken_away = fault
             guardian.send_signal(KILL_NODE if fault.kind == "kill" else signal.SIGTERM)
 
     async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
@@ -89,9 +88,9 @@ class LocalNode:
         await self._owner.guardian_ended(self._name, was_killed=guardian.returncode not in (0, 1))
         if self._host.is_over:
             return
-        taken_away, self._was_taken_away = self._was_taken_away, False
-        after_ns, cause = self._restarts.taken_away(self._back_after_ns) if taken_away else self._restarts.died()
-        self._owner.node_gone(self._name, cause, is_given_up=after_ns is None and not taken_away)
+        fault, self._taken_away = self._taken_away, None
+        after_ns, cause = self._restarts.taken_away(fault.duration_ns) if fault else self._restarts.died()
+        self._owner.node_gone(self._name, cause, is_given_up=after_ns is None and fault is None)
         if after_ns is None:
             return
         await asyncio.sleep(after_ns / 1e9)

@@ -8,7 +8,7 @@ that the last one wrote: else a message could be handled twice.
 from __future__ import annotations
 
 import contextlib
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,33 +17,29 @@ from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.runtime.wire.frames import Injected, Operate, encode
 
 
-class Writer(Protocol):
-    def write(self, data: bytes, /) -> None: ...
-
-
 class Outbox:
     """A queue of messages: `attach` a controller, `observe` each line read from it, `detach` it when it dies."""
 
     def __init__(self) -> None:
         self._kept: list[msgspec.Struct] = []  # for the next controller
-        self._writer: Writer | None = None
+        self._write: Callable[[bytes], None] | None = None
         self._is_ready = False  # the controller has shown all that the last one wrote
 
-    def attach(self, writer: Writer) -> None:
-        """Use this connection once the controller is ready."""
-        self._writer, self._is_ready = writer, False
+    def attach(self, write: Callable[[bytes], None]) -> None:
+        """Use this connection, to which `write` writes, once the controller is ready."""
+        self._write, self._is_ready = write, False
 
     def detach(self) -> None:
         """Drop the connection; messages from now on wait for the next controller."""
-        self._writer, self._is_ready = None, False
+        self._write, self._is_ready = None, False
 
     def send(self, message: msgspec.Struct) -> None:
         """Send a message to the controller, or to the next one if none is ready."""
         if not self._is_ready or isinstance(message, Operate | Injected):
             self._kept.append(message)
-        if self._is_ready and self._writer is not None:
+        if self._is_ready and self._write is not None:
             with contextlib.suppress(ConnectionError, RuntimeError):
-                self._writer.write(encode(message))
+                self._write(encode(message))
 
     def observe(self, line: Line) -> None:
         """Handle a new line of the journal: drop the message that it records.
@@ -51,7 +47,7 @@ class Outbox:
         The first line that a controller writes itself shows that the controller is ready.
         """
         if isinstance(line, Header) or (isinstance(line, Record) and isinstance(line.event, ControllerStarted)):
-            self._is_ready = self._writer is not None
+            self._is_ready = self._write is not None
             waiting, self._kept = self._kept, []
             for message in waiting:
                 self.send(message)

@@ -73,8 +73,7 @@ def worker_env(
     Raises:
         SecretMissing: if the source of a secret has no value.
     """
-    env = dict(base)
-    env.update(_defaults(base, role))
+    env = {**base, **_defaults(base, role)}
     env.update(_torchrun_variables(start, role, local_rank, paths, has_store))
     env.update(_flowdist_variables(start, role, local_rank, paths, ports))
     if role.resources.gpu:
