@@ -96,7 +96,7 @@ class _AgentProcess:
         config, ids, send = self._config, itertools.count(1), self._spawner.send
         self._loop.add_reader(self._spawner, self._read_answers)
         forks = StoreForks(self._loop, send, ids, config.run_dir, config.socket_dir)
-        self._stores = Stores(self._loop, self._store_exited, forks, config.address)
+        self._stores = Stores(self._loop, self._handle, forks, config.address)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
         self._workers = Workers(
@@ -216,6 +216,3 @@ class _AgentProcess:
                 case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
                     if not self._stores.handle_answer(answer):
                         self._workers.handle_answer(answer)
-
-    def _store_exited(self, key: tuple[str, int], detail: str) -> None:
-        self._handle(io.StoreExited(*key, detail))

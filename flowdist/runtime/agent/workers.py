@@ -187,14 +187,14 @@ class Workers:
         attempt = self._attempts[start.replica, start.attempt]
         match answer:
             case spawner.Spawned() | spawner.SpawnRefused():
-                self._started_or_not(attempt, local_rank, answer)
+                self._spawn_answered(attempt, local_rank, answer)
             case spawner.Ended():
                 self._ended(attempt, local_rank, answer)
             case spawner.StartedCold():
                 attempt.server = None
                 self._handle(io.SpawnedCold(start.replica, start.attempt, answer.reason))
 
-    def _started_or_not(
+    def _spawn_answered(
         self, attempt: _Attempt, local_rank: int, answer: spawner.Spawned | spawner.SpawnRefused
     ) -> None:
         attempt.missing.discard(local_rank)

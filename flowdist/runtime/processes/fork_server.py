@@ -81,7 +81,7 @@ class _ForkServer:
         for request in requests:
             match request:
                 case Imports():
-                    self._import(request)
+                    self._get_ready(request)
                 case Spawn():
                     if self._spawn(request):
                         return request
@@ -91,7 +91,8 @@ class _ForkServer:
                     raise TypeError(f"no request: {request}")
         return None
 
-    def _import(self, imports: Imports) -> None:
+    def _get_ready(self, imports: Imports) -> None:
+        """Import the modules, and answer whether workers may be forked from this process."""
         own_files = _open_files()
         unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
         self._kept_files = _open_files() - own_files

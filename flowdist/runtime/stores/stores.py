@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 
+from flowdist.control.protocol import agent_io as io
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.spawn_protocol import Ended, ForkServerSpec, Spawned, SpawnRefused, StartedCold
 from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
@@ -28,15 +29,15 @@ class Stores:
     """The stores of one node.
 
     Args:
-        exited: Called with the key and the reason when a store host has ended, asked to or not.
+        handle: Gives the pure agent an input, when a store host has ended, asked to or not.
         forks: Starts store hosts from the node's fork server, where there is one.
         address: The node's address, at which stores listen.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, exited: Callable[[StoreKey, str], None], forks: StoreForks, address: str
+        self, loop: asyncio.AbstractEventLoop, handle: Callable[[io.StoreExited], None], forks: StoreForks, address: str
     ) -> None:
-        self._loop, self._exited, self._forks, self._address = loop, exited, forks, address
+        self._loop, self._handle, self._forks, self._address = loop, handle, forks, address
         self.awaited: ForkServerSpec | None = None  # a fork server: no store host starts before it is ready or unusable
         self._deferred: dict[StoreKey, None] = {}
         self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
@@ -86,9 +87,9 @@ class Stores:
         match answer:
             case SpawnRefused():
                 self._forks.server = None
-                self._exited(self._forks.ended(answer.id), answer.detail)
+                self._handle(io.StoreExited(*self._forks.ended(answer.id), answer.detail))
             case Ended():
-                self._exited(self._forks.ended(answer.id), describe_exit(answer.code))
+                self._handle(io.StoreExited(*self._forks.ended(answer.id), describe_exit(answer.code)))
         return True
 
     def end_waiting(self, is_usable: bool) -> None:
@@ -117,7 +118,7 @@ class Stores:
         """Report that a store host has ended."""
         if key in self._hosted:
             del self._hosted[key]
-            self._exited(key, detail)
+            self._handle(io.StoreExited(*key, detail))
 
     def _template_died(self) -> None:
         self._template = None
