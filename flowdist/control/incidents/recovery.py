@@ -111,8 +111,7 @@ def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -
     incident.deferred.remove(deferred)
     if not incident.deferred:
         forget_suspects(job, incident)
-    if deferred.own is not None:
-        job.notify(f"incident {deferred.own} was caused by {cause}: not counted")
+    job.notify(f"incident {deferred.own} was caused by {cause}: not counted")
     job.touched.update(incident.worlds)
     extend(job, incident, closure(job, scope_worlds(job, failure.replica, verdict.scope)))
 
