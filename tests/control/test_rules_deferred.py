@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, RestartPolicy, Rule
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, restart, role
 from tests.control.test_rules_dead_nodes import BUDGET, RULE, gang, merged, stopped
 
 ONCE = restart("replica", 1)
