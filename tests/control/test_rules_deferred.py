@@ -142,3 +142,20 @@ def test_r7_what_an_upstream_excuses_leaves_a_failure_that_a_rule_ends_to_be_jud
         stopped(talk, "trainer/1")
         talk.wait(2)
         assert talk.job.ending_reason.startswith("trainer/2 failed on ")
+
+
+def test_r16_who_was_told_to_stop_costs_nothing_though_its_judgement_waits_for_that_of_another():
+    """The helper, if its peer is not lost, is ignored. Until that is known, main has failed in the same incident."""
+    helper_policy = restart("role", 3, rules=(Rule("ignore", exit=1),))
+    helper = role("helper", min_replicas=2, max_replicas=2, restart=helper_policy, primary=False)
+    talk = Talk(graph(helper, role("main"), role("wide", restart=restart("job")), nodes=4, cpu=1))
+    talk.join(*(f"node{i}" for i in range(4)))
+    talk.auto = False
+    talk.fail("helper/0")
+    talk.fail("wide/0")
+    assert talk.replica("main/0").phase == "stopping"
+    talk.fail("main/0")
+    stopped(talk, "helper/1")
+    assert talk.job.roles["helper"].outcome == "ignored" and talk.job.ending is None
+    talk.answer()
+    assert talk.up() == ["main/0", "wide/0"] and talk.charges("main") == []

@@ -39,18 +39,15 @@ class Verdict(NamedTuple):
 EXCUSED = Verdict("restart", False, "replica", "it follows from the loss of a node")
 
 
-def judge_failure(
-    role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False, was_told: bool = False
-) -> Verdict:
+def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False) -> Verdict:
     """Return what a failure of the role means at the time `now` (ns).
 
     Args:
         role: The role of the replica that failed.
         charges: The incidents that the role's budgets are charged for so far.
-        failure: The failure.
+        failure: The failure. If the replica was told to stop before, only a rule of its own makes more of it.
         now: When the failure happened.
         caused: Something upstream, or in the same incident, is the root cause, so no budget pays for this failure.
-        was_told: The replica was told to stop before its failure was known. Only a rule of its own makes more of it.
     """
     policy = role.restart
     rule = matching_rule(policy, failure)
@@ -60,7 +57,7 @@ def judge_failure(
     if policy is None:
         if failure.kind in FREE_KINDS:
             return Verdict("restart", False, "role", "a change of membership")
-        if was_told:
+        if failure.was_told:
             return Verdict("restart", False, "role", "it was being stopped")
         return Verdict("fail", False, scope, f"role {role.name} has no restart policy")
     free = failure.kind in FREE_KINDS and rule is None
@@ -90,13 +87,10 @@ def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) ->
     return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 
 
-def judge(
-    job: JobState, failure: Failure, *, caused: bool = False, was_told: bool = False, at_ns: int | None = None
-) -> Verdict:
-    """Judge a failure of the job, which happened at `at_ns` (None: now). Nothing is changed. See `judge_failure`."""
+def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
+    """Judge a failure of the job as of the time at which it happened. Nothing is changed. See `judge_failure`."""
     role = job.role_of(failure.replica)
-    now = job.now if at_ns is None else at_ns
-    return judge_failure(role.spec, role.spent, failure, now, caused=caused, was_told=was_told)
+    return judge_failure(role.spec, role.spent, failure, failure.at_ns, caused=caused)
 
 
 def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:

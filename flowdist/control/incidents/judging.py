@@ -109,7 +109,7 @@ def _hand_over(job: JobState, left: Incident) -> None:
 def _case(job: JobState, failure: Failure, replica: Replica) -> Case:
     number = job.worlds[replica.world].incident
     part_of = job.incident(number) if number is not None else upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=part_of is not None, was_told=failure.was_told)
+    verdict = judge(job, failure, caused=part_of is not None)
     if (failure.was_told or verdict.action != "restart") and follows_from_loss(job, failure):
         return Case(failure, part_of, EXCUSED, [])
     if verdict.action != "restart" or verdict.counted:  # a budget, a role or the job pays
@@ -213,7 +213,7 @@ def _first_cause(job: JobState, before: int) -> tuple[str, str] | None:
         if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):
             continue
         for failure, caused, *_ in incident.deferred:
-            verdict = judge(job, failure, caused=caused, at_ns=failure.at_ns)
+            verdict = judge(job, failure, caused=caused)
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
                 return f"{failure.reason}; {verdict.because}", failure.replica.role
     return None
@@ -275,7 +275,7 @@ def _conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Def
         replica = job.replicas[failure.replica]
         if job.worlds[replica.world].incident != incident.number:
             continue  # it was ended meanwhile
-        verdict = judge(job, failure, caused=deferred.caused, at_ns=failure.at_ns)
+        verdict = judge(job, failure, caused=deferred.caused)
         if _may_be_excused(job, failure, verdict):
             defer(job, incident, deferred._replace(is_final=True, blocks=True, awaits_upstream=True), ())
             continue
@@ -346,7 +346,7 @@ def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable
     payer: str | None = None
     charged: Verdict | None = None
     for failure in lost:
-        verdict = judge(job, failure)
+        verdict = judge(job, failure._replace(at_ns=job.now))
         if verdict.action == "fail":
             why = f"{loss.cause}; lost replicas: {failure.replica}; {verdict.because}"
             begin_ending(job, "failed", why, failure.replica.role)

@@ -104,7 +104,7 @@ def _excuse_dependents(job: JobState, incident: Incident) -> None:
 def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> None:
     """Judge a deferred failure of a dependent, of which the cause is known now. Only a rule can still end it (R9)."""
     failure = deferred.failure
-    verdict = judge(job, failure, caused=True, at_ns=failure.at_ns)
+    verdict = judge(job, failure, caused=True)
     if verdict.action != "restart":
         incident.deferred[incident.deferred.index(deferred)] = deferred._replace(caused=True)
         return
