@@ -110,7 +110,6 @@ SEEN_SOON: list[tuple[Spoil, str]] = [
     (lambda job: job.candidate_indexes[0].put("node1", (-9, 1, "node1")), "fits"),
     (lambda job: setattr(job.candidate_indexes[0], "slots", 99), "fits 99 times"),
     (lambda job: job.roles["actor"].charges.append(Charge(5, 0)), "actor was charged"),
-    (lambda job: job.roles["actor"].rooted.clear(), "actor is the root of"),
     (lambda job: job.roles["trainer"].lost_in.clear(), "trainer was lost in"),
     (lambda job: job.roles["actor"].spent.clear(), "actor has spent"),
     (lambda job: setattr(job, "outcome", "succeeded"), "the job has succeeded, but"),

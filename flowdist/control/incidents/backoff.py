@@ -44,11 +44,17 @@ def step_without_last(step: int) -> int:
     return max(0, step - 1)
 
 
-def set_backoff(job: JobState, role: Role, level: int, incident: Incident) -> None:
-    """Make the incident wait for the back-off of the budget level that it is charged to (R10, R11)."""
+def set_backoff(job: JobState, role: Role, level: int, incident: Incident, failed_ns: int) -> None:
+    """Make the incident wait for the back-off of the budget level that it is charged to (R10, R11).
+
+    The wait counts from the failure, at `failed_ns`, not from its judgement, which may come later.
+    """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
     policy = role.spec.restart.chain()[level]
     wait, role.backoff_step = next_backoff(policy, role.backoff_step, role.last_counted_ns, job.now)
     if wait > incident.backoff_ns:
         incident.backoff_ns = wait
-        job.due.set(Due("backoff", str(incident.number)), job.now + wait)
+        due = Due("backoff", str(incident.number))
+        job.due.clear(due)
+        if failed_ns + wait > job.now:
+            job.due.set(due, failed_ns + wait)

@@ -6,7 +6,8 @@ Each role knows the incidents that it has a part in, so that a failure costs the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Set
+from itertools import takewhile
 
 from flowdist.control.incidents.backoff import step_without_last
 from flowdist.control.job.deadlines import Due
@@ -81,35 +82,35 @@ def _was_lost(job: JobState, replica: Replica, role: Role, since: int) -> bool:
     return False
 
 
-def dependents_of(job: JobState, incident: Incident) -> list[Role]:
-    """Return the roles that depend on a role of which the incident has lost a replica."""
+def dependents_of(job: JobState, incident: Incident) -> set[str]:
+    """Return the names of the roles that depend on a role of which the incident has lost a replica."""
     lost = {replica.role for replica in incident.lost}
     if not any(job.roles[name].dependents for name in lost):
-        return []
-    return [role for role in job.roles.values() if not role.upstream.keys().isdisjoint(lost)]
+        return set()
+    return {name for name, role in job.roles.items() if not role.upstream.keys().isdisjoint(lost)}
 
 
-def refund_dependents(job: JobState, incident: Incident, dependents: Iterable[Role]) -> None:
+def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -> None:
     """Take back charges for failures of dependents that were judged less than `cause_window` ago (R7).
 
     This is the one thing that is ever undone. A dependent may be reported, judged and running again some milliseconds
     after its failure. To wait for the end of the window instead would delay each of its restarts by 2 s.
     """
     since = job.now - job.graph.options.cause_window_ns
-    names = {role.spec.name for role in dependents}
-    for other in _opened_since(job, since, [role.rooted for role in dependents]):
-        _refund(job, other)
-        job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
-    for other in _opened_since(job, since, [role.lost_in for role in dependents]):
+    recent = list(takewhile(lambda other: other.opened_ns >= since, reversed(job.incidents)))
+    for other in recent:
+        if other.counted and other.root_role in dependents:
+            _refund(job, other)
+            job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
+    for other in recent:
         for replica in other.lost if other is not incident else ():
-            if replica.role in names:
+            if replica.role in dependents:
                 forget_failure(job, job.replicas[replica], other.opened_ns)
 
 
 def _refund(job: JobState, incident: Incident) -> None:
     assert incident.root_role is not None
     role = job.roles[incident.root_role]
-    role.rooted.remove(incident.number)
     role.spent[incident.level].remove(incident.opened_ns)
     role.backoff_step = step_without_last(role.backoff_step)
     if incident.charged_to is not None:
@@ -117,14 +118,3 @@ def _refund(job: JobState, incident: Incident) -> None:
     incident.counted, incident.charged_to = False, None
     job.due.clear(Due("backoff", str(incident.number)))
     job.touched.update(incident.worlds)
-
-
-def _opened_since(job: JobState, since: int, lists: Iterable[list[int]]) -> list[Incident]:
-    """Return the incidents of these lists that opened at or after `since`, each once, the latest first."""
-    found: dict[int, None] = {}
-    for numbers in lists:
-        for number in reversed(numbers):
-            if job.incident(number).opened_ns < since:
-                break
-            found[number] = None
-    return [job.incident(number) for number in sorted(found, reverse=True)]

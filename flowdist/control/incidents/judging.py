@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import takewhile
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, upstream_incident
 from flowdist.control.incidents.closure import closure, scope_worlds
@@ -57,24 +57,17 @@ def judge_recorded(job: JobState) -> None:
                 assert_never(fact)
 
 
-class Case(NamedTuple):
-    """A failure, the incident that it belongs to, and what follows if none of its suspects is lost."""
-
-    failure: Failure
-    part_of: Incident | None
-    verdict: Verdict
-    suspects: list[NodeName]
-
-
 def _judge_failure(job: JobState, failure: Failure) -> None:
     """Stop at once what the failure blocks. Judge it, unless it has suspects."""
     replica = job.replicas[failure.replica]
     left = _leave_restarted(job, replica)
-    case = _case(job, failure, replica)
-    if case.suspects or _may_be_excused(job, failure, case.verdict):
-        _defer(job, case)
+    number = job.worlds[replica.world].incident
+    part_of = job.incident(number) if number is not None else upstream_incident(job, replica)
+    verdict, suspects = _verdict(job, failure, part_of)
+    if suspects or _may_be_excused(job, failure, verdict):
+        _defer(job, failure, part_of, verdict, suspects)
     else:
-        _conclude(job, case)
+        _conclude(job, failure, part_of, verdict)
     if left is not None:
         _hand_over(job, left)
 
@@ -106,17 +99,16 @@ def _hand_over(job: JobState, left: Incident) -> None:
             take_over(job, job.incident(number), replace(left, deferred=[deferred]))
 
 
-def _case(job: JobState, failure: Failure, replica: Replica) -> Case:
-    number = job.worlds[replica.world].incident
-    part_of = job.incident(number) if number is not None else upstream_incident(job, replica)
+def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple[Verdict, list[NodeName]]:
+    """Return what follows if none of the suspects is lost, and the suspects."""
     verdict = judge(job, failure, caused=part_of is not None)
     if (failure.was_told or verdict.action != "restart") and follows_from_loss(job, failure):
-        return Case(failure, part_of, EXCUSED, [])
+        return EXCUSED, []
     if verdict.action != "restart" or verdict.counted:  # a budget, a role or the job pays
-        return Case(failure, part_of, verdict, suspects_of(job, failure, verdict, part_of))
+        return verdict, suspects_of(job, failure, verdict, part_of)
     if part_of is not None and any(each.is_final for each in part_of.deferred):  # it may end what this follows from
-        return Case(failure, part_of, verdict, awaited_nodes(job, part_of)[:1])
-    return Case(failure, part_of, verdict, [])
+        return verdict, awaited_nodes(job, part_of)[:1]
+    return verdict, []
 
 
 def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
@@ -125,9 +117,10 @@ def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
     return is_early and verdict.action == "fail" and may_be_excused(job, verdict, failure)
 
 
-def _defer(job: JobState, case: Case) -> None:
+def _defer(
+    job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict, suspects: list[NodeName]
+) -> None:
     """Stop what the failure blocks: the restart set if a restart is likely, else its own world. Judge it later."""
-    failure, part_of, verdict, suspects = case
     is_final = verdict.action != "restart"
     awaits_upstream = _may_be_excused(job, failure, verdict)
     blocks = not verdict.counted or not job.suspected.keys().isdisjoint(suspects)
@@ -154,9 +147,8 @@ def _defer(job: JobState, case: Case) -> None:
     )
 
 
-def _conclude(job: JobState, case: Case) -> None:
+def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict) -> None:
     """Judge a failure at once."""
-    failure, part_of, verdict, _ = case
     if part_of is None:
         blame(job, job.replicas[failure.replica], failure.kind, failure.at_ns)
     if verdict.action != "restart":

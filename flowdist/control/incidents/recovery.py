@@ -92,10 +92,9 @@ def _excuse_dependents(job: JobState, incident: Incident) -> None:
     if not dependents:
         return
     refund_dependents(job, incident, dependents)
-    names = {role.spec.name for role in dependents}
     since = job.now - job.graph.options.cause_window_ns
     for other in job.open_incidents():
-        found = [each for each in other.deferred if each.failure.replica.role in names and not each.caused]
+        found = [each for each in other.deferred if each.failure.replica.role in dependents and not each.caused]
         for deferred in found:
             if deferred.failure.at_ns >= since:
                 _excuse(job, other, deferred, incident.root)
@@ -172,16 +171,11 @@ def leave_incident(job: JobState, world: World) -> None:
         incident = job.incident(world.incident)
         incident.worlds.pop(world.name, None)
         incident.awaited.pop(world.name, None)
-        _touch_next(job, incident)
+        if incident.worlds:
+            job.touch(job.worlds[next(iter(incident.worlds))])
+        else:
+            close(job, incident, "recovered")
         world.incident = None
-
-
-def _touch_next(job: JobState, incident: Incident) -> None:
-    """Re-check the incident after a world left it; close it if it has none."""
-    if incident.worlds:
-        job.touch(job.worlds[next(iter(incident.worlds))])
-    else:
-        close(job, incident, "recovered")
 
 
 def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict: Verdict) -> int:
@@ -196,18 +190,11 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
     """
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level
-    insort(role.rooted, own.number)
     insort(role.spent.setdefault(verdict.level, []), own.opened_ns)
-    waited_ns = incident.backoff_ns
-    set_backoff(job, role, verdict.level, incident)
-    backoff, until = Due("backoff", str(incident.number)), own.opened_ns + incident.backoff_ns
-    if incident.backoff_ns > waited_ns and until > job.now:
-        job.due.set(backoff, until)  # it counts from the failure, not from its judgement
-    elif incident.backoff_ns > waited_ns:
-        job.due.clear(backoff)
+    set_backoff(job, role, verdict.level, incident, own.opened_ns)
     if not own.is_open:
         charge(job, own)
-    return incident.backoff_ns if backoff in job.due else 0
+    return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0
 
 
 def close(job: JobState, incident: Incident, result: str) -> None:

@@ -93,7 +93,7 @@ def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Inci
             members = (other for name in stopping for other in job.members_of(job.worlds[name]))
             others = [other for other in members if may_follow(job, replica, [other.id])]
         else:
-            others = _peers(job, replica, part_of) + _upstream(job, replica, part_of)
+            others = _died_first(job, replica, part_of)
         found |= {other.node: None for other in others if other.is_live and other.node is not None}
         found.pop(replica.node or "", None)
     if not found and part_of is not None:
@@ -124,27 +124,19 @@ def may_follow(job: JobState, replica: Replica, lost: Iterable[ReplicaId]) -> bo
     return any(job.replicas[other].world == replica.world or other.role in upstream for other in lost)
 
 
-def _peers(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
-    """Return the replicas of the same world that may have died first.
+def _died_first(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
+    """Return the replicas of the same world, and those that it depends on, that may have died first.
 
     All of a large world may fail at once. Its first failure makes suspects of all other nodes; the later ones need to
     add the node of the first alone.
     """
     world = job.worlds[replica.world]
-    first = part_of.first_failed.get(world.name) if part_of is not None else None
-    if first is None:
-        return job.members_of(world)
-    return [other for name in job.nodes[first].replicas if (other := job.replicas[name]).world == world.name]
-
-
-def _upstream(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
-    """Return the replicas that the world depends on and that may have died first, with the same shortcut."""
-    world = job.worlds[replica.world]
     upstream = {name: None for role in job.roles_of(world) for name in role.upstream}
     first = part_of.first_failed.get(world.name) if part_of is not None else None
     if first is None:
-        return [other for name in upstream for other in job.replicas_of(job.roles[name])]
-    return [job.replicas[other] for other in job.nodes[first].replicas if other.role in upstream]
+        return job.members_of(world) + [other for name in upstream for other in job.replicas_of(job.roles[name])]
+    others = (job.replicas[name] for name in job.nodes[first].replicas)
+    return [other for other in others if other.world == world.name or other.id.role in upstream]
 
 
 def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable[NodeName]) -> None:

@@ -286,7 +286,7 @@ def check_budgets(job: JobState) -> None:
             lost_in.setdefault(name, []).append(incident.number)
     for name, role in job.roles.items():
         paid, own, lost = charged.get(name, []), rooted.get(name, []), lost_in.get(name, [])
-        if paid or own or lost or role.charges or role.spent or role.rooted or role.lost_in:
+        if paid or own or lost or role.charges or role.spent or role.lost_in:
             assert lost == role.lost_in, f"{name} was lost in {lost}, not {role.lost_in}"
             _check_budget(job, role, paid, own)
 
@@ -295,8 +295,6 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
     name = role.spec.name
     charged = [(incident.opened_ns, incident.level) for incident in paid]
     assert sorted(role.charges) == sorted(charged), f"{name} was charged {role.charges}, not {charged}"
-    blamed = [incident.number for incident in own if incident.counted]
-    assert set(blamed) <= set(role.rooted), f"{name} is the root of {blamed}, not {role.rooted}"
     policy, level = role.spec.restart, 0
     while policy is not None:
         opened = [at for at, of in charged if of == level]

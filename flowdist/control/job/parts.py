@@ -163,7 +163,6 @@ class Role:
     after: dict[str, None]  # every role that has to succeed before it starts
     charges: list[Charge] = field(default_factory=list)
     spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when incidents charged to it opened (ns)
-    rooted: list[int] = field(default_factory=list)  # numbers of the incidents charged to it
     lost_in: list[int] = field(default_factory=list)  # numbers of the incidents in which one of its replicas was lost
     backoff_step: int = 0
     last_counted_ns: int | None = None
