@@ -30,5 +30,5 @@ PROPERTIES: dict[Property, Checked] = {
     "quiet": Checked(quiet_runs, judge_run, lambda case: 0, 600),
     "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
     "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 600),
-    "beating": Checked(repeated_failures, judge_repeated_failures, lambda case: len(case.hits), 1000),
+    "repeated": Checked(repeated_failures, judge_repeated_failures, lambda case: len(case.hits), 1000),
 }

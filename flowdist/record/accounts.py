@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.phases import OVER_PHASES
-from flowdist.control.job.state import JobState
+from flowdist.control.job.state import OVER_PHASES, JobState
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import ReplicaExited, ReplicaStopped
 from flowdist.control.protocol.ids import ReplicaId

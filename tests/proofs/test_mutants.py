@@ -15,7 +15,7 @@ from tests.choosing import slow
 PROOF = Path(__file__).parents[2] / "docs/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 HARMLESS = Mutant(
-    "harmless", "R9", "nothing", "incidents.judge:matching_rule", "if policy is None:", "if None is policy:", "beating"
+    "harmless", "R9", "nothing", "incidents.judge:matching_rule", "if policy is None:", "if None is policy:", "repeated"
 )
 TENTH = ["--share", "0.1"]
 
@@ -40,10 +40,10 @@ def test_a_mutant_that_changes_no_behaviour_fails_the_bench(capsys: pytest.Captu
 
 def test_a_failing_unmutated_build_is_reported(capsys: pytest.CaptureFixture[str]):
     with mutated(BY_NAME["charged-twice"]):
-        done = mutants.bench_unmutated("beating", share=0.2)
+        done = mutants.bench_unmutated("repeated", share=0.2)
     assert done.found is not None
     mutants._print([done], [], [], 1.0)
-    assert "the unmutated build fails beating" in capsys.readouterr().out
+    assert "the unmutated build fails repeated" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.judging import conclude_gone
+from flowdist.control.incidents.judging import conclude_deferred
 from flowdist.control.incidents.recovery import close
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Incident
-from flowdist.control.job.parts import Replica, World
-from flowdist.control.job.state import JobState
+from flowdist.control.job.state import Incident, JobState, Replica, World
 from flowdist.control.placement.bad_nodes import moves_away
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol.ids import NodeName, WorldName
@@ -38,7 +36,8 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited and incident.deferred:
-            conclude_gone(job, incident)  # may end the job, or stop further worlds
+            # Each suspect has answered or is lost. This may end the job, or stop further worlds.
+            conclude_deferred(job, incident, incident.deferred)
         if not incident.awaited and not incident.deferred and incident.is_open:
             incident.phase = "starting"
             incident.awaited = dict(incident.worlds)

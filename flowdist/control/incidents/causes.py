@@ -11,9 +11,7 @@ from itertools import takewhile
 
 from flowdist.control.incidents.backoff import step_without_last
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Charge, Failure, Incident
-from flowdist.control.job.parts import Replica, Role
-from flowdist.control.job.state import JobState
+from flowdist.control.job.state import Charge, Failure, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import FailureKind

@@ -28,9 +28,8 @@ from flowdist.control.incidents.suspects import (
     suspects_of,
     take_over,
 )
-from flowdist.control.job.facts import FREE, Change, Deferred, Ended, Failure, Heard, Incident, Loss
-from flowdist.control.job.parts import Replica
-from flowdist.control.job.state import JobState
+from flowdist.control.job.facts import FREE, Change, Deferred, Ended, Heard, Loss
+from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.placement.bad_nodes import blame, note_loss
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import format_duration
@@ -243,17 +242,12 @@ def judge_unanswered(job: JobState, incident: Incident) -> None:
 
 def conclude_resolved(job: JobState, incident: Incident, because: str = "") -> None:
     """Judge the deferred failures of the incident, in order, up to the first with a suspect."""
-    _conclude_deferred(
+    conclude_deferred(
         job, incident, takewhile(lambda each: is_resolved(job, incident, each), incident.deferred), because
     )
 
 
-def conclude_gone(job: JobState, incident: Incident) -> None:
-    """Judge the deferred failures of an incident of which all is gone: each suspect has answered or is lost."""
-    _conclude_deferred(job, incident, incident.deferred)
-
-
-def _conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Deferred], because: str = "") -> None:
+def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Deferred], because: str = "") -> None:
     """Judge these failures, the first that are deferred, as of the time at which they happened."""
     known = list(resolved)
     if not known:

@@ -18,9 +18,8 @@ from flowdist.control.incidents.in_place import leaves_in_place, may_stay, recal
 from flowdist.control.incidents.judge import Verdict, judge
 from flowdist.control.incidents.suspects import defer, forget_suspects, take_over
 from flowdist.control.job.deadlines import INCIDENT_DUES, Due
-from flowdist.control.job.facts import Charge, Deferred, Failure, Incident
-from flowdist.control.job.parts import World
-from flowdist.control.job.state import JobState
+from flowdist.control.job.facts import Deferred
+from flowdist.control.job.state import Charge, Failure, Incident, JobState, World
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import format_duration
 

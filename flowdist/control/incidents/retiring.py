@@ -6,8 +6,7 @@ from typing import Literal
 
 from flowdist.control.incidents.ending import begin_ending, stop
 from flowdist.control.incidents.recovery import drop_notice, leave_incident
-from flowdist.control.job.parts import Replica, World
-from flowdist.control.job.state import JobState
+from flowdist.control.job.state import JobState, Replica, World
 from flowdist.control.placement.placement import unplace
 
 
@@ -48,19 +47,17 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
         return
     job.notify(f"{reason}; it is ended, too", "warning")
     for role in roles:
-        for name in role.worlds:
-            if job.worlds[name].phase == "waiting":
-                _end_waiting(job, job.worlds[name])
-        if all(
-            job.worlds[name].phase == "ended" for name in role.worlds
-        ):  # a world that still runs may finish its work
+        for each in job.worlds_of(role):
+            if each.phase == "waiting":
+                _end_waiting(job, each)
+        if all(each.phase == "ended" for each in job.worlds_of(role)):  # a world that still runs may finish its work
             role.outcome = "ignored"
     job.placement_changed = True
 
 
 def _end_waiting(job: JobState, world: World) -> None:
     leave_incident(job, world)
-    for replica in job.replicas_in(world):
+    for replica in (job.replicas[name] for name in world.pool):
         job.set_phase(replica, "ended")
         unplace(job, replica)
     job.turn(world, "ended")

@@ -54,9 +54,8 @@ from flowdist.control.incidents.causes import OWN_KINDS, PEER_KINDS
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.judge import Verdict, matching_rule
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Deferred, Failure, Heard, Incident
-from flowdist.control.job.parts import Replica
-from flowdist.control.job.state import JobState
+from flowdist.control.job.facts import Deferred, Heard
+from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 
 

@@ -35,7 +35,6 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             worlds,
             ids,
             dict.fromkeys(worlds),
-            {},
             list(range(len(ids))),
             _candidates(job, spec),
             tuple(dependents[spec.name]),

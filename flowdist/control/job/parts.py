@@ -13,7 +13,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.graph import Gate, NodeSpec, RoleSpec
-from flowdist.graph.capacity import Capacity, Need, offered
+from flowdist.graph.capacity import Capacity, Need
 
 
 @dataclass(slots=True)
@@ -155,12 +155,12 @@ class Role:
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
     waiting: dict[WorldName, None]  # worlds of the role in phase waiting
-    leaving: dict[WorldName, None]  # worlds of the role that end for good and still stop
     vacant: list[int]  # indexes of replicas that have no seat and may get one, in order
     candidates: CandidateIndex  # nodes that may take one more replica of the role
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     after: dict[str, None]  # every role that has to succeed before it starts
+    leaving: dict[WorldName, None] = field(default_factory=dict)  # worlds that end for good and still stop
     charges: list[Charge] = field(default_factory=list)
     spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when incidents charged to it opened (ns)
     lost_in: list[int] = field(default_factory=list)  # numbers of the incidents in which one of its replicas was lost
@@ -186,8 +186,3 @@ class Role:
     def occupied(self) -> int:
         """Return how many replicas have a seat, or have ended and need none."""
         return self.seats + self.unseated["succeeded"] + self.unseated["ended"]
-
-
-def new_node(spec: NodeSpec, address: str, incarnation: int, order: int) -> Node:
-    """Return a node on which nothing is placed."""
-    return Node(spec, address, incarnation, order, offered(spec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
@@ -14,12 +14,10 @@ ReplicaPhase = Literal[
     "succeeded",
     "ended",  # will not run again, without success: ignored, or stopped at the end
 ]
-LIVE_PHASES: frozenset[str] = frozenset({"starting", "running", "ready", "stopping"})
 UP_PHASES: frozenset[str] = frozenset({"starting", "running", "ready"})
+LIVE_PHASES: frozenset[str] = UP_PHASES | {"stopping"}
 OVER_PHASES: frozenset[str] = frozenset({"succeeded", "ended"})
-PHASES: tuple[ReplicaPhase, ...] = (
-    *("waiting", "starting", "running", "ready", "stopping", "gone", "succeeded", "ended"),
-)
+PHASES: tuple[ReplicaPhase, ...] = get_args(ReplicaPhase)
 
 WorldPhase = Literal[
     "waiting",  # for gates, nodes, the join window or back-off

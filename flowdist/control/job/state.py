@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.facts import Charge, Fact, Failure, Incident, PastFailure
-from flowdist.control.job.parts import Node, Notice, Replica, Role, World, new_node
+from flowdist.control.job.parts import Node, Notice, Replica, Role, World
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
@@ -38,7 +38,6 @@ __all__ = [  # the rest of the state, for those who read it
     "Role",
     "World",
     "WorldPhase",
-    "new_node",
 ]
 
 
@@ -69,9 +68,7 @@ class JobState:
     ending_reason: str = ""
     ending_at_once: bool = False  # no grace and no order: a failure, or an operator in a hurry
     outcome: Outcome | None = None
-    suspended: dict[ReplicaId, None] = field(
-        default_factory=dict
-    )  # have workers that wait in place for their next start
+    suspended: dict[ReplicaId, None] = field(default_factory=dict)  # have workers that wait in place to start again
     live_at: dict[int, int] = field(default_factory=dict)  # how many replicas live, by the depth of their role
     facts: list[Fact] = field(default_factory=list)  # recorded and not judged yet, in order
     effects: list[Effect] = field(default_factory=list)  # of the event that is being handled
@@ -106,10 +103,6 @@ class JobState:
 
     def members_of(self, world: World) -> list[Replica]:
         return [self.replicas[replica] for replica in world.members]
-
-    def replicas_in(self, world: World) -> list[Replica]:
-        """Return all replicas that may be members of the world."""
-        return [self.replicas[replica] for replica in world.pool]
 
     def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
         """Return the worlds in the order of the graph."""

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 
 from flowdist.control.incidents.ending import forget_store
 from flowdist.control.job.facts import Failure, Loss
-from flowdist.control.job.state import JobState, Node, Replica, new_node
+from flowdist.control.job.state import JobState, Node, Replica
 from flowdist.control.membership.formation import abandon_opening
 from flowdist.control.membership.gpus import exclude_bad_gpus, lose_gpu
 from flowdist.control.placement.bad_nodes import cordon_flapping
@@ -18,7 +18,7 @@ from flowdist.control.placement.placement import forget_ports, unplace, update_f
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
-from flowdist.graph.capacity import subtract, without
+from flowdist.graph.capacity import offered, subtract, without
 from flowdist.graph.policies import FailureKind
 
 
@@ -67,7 +67,7 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     """Add a node on which nothing runs. Of a `known` one, stuck processes, failures and a cordon are kept."""
     place = job.node_order.setdefault(event.node, len(job.node_order))
-    node = new_node(event.spec, event.address, event.incarnation, place)
+    node = Node(event.spec, event.address, event.incarnation, place, offered(event.spec))
     if known is not None:  # processes that outlive SIGKILL are still there, and failures still count
         node.stuck, node.failures = known.stuck, known.failures
         node.cordoned, node.cordon_cause = ("", "") if known.is_leaving else (known.cordoned, known.cordon_cause)

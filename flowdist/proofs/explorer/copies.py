@@ -233,7 +233,6 @@ SPECIAL: dict[str, Callable[[Keys, Any, Any], Any]] = {  # how a field enters th
     "incident": Keys._incident,
     "charges": Keys._charges,
     "spent": Keys._spent,
-    "rooted": Keys._recent,
     "lost_in": Keys._recent,
     "failures": Keys._failures,
     "deferred": Keys._deferred,
