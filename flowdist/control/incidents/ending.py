@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flowdist.control.job.deadlines import Due
+from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol.effects import CloseStore, FinishJob, Outcome, StopReplica
@@ -30,7 +30,7 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
         for name in incident.worlds:
             job.worlds[name].incident = None
     job.open.clear()
-    job.due.clear_all()
+    job.due = Deadlines()
     for world in job.worlds.values():
         world.notice = None
     words = {"succeeded": "the job has succeeded", "failed": "the job fails", "cancelled": "the job is cancelled"}

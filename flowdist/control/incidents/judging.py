@@ -22,6 +22,7 @@ from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
     awaited_nodes,
     defer,
+    drop,
     forget_suspects,
     is_resolved,
     renew_deadline,
@@ -77,18 +78,17 @@ def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
     if number is None or replica.id not in job.incident(number).restarted:
         return None
     incident = job.incident(number)
-    stopping = {name: None for name in incident.worlds if job.worlds[name].phase == "stopping"}
-    left = replace(incident, worlds=stopping, deferred=list(incident.deferred), suspects=dict(incident.suspects))
+    deferred, suspects = list(incident.deferred), dict(incident.suspects)
     close(job, incident, f"{replica.id} failed again")
-    left.result = incident.result
-    return left
+    return replace(incident, deferred=deferred, suspects=suspects)
 
 
 def _hand_over(job: JobState, left: Incident) -> None:
     """Give what a closed incident was still stopping, and its deferred failures, to incidents that are open."""
-    names = [name for name in left.worlds if job.worlds[name].incident is None and not job.worlds[name].retiring]
     if job.ending is not None:
         return
+    worlds = [job.worlds[name] for name in left.worlds]
+    names = [each.name for each in worlds if each.phase == "stopping" and each.incident is None and not each.retiring]
     if names:
         root, because = str(job.worlds[names[0]].pool[0]), "not counted: it was part of an incident before"
         open_incident(job, "interrupted", root, left.result, because, closure(job, names))
@@ -315,14 +315,8 @@ def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
         if since is None:
             continue
         worlds.update(incident.worlds)
-        for deferred in list(incident.deferred):
-            if deferred.failure.at_ns < since:
-                continue
-            incident.deferred.remove(deferred)
-            if deferred.own is not None:
-                job.notify(f"incident {deferred.own} was caused by the loss of {loss.node}: not counted")
-        if not incident.deferred:
-            forget_suspects(job, incident)
+        for deferred in [each for each in incident.deferred if each.failure.at_ns >= since]:
+            drop(job, incident, deferred, f"the loss of {loss.node}")
     return worlds
 
 

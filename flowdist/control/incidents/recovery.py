@@ -16,7 +16,7 @@ from flowdist.control.incidents.ending import stop
 from flowdist.control.incidents.health import CHOSEN_KINDS, limit_free
 from flowdist.control.incidents.in_place import leaves_in_place, may_stay, recall, staying
 from flowdist.control.incidents.judge import Verdict, judge
-from flowdist.control.incidents.suspects import defer, forget_suspects, take_over
+from flowdist.control.incidents.suspects import defer, drop, forget_suspects, take_over
 from flowdist.control.job.deadlines import INCIDENT_DUES, Due
 from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, World
@@ -106,10 +106,7 @@ def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -
     if verdict.action != "restart":
         incident.deferred[incident.deferred.index(deferred)] = deferred._replace(caused=True)
         return
-    incident.deferred.remove(deferred)
-    if not incident.deferred:
-        forget_suspects(job, incident)
-    job.notify(f"incident {deferred.own} was caused by {cause}: not counted")
+    drop(job, incident, deferred, cause)
     job.touched.update(incident.worlds)
     extend(job, incident, closure(job, scope_worlds(job, failure.replica, verdict.scope)))
 

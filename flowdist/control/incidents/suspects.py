@@ -165,6 +165,15 @@ def take_over(job: JobState, incident: Incident, other: Incident) -> None:
         job.due.set(Due("answer", str(incident.number)), min(known))
 
 
+def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> None:
+    """Drop a deferred failure that `cause` has caused, unjudged."""
+    incident.deferred.remove(deferred)
+    if deferred.own is not None:
+        job.notify(f"incident {deferred.own} was caused by {cause}: not counted")
+    if not incident.deferred:
+        forget_suspects(job, incident)
+
+
 def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
     """Return whether none of the nodes that were suspects at the time of the failure is lost.
 

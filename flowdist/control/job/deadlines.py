@@ -72,10 +72,6 @@ class Deadlines:
             if at < ns:
                 self.set(due, ns)
 
-    def clear_all(self) -> None:
-        self._at.clear()
-        self._heap.clear()
-
     def next(self) -> int | None:
         """Return the earliest time, in ns; None without a deadline."""
         while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
