@@ -146,8 +146,6 @@ class Agent:
         match event:
             case io.AgentTimePassed():
                 pass
-            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
-                self._record_process(event)
             case io.Connected():
                 self.is_connected = True
                 self._join()
@@ -334,21 +332,6 @@ class Agent:
     def _signal(self, attempt: Attempt, signal: str) -> None:
         self._out.append(io.SignalWorkers(attempt.order.replica, attempt.order.attempt, signal))
 
-    def _record_process(self, event: io.WorkersSpawned | io.SpawnFailed | io.WorkerExited) -> None:
-        attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over:
-            return
-        match event:
-            case io.WorkersSpawned():
-                self._spawned(attempt, event)
-            case io.SpawnFailed():
-                attempt.never_ran(event.detail)
-                self._finish(attempt)
-            case io.WorkerExited():
-                self._worker_exited(attempt, event)
-            case _:
-                assert_never(event)
-
     def _spawned(self, attempt: Attempt, event: io.WorkersSpawned) -> None:
         if attempt.phase != "starting":
             return
@@ -406,11 +389,18 @@ class Agent:
 
     def _record_worker(self, event: io.WorkerInput) -> None:
         attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over or attempt.phase == "suspended":
+        if attempt is None or attempt.is_over or (attempt.phase == "suspended" and type(event) is not io.WorkerExited):
             return
         match event:
             case io.WorkerProgressed():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
+            case io.WorkersSpawned():
+                self._spawned(attempt, event)
+            case io.SpawnFailed():
+                attempt.never_ran(event.detail)
+                self._finish(attempt)
+            case io.WorkerExited():
+                self._worker_exited(attempt, event)
             case io.WorkerReady():
                 attempt.ready_ranks[event.local_rank] = None
                 signs.check_ready(attempt, self._report)

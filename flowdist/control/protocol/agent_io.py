@@ -168,8 +168,11 @@ class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
     """The deadline of the agent has come."""
 
 
-WorkerInput = (  # of an attempt whose workers run
-    WorkerProgressed
+WorkerInput = (  # of one attempt
+    WorkersSpawned
+    | SpawnFailed
+    | WorkerExited
+    | WorkerProgressed
     | WorkerOffered
     | WorkerReady
     | WorkerElastic
@@ -184,10 +187,7 @@ AgentInput = (
     Connected
     | Disconnected
     | WarmedUp
-    | WorkersSpawned
     | SpawnedCold
-    | SpawnFailed
-    | WorkerExited
     | WorkerInput
     | Refused
     | StoreBound
@@ -201,7 +201,7 @@ AgentInput = (
 
 
 def is_worker_input(event: object) -> TypeIs[WorkerInput]:
-    """Return whether this is an input about a worker; by the exact type, as `effects.is_order`."""
+    """Return whether this is an input about the workers of an attempt; by the exact type, as `effects.is_order`."""
     return type(event) in _WORKER_INPUTS
 
 
