@@ -114,7 +114,7 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
             found.append(item)
             _repeat_orders(job, replica, item)
         elif item.phase in ("starting", "running", "ready") or (
-            item.phase == "suspended" and not _awaits_start(job, item)
+            item.phase == "suspended" and not _awaits_start(job, event.node, item)
         ):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
@@ -127,10 +127,10 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     return found
 
 
-def _awaits_start(job: JobState, item: InventoryItem) -> bool:
-    """Return whether suspended workers wait for a start that is still to come, or was lost with the connection."""
+def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
+    """Return whether suspended workers on the node wait for a start to come, or for one lost with the connection."""
     replica = job.replicas.get(item.replica)
-    if replica is None or replica.node is None:
+    if replica is None or replica.node != name:
         return False
     lost = replica.phase == "starting" and replica.attempt == item.attempt + 1
     return lost or (replica.id in job.suspended and replica.attempt == item.attempt)
