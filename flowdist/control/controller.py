@@ -343,7 +343,6 @@ def _by_name(job: JobState, name: str) -> Replica:
 def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
-    replica.member_since = 0
     job.note_failure(replica, "unready", why)
 
 
@@ -352,7 +351,6 @@ def _unfinished(job: JobState, world: World) -> None:
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
     if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
-        late.member_since = 0
         world.hangs = True
         why = f"it did not finish within {timeout} after the first of {world.name}"
         job.note_failure(late, "hang", why)

@@ -349,10 +349,12 @@ def start_members(job: JobState, world: World) -> None:
         job.emit(order)
 
 
-def abandon_opening(job: JobState, world: World) -> None:
-    """Close the store of a world that lost a seat before any member started, so that its members are chosen anew."""
-    close_store(job, world)
-    job.turn(world, "waiting")
+def abandon_openings(job: JobState, names: Iterable[WorldName]) -> None:
+    """Close the store of each world that lost a seat before any member started: its members are chosen anew."""
+    for name in job.in_order(dict.fromkeys(names)):
+        if job.worlds[name].phase == "opening":
+            close_store(job, job.worlds[name])
+            job.turn(job.worlds[name], "waiting")
 
 
 def note_formed(job: JobState, world: World) -> None:
