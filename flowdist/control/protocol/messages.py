@@ -9,6 +9,7 @@ is about to start elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Reported = AttemptEvent | NodeWarm | StoreOpened | StoreLost | CheckpointOffered | GpuFailed
+
+Reporter = Callable[[Reported], None]  # sends an event to the controller
 
 
 class FromAgent(msgspec.Struct, frozen=True):
