@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Collection, Iterable
 
 from flowdist.control.job.candidates import Candidate, CandidateIndex
 from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Role
 from flowdist.control.placement.amounts import free_text, need_text
+from flowdist.control.placement.repeats import recent, repeated
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import Placement, RoleSpec
 from flowdist.graph.capacity import Capacity, add, moments, offered, pick, slots, subtract, without
@@ -284,9 +284,8 @@ def avoided(job: JobState, replica: Replica) -> list[NodeName]:
     """Return the nodes on which the replica has had `move_after` failures of one kind within the window (R22)."""
     if not replica.failures:
         return []
-    since = job.now - job.graph.options.bad_node_window_ns
-    counts = Counter((failure.node, failure.kind) for failure in replica.failures if failure.at_ns > since)
-    return [node for (node, _), count in counts.items() if count >= job.graph.options.move_after]
+    options = job.graph.options
+    return repeated(recent(replica.failures, job.now, options), options.move_after)
 
 
 def seated(job: JobState, role: Role) -> list[Replica]:
