@@ -7,7 +7,8 @@ the minimum of a role needs is never cordoned automatically.
 from __future__ import annotations
 
 from flowdist.control.job.state import JobState, PastFailure, Replica
-from flowdist.control.placement.placement import Chooser, avoided, short_of_room, update_free
+from flowdist.control.placement.chooser import Chooser
+from flowdist.control.placement.placement import avoided, short_of_room, update_free
 from flowdist.control.placement.repeats import recent
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import format_duration
