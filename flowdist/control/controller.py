@@ -95,19 +95,6 @@ class Controller:
         return self.state.due.next() if self.state.outcome is None else None
 
 
-NodeEvent = (
-    ev.NodeJoined
-    | ev.NodeWarm
-    | ev.NodeLeft
-    | ev.NodeGone
-    | ev.NodeSuspected
-    | ev.NodeSilent
-    | ev.NodeHeard
-    | ev.NodePreempted
-    | ev.GpuFailed
-)
-
-
 def _record(job: JobState, event: ev.Event) -> None:
     """Write down what has happened. `settle` judges failures and losses afterwards."""
     if ev.is_of_attempt(event):
@@ -115,14 +102,30 @@ def _record(job: JobState, event: ev.Event) -> None:
         if replica is not None:
             _record_of_replica(job, replica, event)
         return
-    if isinstance(event, NodeEvent):
-        _record_of_node(job, event)
-        return
     match event:
         case ev.CheckpointOffered():
             _offered(job, event)
+        case ev.NodeJoined():
+            _joined(job, event)
         case ev.StoreOpened():
             _store_opened(job, event)
+        case ev.NodeWarm():
+            warmed_up(job, event.node)
+        case ev.NodeLeft():
+            lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
+        case ev.NodeGone():
+            lose_node(job, event.node, f"{event.node} lost ({event.cause})", event.cause)
+        case ev.NodeSuspected():
+            note_suspected(job, event.node)
+        case ev.NodeSilent():
+            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+            lose_node(job, event.node, f"{event.node} lost ({because})", because)
+        case ev.NodeHeard():
+            note_heard(job, event.node)
+        case ev.NodePreempted():
+            preempt(job, event)
+        case ev.GpuFailed():
+            lose_gpu(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
         case (
@@ -152,35 +155,13 @@ def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
     job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
 
 
-def _record_of_node(job: JobState, event: NodeEvent) -> None:
-    name = event.node
-    match event:
-        case ev.NodeJoined():
-            if comes_back_empty(job, event):
-                lose_node(job, name, f"{name} came back without what it ran")
-                judge_recorded(job)  # it was lost before it came back
-            for item in join(job, event):
-                _record_item(job, item)
-            note_heard(job, name)
-        case ev.NodeWarm():
-            warmed_up(job, name)
-        case ev.NodeLeft():
-            lose_node(job, name, f"{name} left", "it left", asked=True)
-        case ev.NodeGone():
-            lose_node(job, name, f"{name} lost ({event.cause})", event.cause)
-        case ev.NodeSuspected():
-            note_suspected(job, name)
-        case ev.NodeSilent():
-            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-            lose_node(job, name, f"{name} lost ({because})", because)
-        case ev.NodeHeard():
-            note_heard(job, name)
-        case ev.NodePreempted():
-            preempt(job, event)
-        case ev.GpuFailed():
-            lose_gpu(job, event)
-        case _:
-            assert_never(event)
+def _joined(job: JobState, event: ev.NodeJoined) -> None:
+    if comes_back_empty(job, event):
+        lose_node(job, event.node, f"{event.node} came back without what it ran")
+        judge_recorded(job)  # it was lost before it came back
+    for item in join(job, event):
+        _record_item(job, item)
+    note_heard(job, event.node)
 
 
 def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) -> None:
@@ -229,7 +210,8 @@ def settle(job: JobState) -> None:
 
     Each round visits what the round before has touched. The last one touches nothing.
     """
-    judge_recorded(job)
+    if job.facts:
+        judge_recorded(job)
     for _ in range(SETTLE_ROUNDS_MAX):
         if job.ending is not None:
             settle_ending(job)
@@ -361,7 +343,6 @@ def _by_name(job: JobState, name: str) -> Replica:
 def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
-    replica.member_since = 0
     job.note_failure(replica, "unready", why)
 
 
@@ -370,7 +351,6 @@ def _unfinished(job: JobState, world: World) -> None:
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
     if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
-        late.member_since = 0
         world.hangs = True
         why = f"it did not finish within {timeout} after the first of {world.name}"
         job.note_failure(late, "hang", why)

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from flowdist.control.membership.waiting import waiting_for
-from flowdist.control.placement.placement import Chooser, explain
+from flowdist.control.placement.chooser import Chooser
+from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Placement, Resources, RoleSpec
 from flowdist.graph.capacity import offered

@@ -291,6 +291,18 @@ def test_r21_whoever_waits_for_a_start_that_was_lost_hears_it_again():
     assert not talk.stops(effects)  # type: ignore[arg-type]
 
 
+def test_r21_workers_whose_replica_starts_on_another_node_end_though_their_dismissal_was_lost():
+    talk = gang(nodes=2, size=2, cpu=2, least=2)
+    talk.auto = False
+    talk.fail("trainer/1")
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
+    talk.tell(ev.DrainRequested("node0"))  # the seat goes, and with it an order that never reaches the agent
+    talk.tell(ev.StoreOpened("trainer", talk.world("trainer").generation, 29500))
+    assert (talk.replica("trainer/0").node, talk.replica("trainer/0").phase) == ("node1", "starting")
+    effects = again(talk, ev.InventoryItem(r("trainer/0"), 1, "suspended"))
+    assert effects == [StopReplica("node0", r("trainer/0"), 1, 0)]
+
+
 def test_r21_whoever_waits_for_nothing_any_more_ends():
     talk = gang()
     item = ev.InventoryItem(r("trainer/0"), 1, "suspended")

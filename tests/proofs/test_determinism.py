@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.placement import placement
-from flowdist.control.placement.placement import Chooser
+from flowdist.control.placement.chooser import Chooser
 from flowdist.control.protocol.ids import NodeName
 from flowdist.proofs.determinism import SCENARIOS, compare, crowd, crowded, main, plan_of
 
@@ -18,7 +17,7 @@ def iterate_over_a_set_in_placement() -> None:
         fit = {name for name in self._job.free if self._candidate(name) is not None}
         return take(self, prefer if prefer is not None else next(iter(fit), None))
 
-    placement.Chooser.take = take_any  # type: ignore[method-assign, assignment]
+    Chooser.take = take_any  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ class Agent:
 
     def _keep_deadlines(self) -> None:
         now, lease = self._now, self.lease
-        fence_at = None if self.is_fencing else lease.fence_at()
+        fence_at = self._fence_at_ns()
         if fence_at is not None and fence_at <= now:
             self._fence()
         if lease.beat_at_ns is not None and lease.beat_at_ns <= now:
@@ -146,8 +146,6 @@ class Agent:
         match event:
             case io.AgentTimePassed():
                 pass
-            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
-                self._record_process(event)
             case io.Connected():
                 self.is_connected = True
                 self._join()
@@ -249,16 +247,14 @@ class Agent:
                 self._start(order)
             case fx.StopReplica():
                 self._obey_stop(order)
-            case fx.TellPeers():
-                attempt = self._attempt(order.replica, order.attempt)
-                if attempt is not None and not attempt.is_over:
-                    self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
             case fx.OpenStore():
                 self._out += stores.open_store(self.stores, order, self._report)
             case fx.CloseStore():
                 self._out += stores.close_store(self.stores, self.dead_stores, order)
-            case fx.AskStep() | fx.StopAtStep():
-                self._obey_notice(order)
+            case fx.TellPeers() | fx.AskStep() | fx.StopAtStep():
+                attempt = self._attempt(order.replica, order.attempt)
+                if attempt is not None and not attempt.is_over:
+                    self._out += signs.tell_workers(attempt, order, self._report)
             case fx.AnswerCheckpoint():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None:
@@ -278,11 +274,6 @@ class Agent:
             self._report(ev.ReplicaStopped(order.replica, order.attempt, suspended=True))
         elif not (order.in_place and attempt.phase == "suspended"):
             self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
-
-    def _obey_notice(self, order: fx.AskStep | fx.StopAtStep) -> None:
-        attempt = self._attempt(order.replica, order.attempt)
-        if attempt is not None and not attempt.is_over:
-            self._out += signs.give_notice(attempt, order, self._report)
 
     def _start(self, order: fx.StartReplica) -> None:
         before = self.attempts.get(order.replica)
@@ -333,21 +324,6 @@ class Agent:
 
     def _signal(self, attempt: Attempt, signal: str) -> None:
         self._out.append(io.SignalWorkers(attempt.order.replica, attempt.order.attempt, signal))
-
-    def _record_process(self, event: io.WorkersSpawned | io.SpawnFailed | io.WorkerExited) -> None:
-        attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over:
-            return
-        match event:
-            case io.WorkersSpawned():
-                self._spawned(attempt, event)
-            case io.SpawnFailed():
-                attempt.never_ran(event.detail)
-                self._finish(attempt)
-            case io.WorkerExited():
-                self._worker_exited(attempt, event)
-            case _:
-                assert_never(event)
 
     def _spawned(self, attempt: Attempt, event: io.WorkersSpawned) -> None:
         if attempt.phase != "starting":
@@ -406,11 +382,18 @@ class Agent:
 
     def _record_worker(self, event: io.WorkerInput) -> None:
         attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over or attempt.phase == "suspended":
+        if attempt is None or attempt.is_over or (attempt.phase == "suspended" and type(event) is not io.WorkerExited):
             return
         match event:
             case io.WorkerProgressed():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
+            case io.WorkersSpawned():
+                self._spawned(attempt, event)
+            case io.SpawnFailed():
+                attempt.never_ran(event.detail)
+                self._finish(attempt)
+            case io.WorkerExited():
+                self._worker_exited(attempt, event)
             case io.WorkerReady():
                 attempt.ready_ranks[event.local_rank] = None
                 signs.check_ready(attempt, self._report)

@@ -5,20 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flowdist.control.agent.attempts import Attempt
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AskStep, StopAtStep
+from flowdist.control.protocol.effects import AskStep, StopAtStep, TellPeers
 from flowdist.control.protocol.ids import NodeName
-from flowdist.control.protocol.messages import Reported
+from flowdist.control.protocol.messages import Reporter
 from flowdist.control.protocol.xid import is_bad
 
-Send = Callable[[Reported], None]
 
-
-def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, report: Send) -> None:
+def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, report: Reporter) -> None:
     """Note the step of a worker, report it when it is due, and put off the next look for signs of life."""
     attempt.note_step(event.local_rank, event.step, now)
     _plan_report(attempt, now, heartbeat_ns, report)
@@ -30,7 +26,7 @@ def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat
         attempt.look_at_ns = look_at
 
 
-def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Send) -> None:
+def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Reporter) -> None:
     """Report a stall, or plan the next look, after the driver has looked for signs of life (R15).
 
     Args:
@@ -59,13 +55,15 @@ def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Send) 
         attempt.look_at_ns = now + limit_ns
 
 
-def _revive(attempt: Attempt, report: Send) -> None:
+def _revive(attempt: Attempt, report: Reporter) -> None:
     attempt.stalled = None
     report(ev.ReplicaRevived(attempt.order.replica, attempt.order.attempt))
 
 
-def give_notice(attempt: Attempt, order: AskStep | StopAtStep, report: Send) -> list[io.AgentOutput]:
-    """Tell the workers that their world is to stop soon. A worker that ends from now on has stopped (R16)."""
+def tell_workers(attempt: Attempt, order: TellPeers | AskStep | StopAtStep, report: Reporter) -> list[io.AgentOutput]:
+    """Tell the workers new addresses, or that their world is to stop soon. Then one that ends has stopped (R16)."""
+    if isinstance(order, TellPeers):
+        return [io.WritePeers(order.replica, order.attempt, order.addresses)]
     attempt.is_noticed = True
     if isinstance(order, StopAtStep):
         return [io.TellWorkers(order.replica, order.attempt, order.step)]
@@ -75,13 +73,13 @@ def give_notice(attempt: Attempt, order: AskStep | StopAtStep, report: Send) -> 
     return [io.AskWorkers(order.replica, order.attempt)]
 
 
-def check_left(attempt: Attempt, report: Send) -> None:
+def check_left(attempt: Attempt, report: Reporter) -> None:
     """Report when every worker has left the agreed step. A worker that has ended has left as well."""
     if attempt.has_left():
         report(ev.ReplicaLeftStep(attempt.order.replica, attempt.order.attempt))
 
 
-def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Send) -> None:
+def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter) -> None:
     """Report the step of an attempt, now or later.
 
     The first step is reported at once, then at most one for each heartbeat, and at most one in a hundredth of the age
@@ -102,14 +100,14 @@ def report_gap_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
     return max(heartbeat_ns, (now - attempt.started_ns) // 100)
 
 
-def report_step(attempt: Attempt, now: int, report: Send) -> None:
+def report_step(attempt: Attempt, now: int, report: Reporter) -> None:
     """Report the present step of an attempt."""
     attempt.step_reported = attempt.step
     attempt.reported_ns, attempt.report_at_ns = now, None
     report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_reported))
 
 
-def resend(attempt: Attempt, now: int, report: Send) -> None:
+def resend(attempt: Attempt, now: int, report: Reporter) -> None:
     """Report again what an inventory does not hold, and may have been lost with the connection."""
     key = (attempt.order.replica, attempt.order.attempt)
     if attempt.step >= 0:
@@ -126,7 +124,7 @@ def resend(attempt: Attempt, now: int, report: Send) -> None:
         report(ev.ReplicaLeftStep(*key))
 
 
-def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: Send) -> None:
+def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: Reporter) -> None:
     """Report an error of a GPU. A GPU that is bad stays bad, and each join says so; other errors are forgotten."""
     if event.gpu in bad:
         return
@@ -135,7 +133,7 @@ def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: 
     report(ev.GpuFailed(node, event.gpu, event.reason, event.xid))
 
 
-def check_ready(attempt: Attempt, report: Send) -> None:
+def check_ready(attempt: Attempt, report: Reporter) -> None:
     """Report when the attempt has passed its readiness check, if it has one and runs."""
     ready = attempt.role.ready
     if attempt.phase != "running" or ready is None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import CloseStore, OpenStore
 from flowdist.control.protocol.ids import WorldName
-from flowdist.control.protocol.messages import Reported
+from flowdist.control.protocol.messages import Reporter
 
-Send = Callable[[Reported], None]
 Ports = dict[tuple[WorldName, int], int | None]  # None until the store is bound
 Dead = dict[tuple[WorldName, int], str]  # stores that died and were not closed, with what is known about it
 
 
-def open_store(ports: Ports, order: OpenStore, report: Send) -> list[io.AgentOutput]:
+def open_store(ports: Ports, order: OpenStore, report: Reporter) -> list[io.AgentOutput]:
     """Open a store, or report its port again if it is open already (R20)."""
     key = (order.world, order.generation)
     if key not in ports:
@@ -40,7 +37,7 @@ def close_all(ports: Ports) -> list[io.AgentOutput]:
     return [io.KillStore(*key) for key in keys]
 
 
-def note_bound(ports: Ports, event: io.StoreBound, report: Send) -> None:
+def note_bound(ports: Ports, event: io.StoreBound, report: Reporter) -> None:
     """Report the port of a store, unless it was closed meanwhile."""
     key = (event.world, event.generation)
     if key in ports:
@@ -48,7 +45,7 @@ def note_bound(ports: Ports, event: io.StoreBound, report: Send) -> None:
         report(ev.StoreOpened(*key, event.port))
 
 
-def note_exited(ports: Ports, dead: Dead, event: io.StoreExited, report: Send) -> None:
+def note_exited(ports: Ports, dead: Dead, event: io.StoreExited, report: Reporter) -> None:
     """Report that a store has died, unless it was closed."""
     key = (event.world, event.generation)
     if key in ports:

@@ -44,19 +44,15 @@ when its lease is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flowdist.control.agent.attempts import Attempt
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.control.protocol.messages import Reported
-
-Send = Callable[[Reported], None]
+from flowdist.control.protocol.messages import Reporter
 
 
-def note_elastic(attempt: Attempt, event: io.WorkerElastic, report: Send) -> bool:
+def note_elastic(attempt: Attempt, event: io.WorkerElastic, report: Reporter) -> bool:
     """Note that a worker has entered elastic code, or is about to leave it for good.
 
     Returns:
@@ -70,7 +66,7 @@ def note_elastic(attempt: Attempt, event: io.WorkerElastic, report: Send) -> boo
     return attempt.is_leaving and event.local_rank not in attempt.suspended_ranks
 
 
-def check_elastic(attempt: Attempt, report: Send) -> None:
+def check_elastic(attempt: Attempt, report: Reporter) -> None:
     """Report, once, that all workers of an attempt run and are inside elastic code."""
     if attempt.is_elastic_reported or attempt.phase not in ("running", "ready"):
         return

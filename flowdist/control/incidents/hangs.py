@@ -57,5 +57,4 @@ def judge_hang(job: JobState, world: World) -> None:
         limit, what = spec.hang_after_ns, f"no {suspect.stalled} for"
     at = f" after step {suspect.step}" if suspect.step >= 0 else ""
     world.hangs = True
-    suspect.member_since = 0
     job.note_failure(suspect, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}")

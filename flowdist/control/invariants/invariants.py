@@ -14,7 +14,8 @@ from collections import Counter
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES
 from flowdist.control.job.state import Incident, JobState, Node, Replica, Role, World
-from flowdist.control.placement.placement import candidate, takes_more
+from flowdist.control.placement.chooser import candidate
+from flowdist.control.placement.placement import takes_more
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph.capacity import offered, subtract, without
 

@@ -1,7 +1,7 @@
 """Index of the nodes that one more replica of a given size and placement fits on, the best first.
 
 The index stays sorted while seats are taken and freed, so that a choice among ten thousand nodes costs what it costs
-among ten. `placement.py` decides which nodes are in it, and chooses.
+among ten. `placement/chooser.py` decides which nodes are in it, and chooses.
 """
 
 from __future__ import annotations

@@ -196,7 +196,8 @@ class JobState:
         signal: str | None = None,
         was_told: bool = False,
     ) -> None:
-        """Record that a replica failed by itself, now, on its node. `judge_recorded` judges that."""
+        """Record that a replica failed by itself, now, on its node. It is no member any more."""
+        replica.member_since = 0
         self.facts.append(Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told))
 
     def emit(self, effect: Effect) -> None:

@@ -44,7 +44,6 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
         note_left(job, replica)  # it ended before it could answer the notice
     else:
         job.end_attempt(replica)
-        replica.member_since = 0
         why = _why(event, role.spec.kind)
         kind = event.kind or "exit"
         job.note_failure(replica, kind, why, exit_code=event.exit_code, signal=event.signal, was_told=not was_up)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Change, Failure, Loss
 from flowdist.control.job.state import JobState, Notice, Replica, World
-from flowdist.control.membership.formation import abandon_opening
+from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.bad_nodes import is_needed
 from flowdist.control.placement.placement import explain, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, StopAtStep
@@ -36,7 +36,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
         node.cordoned = was
         job.notify(text, "refused")
         return
-    _leave(job, event.node, "drained", f"{event.node} is drained by the operator", None)
+    _leave(job, event.node, f"{event.node} is drained by the operator", None)
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
@@ -45,18 +45,18 @@ def preempt(job: JobState, event: NodePreempted) -> None:
     if node is None or not node.usable or job.ending is not None:
         return
     because = f"{event.node} is taken away in {format_duration(event.notice_ns)}"
-    _leave(job, event.node, "preempted", because, event.notice_ns)
+    _leave(job, event.node, because, event.notice_ns)
 
 
-def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: int | None) -> None:
+def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Cordon the node and give notice to running worlds; worlds that have not started choose other seats.
 
     Args:
         job: The state.
         name: The node.
-        kind: `drained` or `preempted`.
         because: The reason, for the user.
-        notice_ns: The time until the node is taken away (ns); None: no limit but `drain` of the roles.
+        notice_ns: The time until the node is taken away (ns). None: it is drained, in the time that `drain`
+            of the roles sets.
     """
     node = job.nodes[name]
     if node.is_leaving and notice_ns is None:
@@ -68,16 +68,15 @@ def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: in
     for world_name in job.in_order({job.replicas[replica].world for replica in node.replicas}):
         world = job.worlds[world_name]
         if world.phase == "running" and not world.is_closing:
-            _give_notice(job, world, name, kind, because, notice_ns)
+            _give_notice(job, world, name, because, notice_ns)
         elif world.phase in ("waiting", "opening"):
-            if world.phase == "opening":
-                abandon_opening(job, world)
+            abandon_openings(job, [world_name])
             for member in world.pool:
                 if job.replicas[member].node == name:
                     unplace(job, job.replicas[member])
 
 
-def _give_notice(job: JobState, world: World, name: NodeName, kind: str, because: str, notice_ns: int | None) -> None:
+def _give_notice(job: JobState, world: World, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Ask every member of a running world for its step, and set the time by which the world has to leave.
 
     That is `drain` of the roles from now; with `notice_ns`, it is the notice less the time that stopping takes.
@@ -95,7 +94,7 @@ def _give_notice(job: JobState, world: World, name: NodeName, kind: str, because
         return
     up = [replica for replica in job.members_of(world) if replica.is_up]
     asked = {replica.id: None for replica in up}
-    world.notice = Notice("drained" if kind == "drained" else "preempted", {name: None}, because, asked)
+    world.notice = Notice("drained" if notice_ns is None else "preempted", {name: None}, because, asked)
     for replica in up:
         assert replica.node is not None
         job.emit(AskStep(replica.node, replica.id, replica.attempt))

@@ -35,11 +35,10 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     later: list[World] = []
     for world in found:
         roles = job.roles_of(world)
-        if world.phase not in ("waiting", "running") or any(role.outcome is not None for role in roles):
+        if world.phase == "running" and roles[0].spec.gang:
+            _grow(job, world, roles)
+        elif world.phase != "waiting" or roles[0].outcome is not None:  # a joint world has one outcome
             continue
-        if world.phase == "running":
-            if roles[0].spec.gang:
-                _grow(job, world, roles)
         elif gate := _lost_gate(job, roles):
             end_ignored(job, world, gate)
             if job.ending is not None:
@@ -50,7 +49,8 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
             later.append(world)
         elif _may_form(job, world):
             _form_gang(job, world, roles)
-    _form_rest(job, loose, later)
+    if loose or later:
+        _form_rest(job, loose, later)
 
 
 def _form_rest(job: JobState, loose: dict[str, list[World]], later: list[World]) -> None:
@@ -349,10 +349,12 @@ def start_members(job: JobState, world: World) -> None:
         job.emit(order)
 
 
-def abandon_opening(job: JobState, world: World) -> None:
-    """Close the store of a world that lost a seat before any member started, so that its members are chosen anew."""
-    close_store(job, world)
-    job.turn(world, "waiting")
+def abandon_openings(job: JobState, names: Iterable[WorldName]) -> None:
+    """Close the store of each world that lost a seat before any member started: its members are chosen anew."""
+    for name in job.in_order(dict.fromkeys(names)):
+        if job.worlds[name].phase == "opening":
+            close_store(job, job.worlds[name])
+            job.turn(job.worlds[name], "waiting")
 
 
 def note_formed(job: JobState, world: World) -> None:

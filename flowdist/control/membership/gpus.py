@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flowdist.control.job.facts import Failure, Loss
 from flowdist.control.job.state import JobState, Node, Replica
-from flowdist.control.membership.formation import abandon_opening
+from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.placement import unplace, update_free
 from flowdist.control.protocol.events import GpuFailed
 from flowdist.control.protocol.xid import why_kept
@@ -53,6 +53,4 @@ def _free_idle_seats(job: JobState, holders: list[Replica]) -> None:
     idle = [replica for replica in holders if not replica.is_live]
     for replica in idle:
         unplace(job, replica)
-    for world_name in job.in_order(dict.fromkeys(replica.world for replica in idle)):
-        if job.worlds[world_name].phase == "opening":
-            abandon_opening(job, job.worlds[world_name])
+    abandon_openings(job, [replica.world for replica in idle])

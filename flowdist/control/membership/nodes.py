@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from flowdist.control.incidents.ending import forget_store
 from flowdist.control.job.facts import Failure, Loss
 from flowdist.control.job.state import JobState, Node, Replica
-from flowdist.control.membership.formation import abandon_opening
+from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.membership.gpus import exclude_bad_gpus, lose_gpu
 from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
@@ -19,7 +19,6 @@ from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, St
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
 from flowdist.graph.capacity import offered, subtract, without
-from flowdist.graph.policies import FailureKind
 
 
 def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
@@ -38,11 +37,10 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
         return []
-    same = known is not None and known.usable and event.incarnation == known.incarnation
     if event.node not in job.node_order:
         _take_place(job, event)
     job.missing.pop(event.node, None)
-    if not same:
+    if known is None or comes_back_empty(job, event):
         _add(job, event, known)
     job.nodes[event.node].awaits_inventory = False
     for gpu, reason in event.bad_gpus:  # of a new node, `_add` has left them out already
@@ -51,7 +49,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
         job.warming[event.node] = None
     else:
         warmed_up(job, event.node)
-    return _reconcile(job, event) if known is not None and same else _stop_unknown_attempts(job, event)
+    return _reconcile(job, event)
 
 
 def _take_place(job: JobState, event: NodeJoined) -> None:
@@ -93,18 +91,11 @@ def warmed_up(job: JobState, name: NodeName) -> None:
         job.placement_changed = True
 
 
-def _stop_unknown_attempts(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Stop all attempts on a node that joins anew, none of which is a present one. Return an empty list."""
-    for item in event.inventory:
-        if item.phase in ("starting", "running", "ready", "suspended"):
-            job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
-    return []
-
-
 def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Compare the inventory of a node that has connected again with the state, and repeat orders that were lost.
+    """Compare the inventory of a node that has connected with the state, and repeat orders that were lost.
 
-    Returns the items about present attempts. A present attempt that the agent does not know has failed.
+    Other attempts than present ones are stopped: on a node that joins anew, none is present. Returns the items about
+    present attempts. A present attempt that the agent does not know has failed.
     """
     items = {(item.replica, item.attempt): item for item in event.inventory}
     found = []
@@ -114,7 +105,7 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
             found.append(item)
             _repeat_orders(job, replica, item)
         elif item.phase in ("starting", "running", "ready") or (
-            item.phase == "suspended" and not _awaits_start(job, item)
+            item.phase == "suspended" and not _awaits_start(job, event.node, item)
         ):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
@@ -127,10 +118,10 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     return found
 
 
-def _awaits_start(job: JobState, item: InventoryItem) -> bool:
-    """Return whether suspended workers wait for a start that is still to come, or was lost with the connection."""
+def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
+    """Return whether suspended workers on the node wait for a start to come, or for one lost with the connection."""
     replica = job.replicas.get(item.replica)
-    if replica is None or replica.node is None:
+    if replica is None or replica.node != name:
         return False
     lost = replica.phase == "starting" and replica.attempt == item.attempt + 1
     return lost or (replica.id in job.suspended and replica.attempt == item.attempt)
@@ -157,8 +148,7 @@ def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:
     if replica.phase == "starting" and replica.order is not None:
         job.emit(replica.order)
         return []
-    kind: FailureKind = "start_failed"
-    exited = ReplicaExited(replica.id, replica.attempt, kind, detail="its agent does not know the attempt")
+    exited = ReplicaExited(replica.id, replica.attempt, "start_failed", detail="its agent does not know the attempt")
     return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
 
 
@@ -178,7 +168,6 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
         job.placement_changed = True  # no world has to wait for it any longer
         return
     was_usable, node.lost_because = node.usable, because
-    job.suspected.pop(name, None)
     _give_up(job, name)
     update_free(job, name)
     lost = vacate(job, name, cause)
@@ -189,8 +178,9 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
-    """Make the node unusable, and forget that it is warming up or leaving."""
+    """Make the node unusable, and forget that it is suspected, warming up or leaving."""
     node = job.nodes[name]
+    job.suspected.pop(name, None)
     job.warming.pop(name, None)
     job.leaving.pop(name, None)
     if node.usable:
@@ -218,10 +208,7 @@ def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None
     hosted = list(job.nodes[name].stores)
     for world in [job.worlds[world] for world in hosted]:
         forget_store(job, world)
-    for world_name in job.in_order(dict.fromkeys([*hosted, *(replica.world for replica in replicas)])):
-        world = job.worlds[world_name]
-        if world.phase == "opening":
-            abandon_opening(job, world)
+    abandon_openings(job, [*hosted, *(replica.world for replica in replicas)])
 
 
 def give_up_node(job: JobState, replica: Replica) -> None:
@@ -235,7 +222,6 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node = job.nodes[name]
     for mate in node.replicas:
         job.dismiss(job.replicas[mate])
-    job.suspected.pop(name, None)
     _give_up(job, name)
     job.end_attempt(replica)
     replica.member_since = 0

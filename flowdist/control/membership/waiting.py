@@ -12,8 +12,6 @@ from flowdist.graph import format_duration
 
 def waiting_for(job: JobState) -> list[str]:
     """Return what the job waits for, one line each, running tasks included; empty if the job is over."""
-    if job.outcome is not None or (not job.admitted and job.ending is None):
-        return held_up_by(job)
     running = ("running", "ready")
     tasks = [r for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
     return [*held_up_by(job), *(f"{replica.id} to finish" for replica in tasks)]

@@ -7,7 +7,9 @@ the minimum of a role needs is never cordoned automatically.
 from __future__ import annotations
 
 from flowdist.control.job.state import JobState, PastFailure, Replica
-from flowdist.control.placement.placement import Chooser, avoided, short_of_room, update_free
+from flowdist.control.placement.chooser import Chooser
+from flowdist.control.placement.placement import avoided, short_of_room, update_free
+from flowdist.control.placement.repeats import recent
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import format_duration
 
@@ -25,15 +27,14 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
     assert replica.node is not None
     node = job.nodes[replica.node]
     failure = PastFailure(at_ns, kind, replica.id, replica.node)
-    since = job.now - options.bad_node_window_ns
-    replica.failures = [past for past in replica.failures if past.at_ns > since] + [failure]
-    node.failures = [past for past in node.failures if past.at_ns > since] + [failure]
-    same = [past for past in node.failures if past.kind == kind]
-    if len(same) < options.cordon_after or node.cordoned or not node.usable:
+    replica.failures = [*recent(replica.failures, job.now, options), failure]
+    node.failures = [*recent(node.failures, job.now, options), failure]
+    same = sum(past.kind == kind for past in node.failures)
+    if same < options.cordon_after or node.cordoned or not node.usable:
         return
-    why = f"{len(same)} failures of kind {kind} on it within {format_duration(options.bad_node_window_ns)}"
+    why = f"{same} failures of kind {kind} on it within {format_duration(options.bad_node_window_ns)}"
     if is_needed(job, replica.node):
-        if len(same) == options.cordon_after:
+        if same == options.cordon_after:
             text = f"{replica.node} is suspect: {why}; it is not cordoned, as there is no room for the job without it"
             job.notify(text, "warning")
         return
@@ -64,9 +65,8 @@ def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
 def note_loss(job: JobState, name: NodeName) -> None:
     """Count an unrequested loss of the node against the node, for `cordon_flapping`."""
     node = job.nodes[name]
-    since = job.now - job.graph.options.bad_node_window_ns
     loss = PastFailure(job.now, "node_lost", None, name)
-    node.failures = [past for past in node.failures if past.at_ns > since] + [loss]
+    node.failures = [*recent(node.failures, job.now, job.graph.options), loss]
 
 
 def cordon_flapping(job: JobState, name: NodeName) -> None:
@@ -75,8 +75,7 @@ def cordon_flapping(job: JobState, name: NodeName) -> None:
     Each further loss would restart every world that has a member on the node.
     """
     options, node = job.graph.options, job.nodes[name]
-    since = job.now - options.bad_node_window_ns
-    losses = sum(past.kind == "node_lost" and past.at_ns > since for past in node.failures)
+    losses = sum(past.kind == "node_lost" for past in recent(node.failures, job.now, options))
     if losses >= options.cordon_after and not node.cordoned and job.admitted and not is_needed(job, name):
         cordon(job, name, f"it was lost {losses} times within {format_duration(options.bad_node_window_ns)}")
 

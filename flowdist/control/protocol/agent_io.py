@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Addresses, ReplicaId, WorldName
+from flowdist.control.protocol.ids import Addresses, OfAttempt, WorldName
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
@@ -31,39 +31,31 @@ class WarmedUp(msgspec.Struct, frozen=True, tag=True):
     """The modules that the workers of this node need are imported, or it is known that they cannot be."""
 
 
-class WorkersSpawned(msgspec.Struct, frozen=True, tag=True):
+class WorkersSpawned(OfAttempt, frozen=True, tag=True):
     """All workers of the attempt run. `ports` are the ports that were chosen for it, by name."""
 
-    replica: ReplicaId
-    attempt: int
     ports: tuple[tuple[str, int], ...] = ()
 
 
-class SpawnedCold(msgspec.Struct, frozen=True, tag=True):
+class SpawnedCold(OfAttempt, frozen=True, tag=True):
     """Workers of the attempt that should be forked from a warm process are started by exec; `detail` says why."""
 
-    replica: ReplicaId
-    attempt: int
     detail: str
 
 
-class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
+class SpawnFailed(OfAttempt, frozen=True, tag=True):
     """No worker of the attempt runs, because its command could not be started."""
 
-    replica: ReplicaId
-    attempt: int
     detail: str = ""
 
 
-class WorkerExited(msgspec.Struct, frozen=True, tag=True):
+class WorkerExited(OfAttempt, frozen=True, tag=True):
     """One worker ended.
 
     `kind` tells an out-of-memory kill apart where the driver can see it. `raised_ns` is when the worker wrote down the
     error that ended it, on the driver's clock; None if it wrote none down.
     """
 
-    replica: ReplicaId
-    attempt: int
     local_rank: int
     exit_code: int = 0
     signal: str | None = None
@@ -72,78 +64,59 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     raised_ns: int | None = None
 
 
-class WorkerReady(msgspec.Struct, frozen=True, tag=True):
+class WorkerReady(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.ready()."""
 
-    replica: ReplicaId
-    attempt: int
     local_rank: int
 
 
-class WorkerElastic(msgspec.Struct, frozen=True, tag=True):
+class WorkerElastic(OfAttempt, frozen=True, tag=True):
     """A worker has entered flowdist.worker.elastic(), or with `inside` false is about to leave it."""
 
-    replica: ReplicaId
-    attempt: int
     local_rank: int
     inside: bool = True
 
 
-class WorkerSuspended(msgspec.Struct, frozen=True, tag=True):
+class WorkerSuspended(OfAttempt, frozen=True, tag=True):
     """A worker has left its generation, and waits for the next one."""
 
-    replica: ReplicaId
-    attempt: int
     local_rank: int
 
 
-class ProbePassed(msgspec.Struct, frozen=True, tag=True):
+class ProbePassed(OfAttempt, frozen=True, tag=True):
     """The readiness check of the attempt (tcp, http, file or log) passed."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class WorkerProgressed(msgspec.Struct, frozen=True, tag=True):
+class WorkerProgressed(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.progress(step)."""
 
-    replica: ReplicaId
-    attempt: int
     local_rank: int
     step: int
 
 
-class WorkerOffered(msgspec.Struct, frozen=True, tag=True):
+class WorkerOffered(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.commit(path)."""
 
-    replica: ReplicaId
-    attempt: int
     generation: int
     path: str
     step: int
 
 
-class SignsSeen(msgspec.Struct, frozen=True, tag=True):
+class SignsSeen(OfAttempt, frozen=True, tag=True):
     """The answer to LookForSigns: when a worker of the attempt wrote output last, on the agent's clock; None: never."""
 
-    replica: ReplicaId
-    attempt: int
     output_ns: int | None = None
 
 
-class WorkersAsked(msgspec.Struct, frozen=True, tag=True):
+class WorkersAsked(OfAttempt, frozen=True, tag=True):
     """The answer to AskWorkers: the last step that a worker passed to should_stop(); None if one never called it."""
 
-    replica: ReplicaId
-    attempt: int
     step: int | None
 
 
-class WorkerLeftStep(msgspec.Struct, frozen=True, tag=True):
+class WorkerLeftStep(OfAttempt, frozen=True, tag=True):
     """A worker that was told to stop at a step has left that step."""
 
-    replica: ReplicaId
-    attempt: int
     local_rank: int
 
 
@@ -151,8 +124,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """The host of the controller is up and nothing listens there: the controller is being restarted (R21).
 
     `is_local`: that host is this one. Over a network a refusal proves nothing: a firewall, or a host that has just
-        booted,
-    refuses for a controller that lives, and that replaces the node once its lease is over.
+    booted, refuses for a controller that lives, and that replaces the node once its lease is over.
     """
 
     is_local: bool
@@ -196,8 +168,11 @@ class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
     """The deadline of the agent has come."""
 
 
-WorkerInput = (  # of an attempt whose workers run
-    WorkerProgressed
+WorkerInput = (  # of one attempt
+    WorkersSpawned
+    | SpawnFailed
+    | WorkerExited
+    | WorkerProgressed
     | WorkerOffered
     | WorkerReady
     | WorkerElastic
@@ -212,10 +187,7 @@ AgentInput = (
     Connected
     | Disconnected
     | WarmedUp
-    | WorkersSpawned
     | SpawnedCold
-    | SpawnFailed
-    | WorkerExited
     | WorkerInput
     | Refused
     | StoreBound
@@ -229,7 +201,7 @@ AgentInput = (
 
 
 def is_worker_input(event: object) -> TypeIs[WorkerInput]:
-    """Return whether this is an input about a worker; by the exact type, as `effects.is_order`."""
+    """Return whether this is an input about the workers of an attempt; by the exact type, as `effects.is_order`."""
     return type(event) in _WORKER_INPUTS
 
 
@@ -250,66 +222,46 @@ class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
     kept: tuple[int, ...] = ()
 
 
-class LeaveGeneration(msgspec.Struct, frozen=True, tag=True):
+class LeaveGeneration(OfAttempt, frozen=True, tag=True):
     """Have the workers of the attempt leave their generation; each answers with WorkerSuspended."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class HurrySpawn(msgspec.Struct, frozen=True, tag=True):
+class HurrySpawn(OfAttempt, frozen=True, tag=True):
     """Do not wait for anything that the start of the attempt still waits for: it is to end before it runs."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class SignalWorkers(msgspec.Struct, frozen=True, tag=True):
+class SignalWorkers(OfAttempt, frozen=True, tag=True):
     """Send a signal (TERM, ABRT or KILL) to the process groups of all workers of the attempt that still run."""
 
-    replica: ReplicaId
-    attempt: int
     signal: str
 
 
-class WritePeers(msgspec.Struct, frozen=True, tag=True):
+class WritePeers(OfAttempt, frozen=True, tag=True):
     """Tell the workers of the attempt the addresses of the roles that they depend on."""
 
-    replica: ReplicaId
-    attempt: int
     addresses: Addresses
 
 
-class AnswerWorker(msgspec.Struct, frozen=True, tag=True):
+class AnswerWorker(OfAttempt, frozen=True, tag=True):
     """Answer the commit of a worker. A checkpoint that is accepted is the latest one from now on."""
 
-    replica: ReplicaId
-    attempt: int
     path: str
     step: int
     accepted: bool
     reason: str = ""
 
 
-class LookForSigns(msgspec.Struct, frozen=True, tag=True):
+class LookForSigns(OfAttempt, frozen=True, tag=True):
     """Look for signs of life of the attempt, and answer with SignsSeen."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class AskWorkers(msgspec.Struct, frozen=True, tag=True):
+class AskWorkers(OfAttempt, frozen=True, tag=True):
     """Have the workers wait at their next should_stop(), and answer with WorkersAsked."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class TellWorkers(msgspec.Struct, frozen=True, tag=True):
+class TellWorkers(OfAttempt, frozen=True, tag=True):
     """Tell the workers the step at which should_stop() turns true. None: at once."""
 
-    replica: ReplicaId
-    attempt: int
     step: int | None
 
 

@@ -15,6 +15,14 @@ Outcome = Literal["succeeded", "failed", "cancelled"]
 Level = Literal["info", "warning", "error", "refused"]
 
 
+class AttemptOrder(msgspec.Struct, frozen=True):
+    """Base of the orders about one attempt of a replica on a node."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+
+
 class OpenStore(msgspec.Struct, frozen=True, tag=True):
     """Bind a fresh store for a generation. `eager`: its workers will connect at once."""
 
@@ -32,7 +40,7 @@ class CloseStore(msgspec.Struct, frozen=True, tag=True):
     generation: int
 
 
-class StartReplica(msgspec.Struct, frozen=True, tag=True):
+class StartReplica(AttemptOrder, frozen=True, tag=True):
     """Start the workers of one replica.
 
     Ranks are those of its first worker; the others follow. Sizes count workers, `group_` counts replicas of the world,
@@ -40,9 +48,6 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
     one has a gate, as far as they run.
     """
 
-    node: NodeName
-    replica: ReplicaId
-    attempt: int
     world: WorldName
     generation: int
     rank: int
@@ -58,7 +63,7 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
     addresses: Addresses = ()
 
 
-class StopReplica(msgspec.Struct, frozen=True, tag=True):
+class StopReplica(AttemptOrder, frozen=True, tag=True):
     """Stop the workers of one replica: SIGTERM, and SIGKILL after `grace_ns`; SIGKILL alone if that is 0.
 
     With `dump` the first signal is SIGABRT, so that Python workers write the stacks of all their threads to their log
@@ -67,46 +72,30 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
     Without `in_place` a suspended attempt ends.
     """
 
-    node: NodeName
-    replica: ReplicaId
-    attempt: int
     grace_ns: int
     dump: bool = False
     in_place: bool = False
 
 
-class AskStep(msgspec.Struct, frozen=True, tag=True):
+class AskStep(AttemptOrder, frozen=True, tag=True):
     """Ask how far the workers are: their world is to stop soon (R14). They wait at their next should_stop()."""
 
-    node: NodeName
-    replica: ReplicaId
-    attempt: int
 
-
-class StopAtStep(msgspec.Struct, frozen=True, tag=True):
+class StopAtStep(AttemptOrder, frozen=True, tag=True):
     """Set the step at which should_stop() turns true on every rank. None: they stop without an agreed step."""
 
-    node: NodeName
-    replica: ReplicaId
-    attempt: int
     step: int | None
 
 
-class TellPeers(msgspec.Struct, frozen=True, tag=True):
+class TellPeers(AttemptOrder, frozen=True, tag=True):
     """Tell a running replica that addresses on which it depends have changed."""
 
-    node: NodeName
-    replica: ReplicaId
-    attempt: int
     addresses: Addresses
 
 
-class AnswerCheckpoint(msgspec.Struct, frozen=True, tag=True):
+class AnswerCheckpoint(AttemptOrder, frozen=True, tag=True):
     """Answer an offered checkpoint: `accepted` if it is now the latest one of the role."""
 
-    node: NodeName
-    replica: ReplicaId
-    attempt: int
     path: str
     step: int
     accepted: bool

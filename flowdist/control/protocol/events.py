@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
+from flowdist.control.protocol.ids import NodeName, OfAttempt, ReplicaId, WorldName
 from flowdist.graph import FailureKind, NodeSpec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
-class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
+class ReplicaExited(OfAttempt, frozen=True, tag=True):
     """The processes of a replica ended without an order.
 
     `kind` is None for success: all workers exited with 0 (R16). Otherwise the code, the signal and the local rank are
     those of the worker that failed first, and `detail` is one line about it.
     """
 
-    replica: ReplicaId
-    attempt: int
     kind: FailureKind | None = None
     exit_code: int = 0
     signal: str | None = None  # without SIG: "KILL"
@@ -123,107 +121,78 @@ class StoreLost(msgspec.Struct, frozen=True, tag=True):
     detail: str = ""
 
 
-class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
+class ReplicaStarted(OfAttempt, frozen=True, tag=True):
     """All workers of the replica run. `ports` are the ports that the agent chose for it, by name."""
 
-    replica: ReplicaId
-    attempt: int
     ports: tuple[tuple[str, int], ...] = ()
 
 
-class ReplicaStartsCold(msgspec.Struct, frozen=True, tag=True):
+class ReplicaStartsCold(OfAttempt, frozen=True, tag=True):
     """Workers that should be forked from a process with their modules imported cannot be; `detail` says why."""
 
-    replica: ReplicaId
-    attempt: int
     detail: str
 
 
-class ReplicaReady(msgspec.Struct, frozen=True, tag=True):
+class ReplicaReady(OfAttempt, frozen=True, tag=True):
     """The replica passed its readiness check."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class ReplicaProgressed(msgspec.Struct, frozen=True, tag=True):
+class ReplicaProgressed(OfAttempt, frozen=True, tag=True):
     """Workers reported progress. `step` is that of the least advanced worker of the replica."""
 
-    replica: ReplicaId
-    attempt: int
     step: int
 
 
-class ReplicaElastic(msgspec.Struct, frozen=True, tag=True):
+class ReplicaElastic(OfAttempt, frozen=True, tag=True):
     """All workers of the replica are inside elastic code, and can leave their generation without ending."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
+class ReplicaStopped(OfAttempt, frozen=True, tag=True):
     """All workers of the replica ended after an order to stop: neither success nor failure (R16).
 
     `suspended`: some of them did not end. They have left their generation, and wait for the next start of the replica.
     """
 
-    replica: ReplicaId
-    attempt: int
     suspended: bool = False
 
 
-class ReplicaUnkillable(msgspec.Struct, frozen=True, tag=True):
+class ReplicaUnkillable(OfAttempt, frozen=True, tag=True):
     """A worker of the replica outlives SIGKILL (R6). Its node is of no use any more."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class ReplicaStalled(msgspec.Struct, frozen=True, tag=True):
+class ReplicaStalled(OfAttempt, frozen=True, tag=True):
     """The replica showed no sign for `hang_after`, or no progress within `start_timeout` (R15).
 
     `by` says what was missing, and `step` how far the replica had come. `was_seen`: there was such a sign before. A
     rank that never prints is not stalled by its silence alone.
     """
 
-    replica: ReplicaId
-    attempt: int
     by: Literal["progress", "output", "start"]
     for_ns: int
     step: int = -1
     was_seen: bool = True
 
 
-class ReplicaRevived(msgspec.Struct, frozen=True, tag=True):
+class ReplicaRevived(OfAttempt, frozen=True, tag=True):
     """A stalled replica shows a sign of life again."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class StepTold(msgspec.Struct, frozen=True, tag=True):
+class StepTold(OfAttempt, frozen=True, tag=True):
     """The answer to AskStep: the last step that a worker of the replica passed to should_stop().
 
     None: one of its workers never called it. From here on, a worker that calls it waits for StopAtStep.
     """
 
-    replica: ReplicaId
-    attempt: int
     step: int | None
 
 
-class ReplicaLeftStep(msgspec.Struct, frozen=True, tag=True):
+class ReplicaLeftStep(OfAttempt, frozen=True, tag=True):
     """All workers of the replica stopped at the agreed step, and have left it or ended (R14)."""
 
-    replica: ReplicaId
-    attempt: int
 
-
-class CheckpointOffered(msgspec.Struct, frozen=True, tag=True):
+class CheckpointOffered(OfAttempt, frozen=True, tag=True):
     """A worker asks to make a checkpoint the latest one of its role (R19)."""
 
-    replica: ReplicaId
-    attempt: int
     generation: int
     path: str
     step: int = 0

@@ -1,8 +1,10 @@
-"""The names of replicas, worlds and nodes."""
+"""The names of replicas, their attempts, worlds and nodes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import msgspec
 
 NODE_RANK = "node-rank"  # a label of a node: which placeholder it takes
 
@@ -20,6 +22,13 @@ class ReplicaId(NamedTuple):
 NodeName = str
 WorldName = str  # the role of a gang, `ps/0` for a replica that is a world of its own
 Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): all replicas of a role, in order
+
+
+class OfAttempt(msgspec.Struct, frozen=True):
+    """Base of all that is said about one attempt of a replica: to the controller, to its agent, and by the agent."""
+
+    replica: ReplicaId
+    attempt: int
 
 
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:

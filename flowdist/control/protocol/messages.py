@@ -9,28 +9,18 @@ is about to start elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
 from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
+    AttemptEvent,
     CheckpointOffered,
     GpuFailed,
     InventoryItem,
     NodeWarm,
-    ReplicaElastic,
-    ReplicaExited,
-    ReplicaLeftStep,
-    ReplicaProgressed,
-    ReplicaReady,
-    ReplicaRevived,
-    ReplicaStalled,
-    ReplicaStarted,
-    ReplicaStartsCold,
-    ReplicaStopped,
-    ReplicaUnkillable,
-    StepTold,
     StoreLost,
     StoreOpened,
 )
@@ -40,32 +30,21 @@ from flowdist.graph import NodeSpec
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-Reported = (
-    NodeWarm
-    | StoreOpened
-    | StoreLost
-    | ReplicaStarted
-    | ReplicaStartsCold
-    | ReplicaReady
-    | ReplicaProgressed
-    | ReplicaElastic
-    | ReplicaExited
-    | ReplicaStopped
-    | ReplicaUnkillable
-    | ReplicaStalled
-    | ReplicaRevived
-    | StepTold
-    | ReplicaLeftStep
-    | CheckpointOffered
-    | GpuFailed
-)
+Reported = AttemptEvent | NodeWarm | StoreOpened | StoreLost | CheckpointOffered | GpuFailed
+
+Reporter = Callable[[Reported], None]  # sends an event to the controller
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message on a connection. It becomes NodeJoined."""
+class FromAgent(msgspec.Struct, frozen=True):
+    """Base of the messages to the controller: the agent that sends it."""
 
     node: NodeName
     incarnation: int
+
+
+class Join(FromAgent, frozen=True, tag=True):
+    """The first message on a connection. It becomes NodeJoined."""
+
     spec: NodeSpec
     address: str
     sent_ns: int
@@ -74,68 +53,56 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     bad_gpus: tuple[tuple[int, str], ...] = ()
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+class Heartbeat(FromAgent, frozen=True, tag=True):
     """A sign of life of the agent.
 
     `sent_ns` is on the agent's own clock. The answer returns it, so that the clocks need not agree.
     """
 
-    node: NodeName
-    incarnation: int
     sent_ns: int
 
 
-class Report(msgspec.Struct, frozen=True, tag=True):
+class Report(FromAgent, frozen=True, tag=True):
     """Something that happened on the node. It becomes that event."""
 
-    node: NodeName
-    incarnation: int
     event: Reported
 
 
-class Preempted(msgspec.Struct, frozen=True, tag=True):
+class Preempted(FromAgent, frozen=True, tag=True):
     """The node will be taken away after `notice_ns`. It becomes NodePreempted."""
 
-    node: NodeName
-    incarnation: int
     notice_ns: int
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class Leave(FromAgent, frozen=True, tag=True):
     """Nothing runs on the node any more, and its agent ends. It becomes NodeLeft."""
 
-    node: NodeName
-    incarnation: int
 
-
-class Acked(msgspec.Struct, frozen=True, tag=True):
-    """The answer to the Join or Heartbeat sent at `sent_ns`: the lease counts from that time (R19)."""
+class FromController(msgspec.Struct, frozen=True):
+    """Base of the messages to an agent: the controller that sends it, and the agent that is meant (R20)."""
 
     epoch: int
     incarnation: int
+
+
+class Acked(FromController, frozen=True, tag=True):
+    """The answer to the Join or Heartbeat sent at `sent_ns`: the lease counts from that time (R19)."""
+
     sent_ns: int
 
 
-class Rejoin(msgspec.Struct, frozen=True, tag=True):
+class Rejoin(FromController, frozen=True, tag=True):
     """The controller has given the node up. The agent kills its workers, and joins with a new incarnation."""
 
-    epoch: int
-    incarnation: int
 
-
-class Ordered(msgspec.Struct, frozen=True, tag=True):
+class Ordered(FromController, frozen=True, tag=True):
     """An order for the agent."""
 
-    epoch: int
-    incarnation: int
     order: Order
 
 
-class Dismissed(msgspec.Struct, frozen=True, tag=True):
+class Dismissed(FromController, frozen=True, tag=True):
     """The job is over, and the agent ends."""
-
-    epoch: int
-    incarnation: int
 
 
 ToController = Join | Heartbeat | Report | Preempted | Leave

@@ -11,6 +11,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable
 
+from flowdist.control.placement.repeats import recent, repeated
 from flowdist.graph import JobOptions, RoleSpec
 
 
@@ -28,7 +29,7 @@ class Seats:
         candidates: Heap of nodes with free seats. Entries may be out of date; `_best` drops them.
         losses: By node: when it was lost with a replica on it.
         flapping: Nodes that are cordoned, or may be when they join again.
-        failures: Time, node, replica and kind of each failure by a replica's own fault, within the window.
+        failures: Time, kind, replica and node of each failure by a replica's own fault, within the window.
         others_have_room: Returns whether the minima of other roles have room.
         wary: A replica may have to leave its node, or a node may have to be avoided.
     """
@@ -46,7 +47,7 @@ class Seats:
         self.candidates: list[tuple[int, int]] = []
         self.losses: dict[int, list[int]] = {}
         self.flapping: dict[int, None] = {}
-        self.failures: list[tuple[int, int, int, str]] = []
+        self.failures: list[tuple[int, str, int, int]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
         self.wary = False
         for node in range(known):
@@ -128,13 +129,9 @@ class Seats:
 
     def note_loss(self, node: int, now: int) -> None:
         """Count the loss of a node on which a replica ran (R22)."""
-        before = self.losses.get(node)
-        if before is None:
-            after = self.losses[node] = [now]
-        else:
-            since = now - self._options.bad_node_window_ns
-            after = self.losses[node] = [*(at for at in before if at > since), now]
-        if len(after) >= self._options.cordon_after:
+        since = now - self._options.bad_node_window_ns
+        self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
+        if len(self.losses[node]) >= self._options.cordon_after:
             self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
@@ -144,19 +141,16 @@ class Seats:
             return
         self.free += self.room[node] - len(self.on[node])
         self._offer(node)
-        losses = self.losses.get(node)
-        if losses is not None and len(losses) >= self._options.cordon_after:
-            since = now - self._options.bad_node_window_ns
-            if sum(at > since for at in losses) >= self._options.cordon_after:
-                self._cordon(node)
+        since = now - self._options.bad_node_window_ns
+        if sum(at > since for at in self.losses.get(node, ())) >= self._options.cordon_after:
+            self._cordon(node)
 
     def blame(self, replica: int, kind: str, now: int) -> None:
         """Count a failure by a replica's own fault against its node, which may be cordoned for it (R22)."""
         node = self.node_of[replica]
         assert node is not None
-        since = now - self._options.bad_node_window_ns
-        self.failures = [past for past in self.failures if past[0] > since] + [(now, node, replica, kind)]
-        same = sum(past[1] == node and past[3] == kind for past in self.failures)
+        self.failures = [*recent(self.failures, now, self._options), (now, kind, replica, node)]
+        same = sum(past[1] == kind and past[3] == node for past in self.failures)
         if same >= self._options.cordon_after and node not in self.cordoned:
             self._cordon(node)
         counts = Counter(past[1:] for past in self.failures)
@@ -166,12 +160,10 @@ class Seats:
         """Count a failure as `blame` does. Return False, with nothing done, where that could change a placement."""
         node, least = self.node_of[replica], min(self._options.move_after, self._options.cordon_after)
         assert node is not None
-        since = now - self._options.bad_node_window_ns
-        while self.failures and self.failures[0][0] <= since:
-            del self.failures[0]
-        if least <= 1 or any(past[1] == node and past[3] == kind for past in self.failures):
+        self.failures = recent(self.failures, now, self._options)
+        if least <= 1 or any(past[1] == kind and past[3] == node for past in self.failures):
             return False
-        self.failures.append((now, node, replica, kind))
+        self.failures.append((now, kind, replica, node))
         return True
 
     def forgive(self, at: int) -> None:
@@ -186,9 +178,8 @@ class Seats:
             self.free -= own
 
     def _avoided(self, replica: int, now: int) -> list[int]:
-        since = now - self._options.bad_node_window_ns
-        counts = Counter((node, kind) for at, node, who, kind in self.failures if who == replica and at > since)
-        return [node for (node, _), count in counts.items() if count >= self._options.move_after]
+        own = [past for past in recent(self.failures, now, self._options) if past[2] == replica]
+        return repeated(own, self._options.move_after)
 
     def move_away(self, now: int) -> None:
         """Take the seats of replicas on bad nodes, where there are other seats. All replicas have stopped (R22)."""

@@ -1,0 +1,150 @@
+"""Choice of the best node for one more replica of a role.
+
+The best node is the one with most free slots, or with fewest if the role packs. Ties go to the node that is listed
+first, not to the first to join, so that a simulation and a real run place alike. Nothing here changes the state: a
+choice is subtracted from a trial, the capacity that is assumed free.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+
+from flowdist.control.job.candidates import Candidate, CandidateIndex
+from flowdist.control.job.state import JobState, Node, Role
+from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.graph import Placement
+from flowdist.graph.capacity import Capacity, slots, subtract
+
+# Capacity assumed free on nodes, where it differs from the real one; None: the node takes nothing.
+Trial = dict[NodeName, Capacity | None]
+Seat = tuple[ReplicaId, NodeName]
+
+
+class Chooser:
+    """Iterator over the best nodes for one more replica of a role. Each choice is subtracted from `trial`.
+
+    Nodes outside the trial are read lazily from the role's candidate index. Nodes of the trial are in a heap whose
+    entries may be outdated: `take` recomputes an entry before it uses it.
+
+    Args:
+        job: The state, which is not changed.
+        role: The role of the replicas.
+        trial: Capacity assumed free on some nodes; changed by `take`.
+        taken: Seats that were chosen and not given yet. Their nodes are in the trial.
+    """
+
+    def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
+        self._job, self._role, self._trial = job, role, trial
+        self._taken: dict[NodeName, list[str]] = {}
+        for replica, node in taken:
+            self._taken.setdefault(node, []).append(replica.role)
+        self._passed: Candidate | None = None  # the last entry of the candidate index that was read
+        self._heap = [candidate for name in trial if (candidate := self._candidate(name)) is not None]
+        heapq.heapify(self._heap)
+
+    def lacks(self, count: int) -> bool:
+        """Return whether `count` replicas certainly find no room, by the number of free slots alone.
+
+        False means that `take` has to be tried. Ask before the first `take`.
+        """
+        if self._role.need.is_nothing:
+            return False
+        tried = sum(abs(found[0]) for name in self._trial if (found := self._role.candidates.get(name)) is not None)
+        return self._role.candidates.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
+
+    def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
+        """Return a node for one more replica and subtract its need from the trial; None if no node has room.
+
+        Args:
+            prefer: The node to choose if the replica fits there, because its ports were chosen there.
+            avoid: Nodes that are not chosen.
+        """
+        if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
+            return self._give(prefer)
+        put_back = []
+        found = None
+        while found is None and (best := self._next()) is not None:
+            candidate = self._candidate(best[2])
+            if candidate is None:
+                continue
+            if candidate != best:
+                heapq.heappush(self._heap, candidate)
+            elif best[2] in avoid:
+                put_back.append(best)
+            else:
+                found = best[2]
+        for entry in put_back:
+            heapq.heappush(self._heap, entry)
+        return self._give(found) if found is not None else None
+
+    def _next(self) -> Candidate | None:
+        """Return the best entry of the heap and the index that was not returned yet; None if none is left."""
+        fresh = self._role.candidates.after(self._passed)
+        while fresh is not None and fresh[2] in self._trial:
+            self._passed = fresh
+            fresh = self._role.candidates.after(fresh)
+        if self._heap and (fresh is None or self._heap[0] < fresh):
+            return heapq.heappop(self._heap)
+        self._passed = fresh or self._passed
+        return fresh
+
+    def _give(self, name: NodeName) -> NodeName:
+        free = self._left(name)
+        assert free is not None
+        self._trial[name] = subtract(free, self._role.need)
+        self._taken.setdefault(name, []).append(self._role.spec.name)
+        candidate = self._candidate(name)
+        if candidate is not None:
+            heapq.heappush(self._heap, candidate)
+        return name
+
+    def _left(self, name: NodeName) -> Capacity | None:
+        return self._trial[name] if name in self._trial else self._job.free.get(name)
+
+    def _candidate(self, name: NodeName) -> Candidate | None:
+        return candidate(self._job, self._role.candidates, name, self._left(name), self._taken.get(name, ()))
+
+
+def candidate(
+    job: JobState, candidates: CandidateIndex, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
+) -> Candidate | None:
+    """Return the entry of a node in a candidate index: slots as a sort key, order, name. None if no replica fits there.
+
+    Args:
+        job: The state.
+        candidates: The index of the role.
+        name: The node.
+        free: The capacity that is free on the node; None: the node takes nothing.
+        taken: Names of roles of which a replica is about to be placed on the node.
+    """
+    if free is None or (candidates.is_picky and refusal(job.nodes[name], candidates.placement, taken)):
+        return None
+    count = slots(candidates.need, free)
+    if count < 1:
+        return None
+    return (count if candidates.placement.strategy == "pack" else -count), job.nodes[name].order, name
+
+
+def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
+    """Return why the placement rules of a role exclude the node, whatever room there is; empty if they allow it.
+
+    Args:
+        node: The node.
+        placement: The rules.
+        taken: Names of roles of which a replica is about to be placed on the node.
+    """
+    labels = dict(node.spec.labels)
+    for key, value in placement.where:
+        if labels.get(key) != value:
+            return f"is not {key}={value}"
+    if not (placement.near or placement.apart):
+        return ""
+    there = {replica.role for replica in node.replicas} | set(taken)
+    for role in placement.near:
+        if role not in there:
+            return f"has no {role}"
+    for role in placement.apart:
+        if role in there:
+            return f"has a {role} already"
+    return ""

@@ -1,0 +1,28 @@
+"""Repeated failures on a node (R22), counted in the same way for a job and for macro mode of the simulator.
+
+A failure is a tuple that begins with its time (ns), its kind, the replica and the node, such as `PastFailure`. Macro
+mode has numbers for replicas and nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+
+from flowdist.graph import JobOptions
+
+Past = TypeVar("Past", bound=tuple[int, str, object, object])
+Node = TypeVar("Node")
+
+
+def recent(failures: Iterable[Past], now: int, options: JobOptions) -> list[Past]:
+    """Return the failures that still count: those within `bad_node_window_ns` before `now`."""
+    since = now - options.bad_node_window_ns
+    return [past for past in failures if past[0] > since]
+
+
+def repeated(failures: Iterable[tuple[int, str, object, Node]], least: int) -> list[Node]:
+    """Return the nodes on which at least so many of these failures are of one kind."""
+    counts = Counter((node, kind) for _, kind, _, node in failures)
+    return [node for (node, _), count in counts.items() if count >= least]
