@@ -229,7 +229,8 @@ def settle(job: JobState) -> None:
 
     Each round visits what the round before has touched. The last one touches nothing.
     """
-    judge_recorded(job)
+    if job.facts:
+        judge_recorded(job)
     for _ in range(SETTLE_ROUNDS_MAX):
         if job.ending is not None:
             settle_ending(job)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -38,8 +37,8 @@ from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.machines import Machines
-from flowdist.sim.engine.node import SimNode, is_put_off
-from flowdist.sim.engine.queue import Action, Queue
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.queue import Queue
 from flowdist.sim.engine.trace import Trace
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.faults.injector import FaultInjector
@@ -103,7 +102,7 @@ class Simulation:
         self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
         self._controller = self._new_controller(checks)
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
-        self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet, self._is_put_off)
+        self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet)
         self.points = Points(self.ctx, self.work, seen)
         self._machines = Machines(self.ctx, self.nodes, self._controller, self._new_node)
         self._faults = FaultInjector(
@@ -201,9 +200,10 @@ class Simulation:
 
     def carried_out(self, job: JobState, line: Record) -> None:
         self._accounts.hear(job, line)
-        if self._faults.is_waiting:
+        if self._faults.waiting:
             self._faults.hear(line)
-        self.work.services.forget_unseated()
+        if self.work.services.away:
+            self.work.services.forget_unseated()
 
     def _note_offer(self, replica: ReplicaId, attempt: int) -> None:
         self.points.offered(replica, attempt)  # made after the user code that offers
@@ -216,10 +216,7 @@ class Simulation:
 
     def _is_quiet(self) -> bool:
         """Return whether no property and no fault waits for an event, and no node may be missed."""
-        return not (self._watching.is_awake or self._faults.is_waiting) and self._controller.awaits_no_silence
-
-    def _is_put_off(self, action: Action, args: tuple[Any, ...]) -> bool:
-        return self._controller.is_put_off(action, args) or is_put_off(action, args)
+        return not (self._watching.is_awake or self._faults.waiting) and self._controller.awaits_no_silence
 
 
 def _options(plan: Plan, schedule: int) -> dict[str, str]:

@@ -35,7 +35,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     later: list[World] = []
     for world in found:
         roles = job.roles_of(world)
-        if world.phase not in ("waiting", "running") or any(role.outcome is not None for role in roles):
+        if world.phase not in ("waiting", "running") or any([role.outcome for role in roles]):
             continue
         if world.phase == "running":
             if roles[0].spec.gang:
@@ -50,7 +50,8 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
             later.append(world)
         elif _may_form(job, world):
             _form_gang(job, world, roles)
-    _form_rest(job, loose, later)
+    if loose or later:
+        _form_rest(job, loose, later)
 
 
 def _form_rest(job: JobState, loose: dict[str, list[World]], later: list[World]) -> None:

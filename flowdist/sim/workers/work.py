@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
@@ -16,8 +15,8 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.streams import draw, spread
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.controller import is_put_off
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.queue import Action
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model, world_roles
@@ -40,7 +39,6 @@ class Work:
         code: The user code that roles bring (`simulate=`).
         accounts: Where the time of the replicas is booked.
         is_quiet: Tells whether nothing but workers waits for an event, and no node may be missed.
-        is_put_off: Tells whether an entry of the queue is a wake-up for a deadline that has moved since.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class Work:
         code: UserCode,
         accounts: Accounts,
         is_quiet: Callable[[], bool],
-        is_put_off: Callable[[Action, tuple[Any, ...]], bool],
     ) -> None:
         self._ctx, self._nodes, self._graph, self._queue = ctx, nodes, ctx.graph, ctx.queue
         self.code, self._accounts = code, accounts
