@@ -45,7 +45,6 @@ from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.workers.work import Work
-from flowdist.sim.workers.worlds import close
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 
@@ -161,7 +160,7 @@ class Simulation:
             has_crashed: The run broke off in the middle of an event, so the accounts need not add up.
         """
         if not has_crashed:
-            close(self._accounts, self.job, self.work.models.values(), self.queue.now)
+            self.work.worlds.close()
         return SimResult(
             spent=self._accounts.spent,
             hits=self._hits,

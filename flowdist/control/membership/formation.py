@@ -35,7 +35,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     later: list[World] = []
     for world in found:
         roles = job.roles_of(world)
-        if world.phase not in ("waiting", "running") or any([role.outcome for role in roles]):
+        if world.phase not in ("waiting", "running") or {role.outcome for role in roles} != {None}:
             continue
         if world.phase == "running":
             if roles[0].spec.gang:

@@ -146,17 +146,19 @@ class FaultInjector:
             self._hit_controller(fault)
         elif fault.kind in ORDERS:
             self._order(fault)
-        elif fault.label is not None:
-            for node in list(self._nodes.values()):
-                if fault.label in node.spec.labels:
-                    self._hit_node(fault, node)
-        elif fault.target in self._nodes:
-            self._hit_node(fault, self._nodes[fault.target])
+        elif fault.label is not None or fault.target in self._nodes:
+            for node in self._named(fault):
+                self._hit_node(fault, node)
         elif fault.kind in ("disk-full", *CHECKPOINTS):
             self._hit_checkpoints(fault)
         else:
             for replica in self._targets(fault):
                 self._hit_replica(fault, replica)
+
+    def _named(self, fault: Fault) -> list[SimNode]:
+        """Return the node of this name, or those with this label."""
+        nodes = self._nodes.values()
+        return [node for node in nodes if node.spec.name == fault.target or fault.label in node.spec.labels]
 
     def _order(self, fault: Fault) -> None:
         """Pass an order of the operator to the controller, or bring up a node."""
@@ -164,10 +166,7 @@ class FaultInjector:
             self._note_hit(fault, fault.target)
             self._controller.handle(ScaleRequested(fault.target, int(fault.arg)))
             return
-        names = [fault.target]
-        if fault.label is not None:
-            names = [name for name, node in self._nodes.items() if fault.label in node.spec.labels]
-        for name in names:
+        for name in [fault.target] if fault.label is None else [node.spec.name for node in self._named(fault)]:
             self._note_hit(fault, name)
             if fault.kind == "drain":
                 self._controller.handle(DrainRequested(name))
@@ -215,10 +214,7 @@ class FaultInjector:
         work, replica = self._work, ReplicaId(*fault.replica) if fault.replica is not None else None
         if work.code.has_model(role):
             return bool(work.code.disk.newest(role, replica, None))
-        worlds = [
-            world for world in self._ctx.job.roles[role].worlds if replica is None or world in (str(replica), role)
-        ]
-        return any(world in work.models and work.models[world].saved for world in worlds)
+        return any(model.saved for model in work.models_of(role, replica))
 
     def _hit_role_checkpoints(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
@@ -303,7 +299,7 @@ class FaultInjector:
         worlds = {self._ctx.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
-            self._work.worlds.hold(world, name)
+            self._work.worlds.stall(world, name, for_member=True)
         for key in ran:
             self._work.freeze(*key)
 
@@ -382,7 +378,7 @@ class FaultInjector:
         else:
             why = f"{fault.spec} of {replica}#{attempt}"
             node.hung[replica, attempt] = None
-            work.worlds.hold(world, why)
+            work.worlds.stall(world, why, for_member=True)
             work.freeze(replica, attempt)
 
             def resume() -> None:

@@ -34,15 +34,11 @@ class Partitions:
 
     def splits(self, model: WorldModel) -> bool:
         """Return whether members of the world cannot reach each other."""
-        return any(self.is_of_members(why) for why in model.stalls)
-
-    def is_of_members(self, why: str) -> bool:
-        """Return whether a reason to wait is a partition among the members of a world, and not from a service."""
-        return why in self._parted
+        return any(why in self._parted for why in model.stalls)
 
     def waits_for_service(self, model: WorldModel) -> bool:
         """Return whether the world waits for something other than a partition among its members."""
-        return any(not self.is_of_members(why) for why in model.stalls)
+        return any(why not in self._parted for why in model.stalls)
 
     def update(self, world: str) -> None:
         """Stall or resume a world, whose members or services have changed, for each partition that splits it."""
