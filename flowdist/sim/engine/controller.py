@@ -251,4 +251,4 @@ class SimController:
 def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
     """Return whether an entry of the queue is a wake-up of an agent or the controller that was put off."""
     owner = getattr(action, "__self__", None)
-    return isinstance(owner, SimNode | SimController) and action == owner._wake and args[0] != owner._planned
+    return isinstance(owner, (SimNode, SimController)) and action == owner._wake and args[0] != owner._planned

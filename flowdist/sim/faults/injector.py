@@ -269,8 +269,8 @@ class FaultInjector:
         def back(patience: int) -> None:
             if node.is_alive and patience:
                 self._queue.after(LEAVES_NS, back, patience - 1)
-            else:
-                self._machines.bring_back(node.spec)
+            elif not self._nodes[node.spec.name].is_alive:  # else another fault has brought it back already
+                self._machines.add(node.spec)
 
         if fault.duration_ns is not None:
             self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
