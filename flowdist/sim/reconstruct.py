@@ -28,6 +28,9 @@ from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.simulation import Simulation
 
+# The time of steps that is measured includes checkpoints; that until the first report includes restore and warm-up.
+INCLUDED = {"checkpoint_ns": 0, "checkpoint_blocks_ns": None, "restore_ns": 0, "warmup_ns": 0}
+
 
 class Reconstructed(NamedTuple):
     """The world outside the controller, as a record shows it.
@@ -283,10 +286,7 @@ class _Attempts:
             step_ns=step_ns,
             startup_ns=startup,
             checkpoint_every_ns=every,
-            checkpoint_ns=0,  # included in the measured time of the steps
-            checkpoint_blocks_ns=None,
-            restore_ns=0,  # included in the time until the first report, as the warm-up is
-            warmup_ns=0,
+            **INCLUDED,
         )
 
     def _after_the_last(self, step_ns: int) -> int:
@@ -332,8 +332,5 @@ class _Attempts:
             step_ns=SECOND,
             startup_ns=0,
             checkpoint_every_ns=2 * seconds * SECOND,  # never
-            checkpoint_ns=0,
-            checkpoint_blocks_ns=None,
-            restore_ns=0,
-            warmup_ns=0,
+            **INCLUDED,
         )

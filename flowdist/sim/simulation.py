@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -38,15 +37,14 @@ from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.machines import Machines
-from flowdist.sim.engine.node import SimNode, is_put_off
-from flowdist.sim.engine.queue import Action, Queue
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.queue import Queue
 from flowdist.sim.engine.trace import Trace
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.workers.work import Work
-from flowdist.sim.workers.worlds import close
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 
@@ -103,7 +101,7 @@ class Simulation:
         self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
         self._controller = self._new_controller(checks)
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
-        self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet, self._is_put_off)
+        self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet)
         self.points = Points(self.ctx, self.work, seen)
         self._machines = Machines(self.ctx, self.nodes, self._controller, self._new_node)
         self._faults = FaultInjector(
@@ -162,7 +160,7 @@ class Simulation:
             has_crashed: The run broke off in the middle of an event, so the accounts need not add up.
         """
         if not has_crashed:
-            close(self._accounts, self.job, self.work.models.values(), self.queue.now)
+            self.work.worlds.close()
         return SimResult(
             spent=self._accounts.spent,
             hits=self._hits,
@@ -201,9 +199,10 @@ class Simulation:
 
     def carried_out(self, job: JobState, line: Record) -> None:
         self._accounts.hear(job, line)
-        if self._faults.is_waiting:
+        if self._faults.waiting:
             self._faults.hear(line)
-        self.work.services.forget_unseated()
+        if self.work.services.away:
+            self.work.services.forget_unseated()
 
     def _note_offer(self, replica: ReplicaId, attempt: int) -> None:
         self.points.offered(replica, attempt)  # made after the user code that offers
@@ -216,10 +215,7 @@ class Simulation:
 
     def _is_quiet(self) -> bool:
         """Return whether no property and no fault waits for an event, and no node may be missed."""
-        return not (self._watching.is_awake or self._faults.is_waiting) and self._controller.awaits_no_silence
-
-    def _is_put_off(self, action: Action, args: tuple[Any, ...]) -> bool:
-        return self._controller.is_put_off(action, args) or is_put_off(action, args)
+        return not (self._watching.is_awake or self._faults.waiting) and self._controller.awaits_no_silence
 
 
 def _options(plan: Plan, schedule: int) -> dict[str, str]:

@@ -19,7 +19,7 @@ from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, R
 from flowdist.graph.units import DAY
 from flowdist.record.journal import FaultLine, Header, Record, decode_lines, encode_line
 from flowdist.report.goodput import daly_ns
-from flowdist.sim.checks.cross_check import Comparison, compare
+from flowdist.sim.cross_check import Comparison, compare
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult

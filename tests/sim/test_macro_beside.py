@@ -15,7 +15,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import HOUR, MINUTE, SECOND, Domain, Gate, JointWorld, RestartPolicy, RoleGraph, Rule
 from flowdist.graph.units import DAY
-from flowdist.sim.checks.cross_check import Comparison, compare
+from flowdist.sim.cross_check import Comparison, compare
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult

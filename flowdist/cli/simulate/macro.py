@@ -93,7 +93,7 @@ class MacroRun(NamedTuple):
 
     def cross_check(self) -> None:
         """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ."""
-        from flowdist.sim.checks.cross_check import compare
+        from flowdist.sim.cross_check import compare
         from flowdist.sim.macro.scope import scope_of
 
         scope_of(self.graph, self.plan)  # refuses what macro mode cannot simulate

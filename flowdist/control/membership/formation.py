@@ -35,10 +35,11 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     later: list[World] = []
     for world in found:
         roles = job.roles_of(world)
-        if world.phase == "running" and roles[0].spec.gang:
-            _grow(job, world, roles)
-        elif world.phase != "waiting" or roles[0].outcome is not None:  # a joint world has one outcome
+        if world.phase not in ("waiting", "running") or roles[0].outcome is not None:  # a joint world has one outcome
             continue
+        if world.phase == "running":
+            if roles[0].spec.gang:
+                _grow(job, world, roles)
         elif gate := _lost_gate(job, roles):
             end_ignored(job, world, gate)
             if job.ending is not None:

@@ -99,7 +99,7 @@ class Points:
 
     def _note_incidents(self, job: JobState) -> None:
         """Note a double fault: an incident opens or loses more while worlds have not recovered from one before."""
-        lost = sum(len(job.incidents[number - 1].lost) for number in job.open)
+        lost = sum([len(job.incidents[number - 1].lost) for number in job.open])
         fresh = job.incidents[self._incidents :]
         if fresh and self._recovers(before=fresh[0].opened_ns):
             self._see(DOUBLE)

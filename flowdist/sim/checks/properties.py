@@ -82,7 +82,11 @@ class Watching:
         for rule in self.properties.always:
             holds, why = _ask(rule.name, rule.check, job)
             if not holds and (why or holds is False):
-                text = f"{rule.name} at {_at(now)}: {why}" if why else f"{rule.name} does not hold at {_at(now)}"
+                text = (
+                    f"{rule.name} at {format_duration(now)}: {why}"
+                    if why
+                    else f"{rule.name} does not hold at {format_duration(now)}"
+                )
                 raise Violation("always", text)
         for promise in self.properties.eventually:
             self._wait_for(promise, job, now)
@@ -110,16 +114,14 @@ class Watching:
 
 
 def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violation:
-    text = f"{promise.name} has not held since {_at(since)}"
+    text = f"{promise.name} has not held since {format_duration(since)}"
     if job.outcome is not None and now <= since + promise.within_ns:
-        return Violation("eventually", f"{text}, and the job has {job.outcome} at {_at(now)}")
+        return Violation("eventually", f"{text}, and the job has {job.outcome} at {format_duration(now)}")
     within = format_duration(promise.within_ns)
     what = "; ".join(waiting_for(job)) or f"nothing: the job has {job.outcome}"
-    return Violation("eventually", f"{text}, for more than {within} (now it is {_at(now)}); waiting for {what}")
-
-
-def _at(ns: int) -> str:
-    return format_duration(ns)
+    return Violation(
+        "eventually", f"{text}, for more than {within} (now it is {format_duration(now)}); waiting for {what}"
+    )
 
 
 def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:

@@ -46,11 +46,6 @@ class Machines:
         """Bring up one more node, as large as the first one of the cluster."""
         self.add(added_node(name, self._ctx.graph))
 
-    def bring_back(self, spec: NodeSpec) -> None:
-        """Bring back a node that a fault took away, unless another fault has brought it back already."""
-        if not self._nodes[spec.name].is_alive:
-            self.add(spec)
-
     def kill(self, node: SimNode) -> None:
         """Power a node off. Its guardian, on another machine, proves the death to the controller 10 ms later."""
         node.die()

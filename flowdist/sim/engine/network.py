@@ -90,14 +90,10 @@ class Link:
         if self.is_quiet:
             return [self.arrival(direction, now)]
         at = self._arrival(direction, now)
-        copies = self._worst("duplicate")
-        if not copies or self._draw(direction, "copy") >= copies:
+        copies = self._disturbances["duplicate"]
+        if not copies or self._draw(direction, "copy") >= max(copies.values()):
             return [at]
         return [at, at + self._stray(direction)]
-
-    def _worst(self, kind: Disturbance) -> float:
-        """Return the largest probability of this kind; 0.0 if no cause is in force."""
-        return max(self._disturbances[kind].values(), default=0.0)
 
     def _draw(self, direction: Direction, purpose: str) -> float:
         """Return the next number of the stream of this link, direction and purpose."""
@@ -110,14 +106,15 @@ class Link:
     def _arrival(self, direction: Direction, now: int) -> int:
         """Return when a message arrives: after all that were sent before, unless the link reorders."""
         at = max(self._disturbed(direction, now), self._last[direction] + self._apart_ns)
-        if self._disturbances["reorder"] and self._draw(direction, "overtaken") < self._worst("reorder"):
+        overtakes = self._disturbances["reorder"]
+        if overtakes and self._draw(direction, "overtaken") < max(overtakes.values()):
             return at + self._stray(direction)
         self._last[direction] = at
         return at
 
     def _disturbed(self, direction: Direction, now: int) -> int:
         at = now + LATENCY_NS + int(sum(self._disturbances["delay"].values()))
-        loss = self._worst("drop")
+        loss = max(self._disturbances["drop"].values(), default=0.0)
         for _ in range(RESENDS_MAX if loss else 0):
             self._sent[direction] += 1
             if draw(self._seed, self._name, direction, self._sent[direction]) >= loss:

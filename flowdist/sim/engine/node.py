@@ -10,7 +10,7 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
@@ -21,7 +21,6 @@ from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
-from flowdist.sim.engine.queue import Action
 
 SPAWN_NS = 5 * MS
 TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
@@ -440,9 +439,3 @@ class SimNode:
 
     def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> None:
         self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)
-
-
-def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
-    """Return whether an entry of the queue is a wake-up of an agent for a deadline that has moved since."""
-    node = getattr(action, "__self__", None)
-    return type(node) is SimNode and action == node._wake and args[0] != node._planned

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import DrainRequested, ScaleRequested
@@ -98,7 +99,7 @@ class FaultInjector:
         self._faults = list(plan.faults)
         names = [node.name for node in ctx.graph.cluster.nodes] + plan.new_nodes
         self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed)
-        self._waiting: list[Fault] = []
+        self.waiting: list[Fault] = []  # for an event
         self._fired: dict[str, None] = {}
         self._parted = 0
 
@@ -106,14 +107,13 @@ class FaultInjector:
         """Plan the faults with a time; the others wait for their event."""
         for fault in self._faults:
             when = fault.when
-            if when.at_ns is not None:
-                self._queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
-            elif when.every_ns is not None:
-                self._queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
-            else:
-                self._waiting.append(fault)
-                if when.event == "step":
-                    self._work.wait_for_step(when.role, when.number)
+            first_ns = when.every_ns if when.at_ns is None else when.at_ns
+            if first_ns is not None:
+                self._queue.at_apart(first_ns + fault.offset_ns, self._fire, fault)
+                continue
+            self.waiting.append(fault)
+            if when.event == "step":
+                self._work.wait_for_step(when.role, when.number)
         self._plan_arrival()
 
     def _plan_arrival(self) -> None:
@@ -126,45 +126,39 @@ class FaultInjector:
         self._fire(self._arrivals.pop())
         self._plan_arrival()
 
-    @property
-    def is_waiting(self) -> bool:
-        """A fault waits for an event."""
-        return bool(self._waiting)
-
     def hear(self, line: Record) -> None:
         """Fire the faults that have waited for this record."""
-        for fault in list(self._waiting):
+        for fault in list(self.waiting):
             when = fault.when
             assert when.event is not None
             if has_come(self._ctx.job, line.event, when.event, when.role, when.number):
-                self._waiting.remove(fault)
-                self._queue.after(fault.offset_ns, self._firing(fault))
+                self.waiting.remove(fault)
+                self._queue.after(fault.offset_ns, self._fire, fault)
 
     def never_fired(self) -> list[Fault]:
         """Return the faults of the plan that have hit nothing."""
         return [fault for fault in self._faults if fault.spec not in self._fired]
 
-    def _firing(self, fault: Fault) -> Callable[[], None]:
-        return lambda: self._fire(fault)
-
     def _fire(self, fault: Fault) -> None:
         if fault.when.every_ns is not None:
-            self._queue.after(fault.when.every_ns, self._firing(fault))
+            self._queue.after(fault.when.every_ns, self._fire, fault)
         if fault.target == "controller":
             self._hit_controller(fault)
         elif fault.kind in ORDERS:
             self._order(fault)
-        elif fault.label is not None:
-            for node in list(self._nodes.values()):
-                if fault.label in node.spec.labels:
-                    self._hit_node(fault, node)
-        elif fault.target in self._nodes:
-            self._hit_node(fault, self._nodes[fault.target])
+        elif fault.label is not None or fault.target in self._nodes:
+            for node in self._named(fault):
+                self._hit_node(fault, node)
         elif fault.kind in ("disk-full", *CHECKPOINTS):
             self._hit_checkpoints(fault)
         else:
             for replica in self._targets(fault):
                 self._hit_replica(fault, replica)
+
+    def _named(self, fault: Fault) -> list[SimNode]:
+        """Return the node of this name, or those with this label."""
+        nodes = self._nodes.values()
+        return [node for node in nodes if node.spec.name == fault.target or fault.label in node.spec.labels]
 
     def _order(self, fault: Fault) -> None:
         """Pass an order of the operator to the controller, or bring up a node."""
@@ -172,10 +166,7 @@ class FaultInjector:
             self._note_hit(fault, fault.target)
             self._controller.handle(ScaleRequested(fault.target, int(fault.arg)))
             return
-        names = [fault.target]
-        if fault.label is not None:
-            names = [name for name, node in self._nodes.items() if fault.label in node.spec.labels]
-        for name in names:
+        for name in [fault.target] if fault.label is None else [node.spec.name for node in self._named(fault)]:
             self._note_hit(fault, name)
             if fault.kind == "drain":
                 self._controller.handle(DrainRequested(name))
@@ -196,11 +187,11 @@ class FaultInjector:
     def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
         node.cut(fault.spec, *directions)
         self._controller.plan()  # the silence of the node is a deadline now
-        self._undo_later(fault, lambda: node.heal(fault.spec))
+        self._undo_later(fault, node.heal, fault.spec)
 
-    def _undo_later(self, fault: Fault, undo: Callable[[], None]) -> None:
+    def _undo_later(self, fault: Fault, undo: Callable[..., None], *args: Any) -> None:
         if fault.duration_ns is not None:
-            self._queue.after(fault.duration_ns, undo)
+            self._queue.after(fault.duration_ns, undo, *args)
 
     def _hit_checkpoints(self, fault: Fault) -> None:
         """Hit the checkpoints of all worlds of a role, or of one replica."""
@@ -223,19 +214,16 @@ class FaultInjector:
         work, replica = self._work, ReplicaId(*fault.replica) if fault.replica is not None else None
         if work.code.has_model(role):
             return bool(work.code.disk.newest(role, replica, None))
-        worlds = [
-            world for world in self._ctx.job.roles[role].worlds if replica is None or world in (str(replica), role)
-        ]
-        return any(world in work.models and work.models[world].saved for world in worlds)
+        return any(model.saved for model in work.models_of(role, replica))
 
     def _hit_role_checkpoints(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
             self._work.disks.fill(role)
-            self._undo_later(fault, lambda: self._work.disks.free(role))
+            self._undo_later(fault, self._work.disks.free, role)
             return
         if fault.kind == "slow-checkpoint":
             self._work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
-            self._undo_later(fault, lambda: self._work.slow_disk(role, Fraction(1)))
+            self._undo_later(fault, self._work.slow_disk, role, Fraction(1))
             return
         replica = ReplicaId(*fault.replica) if fault.replica is not None else None
         self._work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
@@ -267,7 +255,7 @@ class FaultInjector:
             case "delay" | "drop" | "duplicate" | "reorder":
                 by = parse_duration(fault.arg) if fault.kind == "delay" else float(fault.arg)
                 node.disturb(fault.spec, fault.kind, by)
-                self._undo_later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, node.heal, fault.spec)
             case "flap":
                 self._flap(fault, node)
             case "xid":
@@ -281,8 +269,8 @@ class FaultInjector:
         def back(patience: int) -> None:
             if node.is_alive and patience:
                 self._queue.after(LEAVES_NS, back, patience - 1)
-            else:
-                self._machines.bring_back(node.spec)
+            elif not self._nodes[node.spec.name].is_alive:  # else another fault has brought it back already
+                self._machines.add(node.spec)
 
         if fault.duration_ns is not None:
             self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
@@ -311,7 +299,7 @@ class FaultInjector:
         worlds = {self._ctx.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
-            self._work.worlds.hold(world, name)
+            self._work.worlds.stall(world, name, for_member=True)
         for key in ran:
             self._work.freeze(*key)
 
@@ -333,7 +321,7 @@ class FaultInjector:
             self._parted += 1  # a label parts each of its nodes, and `every=` may part one twice
             why = f"{fault.spec} ({self._parted})"
             self._work.partitions.part(why, node.spec.name, others)
-            self._undo_later(fault, lambda: self._work.partitions.join(why))
+            self._undo_later(fault, self._work.partitions.join, why)
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
         """Give notice, and take the node away when the notice is over."""
@@ -384,13 +372,13 @@ class FaultInjector:
         work, world = self._work, self._ctx.job.replicas[replica].world
         if fault.kind == "slow":
             work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))
-            self._undo_later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
+            self._undo_later(fault, work.slow_down, replica, attempt, Fraction(1))
         elif fault.kind == "hang" or fault.duration_ns is None:
             work.hang(node, replica, attempt)
         else:
             why = f"{fault.spec} of {replica}#{attempt}"
             node.hung[replica, attempt] = None
-            work.worlds.hold(world, why)
+            work.worlds.stall(world, why, for_member=True)
             work.freeze(replica, attempt)
 
             def resume() -> None:

@@ -41,13 +41,12 @@ def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
 @lru_cache(maxsize=64)
 def _module(place: str, folder: str) -> ModuleType:
     """Import a module. Modules of the same name in different folders are different modules."""
-    if "/" in place:
-        return _execute(Path(place))
+    is_file = "/" in place
     before = list(sys.path)
-    sys.path.insert(0, folder)
-    hidden = _strangers(folder)
+    sys.path.insert(0, str(Path(place).parent) if is_file else folder)
+    hidden = _strangers(folder) if not is_file else {}
     try:
-        return importlib.import_module(place)
+        return _execute(Path(place)) if is_file else importlib.import_module(place)
     finally:
         sys.path[:] = before
         sys.modules.update(hidden)
@@ -71,10 +70,5 @@ def _execute(path: Path) -> ModuleType:
     assert spec is not None
     module = module_from_spec(spec)
     sys.modules[loader.name] = module
-    before = list(sys.path)
-    sys.path.insert(0, str(path.parent))
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.path[:] = before
+    loader.exec_module(module)
     return module

@@ -127,7 +127,9 @@ class Serving:
 
     worker: ModelWorker
     is_there: bool = True
+    has_failed: bool = False
     saves: int = 0
+    unsaved: int = -1
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:

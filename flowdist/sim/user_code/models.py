@@ -90,14 +90,11 @@ class UserCode:
             return
         playing = self._playing[world] = Playing(world, model, workers)
         for worker in workers:
-            if not self._try(playing, worker, worker.make, self._classes[worker.replica.role]):
-                return
-        steps: list[int] = []
-        for worker in workers:
-            done = self._ask(playing, worker, restored, worker.model, worker.latest(), model.pace.workload.steps)
-            if playing.has_failed:
-                return
-            steps.append(done)
+            self._ask(playing, worker, worker.make, self._classes[worker.replica.role])
+        most = model.pace.workload.steps
+        steps = [self._ask(playing, worker, restored, worker.model, worker.latest(), most) for worker in workers]
+        if playing.has_failed:
+            return
         if len(set(steps)) > 1:
             text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
             raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
@@ -159,13 +156,11 @@ class UserCode:
         for worker in playing.workers:
             worker.samples, worker.logged = [], {}
             parts.append(self._ask(playing, worker, worker.model.step, step, at=at))
-            if playing.has_failed:
-                return
         for worker in playing.workers:
             if hasattr(worker.model, "combine"):
                 self._ask(playing, worker, combine, worker.model, step, parts, at=at)
-                if playing.has_failed:
-                    return
+        if playing.has_failed:
+            return
         samples = tuple(sample for worker in playing.workers for sample in worker.samples)
         first = playing.workers[0]
         self.played.steps[playing.world][step] = PlayedStep(first.info.generation, samples, first.logged)
@@ -196,10 +191,8 @@ class UserCode:
         playing = self._playing.get(world)
         if playing is None:
             return True
-        states: list[dict[str, object]] = []
-        for worker in playing.workers:
-            if hasattr(worker.model, "state") and not playing.has_failed:
-                states.append(self._ask(playing, worker, state_of, worker.model))
+        telling = [worker for worker in playing.workers if hasattr(worker.model, "state")]
+        states = [self._ask(playing, worker, state_of, worker.model) for worker in telling]
         if not playing.has_failed:
             self.played.ended(world, states)
         return not playing.has_failed
@@ -218,7 +211,7 @@ class UserCode:
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
         writers: list[Writer] = []
         for worker in playing.workers:
-            operations = self._record(playing, worker, "checkpoint")
+            operations = self._record(playing, worker, "checkpoint", playing.done)
             if playing.has_failed:
                 return
             share = (count + len(writers) + 1) / (2 * count)  # from half of the time to all of it
@@ -252,34 +245,29 @@ class UserCode:
         """
         self.catch_up(world)
         playing = self._playing.get(world)
-        if playing is not None and any(writer.is_busy for writer in self._writers_of(playing)):
-            for _ in ("checkpoint", "publish"):
-                for writer in self._writers_of(playing):
-                    writer.hurry()
+        if playing is None:
             return
-        for name in ("checkpoint", "publish") if playing is not None else ():
-            assert playing is not None
-            for worker in playing.workers:
-                for operation in [] if playing.has_failed else self._record(playing, worker, name):
+        is_busy = any(writer.is_busy for writer in self._writers_of(playing))
+        for name in ("checkpoint", "publish"):
+            for writer in self._writers_of(playing) if is_busy else ():
+                writer.hurry()
+            for worker in playing.workers if not is_busy else ():
+                for operation in [] if playing.has_failed else self._record(playing, worker, name, playing.done):
                     self._carry_out(worker, operation)
 
     def _writers_of(self, playing: Playing) -> list[Writer]:
         keys = dict.fromkeys((worker.replica, worker.attempt) for worker in playing.workers)
         return [writer for key in keys for writer in self._writers.get(key, [])]
 
-    def _record(
-        self, playing: Playing | None, worker: ModelWorker, name: str, step: int | None = None
-    ) -> list[Operation]:
-        number = step if step is not None or playing is None else playing.done
-        assert number is not None
+    def _record(self, running: Playing | Serving, worker: ModelWorker, name: str, step: int) -> list[Operation]:
         if not hasattr(worker.model, name):
             return []
-        worker.store.begin_record(number)
-        self._ask(playing, worker, getattr(worker.model, name), number)
-        if worker.store.is_refused and (playing is None or playing.unsaved != number):
-            self.ctx.note_unsaved(worker.world, number, worker.replica.role)
-            if playing is not None:
-                playing.unsaved = number  # every rank finds out, and one notice is enough
+        worker.store.begin_record(step)
+        self._ask(running, worker, getattr(worker.model, name), step)
+        if worker.store.is_refused and running.unsaved != step:
+            self.ctx.note_unsaved(worker.world, step, worker.replica.role)
+            if isinstance(running, Playing):
+                running.unsaved = step  # every rank finds out, and one notice is enough
         return worker.store.end_record()
 
     def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
@@ -349,11 +337,13 @@ class UserCode:
         if role.name not in self._classes:
             return True
         worker = self._workers_of(start)[0]
-        if not self._try(None, worker, worker.make, self._classes[role.name]):
+        serving = Serving(worker)
+        self._ask(serving, worker, worker.make, self._classes[role.name])
+        if hasattr(worker.model, "restore"):
+            self._ask(serving, worker, worker.model.restore)
+        if serving.has_failed:
             return False
-        if hasattr(worker.model, "restore") and not self._try(None, worker, worker.model.restore):
-            return False
-        serving = self._serving[start.replica] = Serving(worker)
+        self._serving[start.replica] = serving
         if hasattr(worker.model, "checkpoint"):
             self._plan_save(role, serving)
         return True
@@ -369,7 +359,7 @@ class UserCode:
             serving.saves += 1
             operations: list[Operation] = []
             for name in ("checkpoint", "publish"):
-                operations += self._record(None, serving.worker, name, serving.saves)
+                operations += self._record(serving, serving.worker, name, serving.saves)
             self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
             plan(load.checkpoint_every_ns + load.checkpoint_ns)
 
@@ -418,21 +408,18 @@ class UserCode:
     # calls of user code
 
     def _ask(
-        self, playing: Playing | None, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
+        self, running: Playing | Serving, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
     ) -> Any:
-        """Call user code, and return what it returns; None if it fails, which is an exit of the worker at that time."""
-        returned = attempt(function, *args)
+        """Call user code, and return what it returns; None if it fails, which is an exit of the worker at that time.
+
+        Nothing is called any more after a failure.
+        """
+        returned = attempt(function, *args) if not running.has_failed else None
         if not isinstance(returned, Raised):
             return returned
-        if playing is not None:
-            playing.has_failed = True
+        running.has_failed = True
         self._fail(worker, returned, self.ctx.queue.now if at is None else at)
         return None
-
-    def _try(self, playing: Playing | None, worker: ModelWorker, function: Any, *args: Any) -> bool:
-        before = len(self.played.errors)
-        self._ask(playing, worker, function, *args)
-        return len(self.played.errors) == before
 
     def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
         error = ModelError(worker.replica, worker.attempt, at, *raised[1:])

@@ -70,13 +70,11 @@ class WorldModel:
     begun_ns: int | None = None  # when all of the present generation were up
     first_step: int = 0  # from which this generation began
     offered: int = 0  # complete checkpoints of this generation
-    lost_ns: int = 0  # work that was done and has to be done again, per worker
-    lost_steps: int = 0
+    lost_steps: int = 0  # that were done and have to be done again
     in_memory: int = 0  # the step that the members of the last generation had reached
     has_memory: bool = False  # a member of this one has kept it
     cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this one in which a process is new
     warmup_ns: int = 0  # what this generation has to warm up
-    regained: int = 0  # steps lost with the last generation that a survivor has in memory
     left_ns: int | None = None  # when it stopped at a step that was agreed on
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
     done: list[Done] = field(default_factory=list)  # by earlier generations, in order
@@ -111,6 +109,11 @@ class WorldModel:
         """The step of the checkpoint from which a restart resumes; 0: there is none."""
         return self.saved[-1] if self.saved else 0
 
+    @property
+    def lost_ns(self) -> int:
+        """Work of each worker that was done and has to be done again."""
+        return self.lost_steps * self.pace.workload.step_ns
+
     def save(self, step: int) -> None:
         """Note that the checkpoint of a step is complete."""
         if step > self.durable:
@@ -139,15 +142,10 @@ class WorldModel:
         """
         if start.generation != self.generation:
             self.generation = start.generation
-            self.members.clear()
-            self.up.clear()
-            self.slow.clear()
-            self.own.clear()
-            self.reads.clear()
-            self.cold.clear()
             self.begun_ns, self.unreported, self.offered, self.saves_begun = None, -1, 0, 0
             self.has_memory = False
-            self.holds.clear()
+            for of_last in (self.members, self.up, self.slow, self.own, self.reads, self.cold, self.holds):
+                of_last.clear()
         self.has_memory |= kept > 0
         if kept < procs:
             self.cold[start.replica] = None
@@ -183,11 +181,9 @@ class WorldModel:
         size = next(iter(self.members.values())).group_world_size
         if len(self.up) < size or self.begun_ns is not None:
             return False
-        self.begun_ns, self.first_step, self._slowest = now, self.durable, None
-        self.regained = max(0, self.in_memory - self.durable) if self.has_memory else 0
-        self.first_step += self.regained
-        self.lost_steps -= self.regained
-        self.lost_ns -= self.regained * self.pace.workload.step_ns
+        regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
+        self.begun_ns, self.first_step, self._slowest = now, self.durable + regained, None
+        self.lost_steps -= regained
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
@@ -226,22 +222,18 @@ class WorldModel:
         self.up.clear()  # a member on a node that was paused may start up later, and begins nothing
         if self.begun_ns is None:
             return
-        done = self.step_at(now)
-        self.in_memory = done
-        self.lost_steps += max(0, done - self.durable)
-        self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
+        self.in_memory = self.step_at(now)
+        self.lost_steps += max(0, self.in_memory - self.durable)
         self.begun_ns = self.left_ns = None
         self.version += 1
 
-    def stall(self, why: str, now: int) -> None:
-        """Wait for a reason that holds for any generation, such as a service that is away."""
-        self._rebase(now)
-        self.stalls[why] = None
+    def stall(self, why: str, now: int, *, for_member: bool = False) -> None:
+        """Wait for a reason that holds for any generation, such as a service that is away.
 
-    def hold(self, why: str, now: int) -> None:
-        """Wait for a member of this generation that makes no progress."""
+        With `for_member` the world waits for a member of this generation that makes no progress.
+        """
         self._rebase(now)
-        self.holds[why] = None
+        (self.holds if for_member else self.stalls)[why] = None
 
     def resume(self, why: str, now: int) -> bool:
         """Remove a reason to wait, and return whether it was the last, so that the world steps again."""

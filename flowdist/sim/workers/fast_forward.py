@@ -118,10 +118,10 @@ class FastForward:
     def _members_that_report(self, model: WorldModel) -> list[StartReplica]:
         """Return the members whose report of the present step may matter."""
         counts = self._members_that_count(model)
-        if len(counts) > 1 or not self._ctx.fast_forward or not self._is_quiet():
-            return list(model.members.values())
-        [first] = counts
-        return counts if self._reports_at_once(first, self._ctx.queue.now) else list(model.members.values())
+        is_quiet = len(counts) == 1 and self._ctx.fast_forward and self._is_quiet()
+        if is_quiet and self._reports_at_once(counts[0], self._ctx.queue.now):
+            return counts
+        return list(model.members.values())
 
     def report(self, model: WorldModel) -> None:
         """Report the present step of a world. While nothing else happens one member may report for all."""

@@ -5,7 +5,6 @@ The agents still reach the controller. A partition from the controller is a faul
 
 from __future__ import annotations
 
-from flowdist.graph import RoleGraph
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.worlds import Worlds
@@ -17,7 +16,6 @@ class Partitions:
     def __init__(self, ctx: Context, worlds: Worlds) -> None:
         self._ctx, self._worlds = ctx, worlds
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot reach each other, by the fault
-        self._services = services_of(ctx.graph)
 
     def part(self, why: str, node: str, others: list[str]) -> None:
         """Cut the connections between the workers of a node and those of other nodes."""
@@ -34,15 +32,11 @@ class Partitions:
 
     def splits(self, model: WorldModel) -> bool:
         """Return whether members of the world cannot reach each other."""
-        return any(self.is_of_members(why) for why in model.stalls)
-
-    def is_of_members(self, why: str) -> bool:
-        """Return whether a reason to wait is a partition among the members of a world, and not from a service."""
-        return why in self._parted
+        return any(why in self._parted for why in model.stalls)
 
     def waits_for_service(self, model: WorldModel) -> bool:
         """Return whether the world waits for something other than a partition among its members."""
-        return any(not self.is_of_members(why) for why in model.stalls)
+        return any(why not in self._parted for why in model.stalls)
 
     def update(self, world: str) -> None:
         """Stall or resume a world, whose members or services have changed, for each partition that splits it."""
@@ -69,17 +63,9 @@ class Partitions:
     def _nodes_of_services(self, world: str) -> set[str]:
         job, nodes = self._ctx.job, set()
         for role in job.worlds[world].roles:
-            for service in self._services[role]:
-                nodes |= {job.replicas[replica].node or "" for replica in self._worlds.serving.get(service, ())}
+            for gate in self._ctx.graph.role(role).gates:
+                nodes |= {job.replicas[replica].node or "" for replica in self._worlds.serving.get(gate.role, ())}
         return nodes
-
-
-def services_of(graph: RoleGraph) -> dict[str, tuple[str, ...]]:
-    """Return the services that each role depends on."""
-    return {
-        role.name: tuple(gate.role for gate in role.gates if graph.role(gate.role).kind == "service")
-        for role in graph.roles
-    }
 
 
 def _away(why: str) -> str:

@@ -22,12 +22,12 @@ class Services:
     ) -> None:
         self._ctx, self._worlds, self._partitions = ctx, worlds, partitions
         self._code, self._accounts = code, accounts
-        self._away: dict[ReplicaId, None] = {}  # replicas that served before, and do not now
+        self.away: dict[ReplicaId, None] = {}  # replicas that served before, and do not now
 
     def begin(self, replica: ReplicaId, attempt: int) -> None:
         """Note that a replica serves, for the first time or again, and resume the worlds that waited for it."""
         self._worlds.serving.setdefault(replica.role, {})[replica] = attempt
-        self._away.pop(replica, None)
+        self.away.pop(replica, None)
         self._accounts.move(replica, "productive", self._ctx.queue.now)
         for world in self._waiting_users(replica.role):
             self._worlds.resume(world, str(replica))
@@ -42,7 +42,7 @@ class Services:
         if serving.get(replica) != attempt:
             return
         del serving[replica]
-        self._away[replica] = None
+        self.away[replica] = None
         self._accounts.stop_serving(replica, self._ctx.queue.now)
         for world in self._waiting_users(replica.role):
             self._worlds.stall(world, str(replica))
@@ -50,10 +50,8 @@ class Services:
 
     def forget_unseated(self) -> None:
         """Resume the users of replicas that have lost their seat: no list of addresses has them any more."""
-        if not self._away:
-            return
-        for replica in [replica for replica in self._away if self._ctx.job.replicas[replica].node is None]:
-            del self._away[replica]
+        for replica in [replica for replica in self.away if self._ctx.job.replicas[replica].node is None]:
+            del self.away[replica]
             for world in self._waiting_users(replica.role):
                 self._worlds.resume(world, str(replica))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
@@ -16,8 +15,8 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.streams import draw, spread
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.controller import is_put_off
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.queue import Action
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model, world_roles
@@ -26,7 +25,7 @@ from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.services import Services, StalledServices
-from flowdist.sim.workers.worlds import Worlds, begin_work
+from flowdist.sim.workers.worlds import Worlds
 
 PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
 
@@ -40,7 +39,6 @@ class Work:
         code: The user code that roles bring (`simulate=`).
         accounts: Where the time of the replicas is booked.
         is_quiet: Tells whether nothing but workers waits for an event, and no node may be missed.
-        is_put_off: Tells whether an entry of the queue is a wake-up for a deadline that has moved since.
     """
 
     def __init__(
@@ -50,10 +48,9 @@ class Work:
         code: UserCode,
         accounts: Accounts,
         is_quiet: Callable[[], bool],
-        is_put_off: Callable[[Action, tuple[Any, ...]], bool],
     ) -> None:
         self._ctx, self._nodes, self._graph, self._queue = ctx, nodes, ctx.graph, ctx.queue
-        self.code, self._accounts = code, accounts
+        self.code = code
         self.worlds = Worlds(ctx, code, accounts)
         self.models = self.worlds.models
         self.partitions = Partitions(ctx, self.worlds)
@@ -155,7 +152,7 @@ class Work:
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
-                begin_work(self._accounts, model, self._queue.now)
+                self.worlds.begin_work(model)
             self.partitions.update(start.world)
             self._plan(start.world, model)
             for one in list(model.members.values()):
@@ -330,9 +327,13 @@ class Work:
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
         """Damage the newest checkpoint of all worlds of a role, or of one replica."""
         self.code.damage(role, replica, how, spec)
-        for world in self._ctx.job.roles[role].worlds if not self.code.has_model(role) else ():
-            if world in self.models and (replica is None or world in (str(replica), role)):
-                self.models[world].tear()
+        for model in self.models_of(role, replica) if not self.code.has_model(role) else ():
+            model.tear()
+
+    def models_of(self, role: str, replica: ReplicaId | None = None) -> list[WorldModel]:
+        """Return the worlds of a role that have started; with a replica only the one that it is a member of."""
+        names = [name for name in self._ctx.job.roles[role].worlds if replica is None or name in (str(replica), role)]
+        return [self.models[name] for name in names if name in self.models]
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
         """Receive the answer to a commit. A restart resumes from a checkpoint that was accepted."""

@@ -8,9 +8,8 @@ in the memory of a survivor. Either is booked for the members that did these ste
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from flowdist.control.job.state import JobState
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.accounts import Accounts, Bucket
 from flowdist.sim.engine.context import Context
@@ -54,18 +53,14 @@ class Worlds:
         roles = [spec.name for spec, gate in edges if on_restart in (None, gate.on_restart)]
         return list(dict.fromkeys(world for role in roles for world in self._ctx.job.roles[role].worlds))
 
-    def stall(self, world: str, why: str) -> None:
-        """Have a world wait, in whichever generation, until `resume` is called with the same reason."""
-        model = self.models.get(world)
-        if model is not None:
-            model.stall(why, self._queue.now)
-            self.on_change(world)
+    def stall(self, world: str, why: str, *, for_member: bool = False) -> None:
+        """Have a world wait until `resume` is called with the same reason.
 
-    def hold(self, world: str, why: str) -> None:
-        """Have a world wait, because a member of its present generation makes no progress."""
+        It waits in any generation or, for a member that makes no progress (`for_member`), in the present one only.
+        """
         model = self.models.get(world)
         if model is not None:
-            model.hold(why, self._queue.now)
+            model.stall(why, self._queue.now, for_member=for_member)
             self.on_change(world)
 
     def resume(self, world: str, why: str) -> None:
@@ -78,53 +73,50 @@ class Worlds:
     def halt(self, model: WorldModel) -> None:
         """End the work of the present generation and book its time."""
         self._code.halt(model)
-        if model.begun_ns is not None:
-            end_work(self._accounts, self._ctx.job, model, self._queue.now)
+        self._end_work(model)
         model.halt(self._queue.now)
 
+    def begin_work(self, model: WorldModel) -> None:
+        """Book the start of the work of a world; the reading of its checkpoint is booked apart from the start-up."""
+        self._count_up_to(model, model.first_step)
+        model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
+        model.done = [one for one in model.done if one.first < one.last]
+        for name, role in model.roles.items():
+            members = [member for member in model.members if member.role == name]
+            restore_ns = role.workload.restore_ns if model.durable else 0
+            self._accounts.begin_work(members, self._queue.now, restore_ns)
 
-def begin_work(accounts: Accounts, model: WorldModel, now: int) -> None:
-    """Book the start of the work of a world; the reading of its checkpoint is booked apart from the start-up."""
-    _count_up_to(accounts, model, model.first_step)
-    model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
-    model.done = [one for one in model.done if one.first < one.last]
-    for name, role in model.roles.items():
-        members = [member for member in model.members if member.role == name]
-        accounts.begin_work(members, now, role.workload.restore_ns if model.durable else 0)
+    def _end_work(self, model: WorldModel) -> None:
+        """Book the work of a generation that ends, before its model forgets it; nothing if it has not begun."""
+        if model.begun_ns is None:
+            return
+        now, members = self._queue.now, [each for each in model.members if self._accounts.bucket_of(each) == "work"]
+        if not members:
+            return  # the user code failed as it began
+        warmed, worked, checkpoint = model.split(now)
+        kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
+        checkpoint += now - model.left_ns if model.left_ns is not None else 0
+        stalled = now - model.begun_ns - warmed - worked - checkpoint
+        parts: dict[Bucket, int] = {"productive": kept, "lost work": worked - kept, "start-up": warmed}
+        self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
+        self._count_up_to(model, min(model.durable, model.first_step))
+        done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
+        before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, done.by) else done
+        model.done.append(done._replace(first=before.first))  # a gang that fails again at one step has one entry
+        model.counted = max(model.counted, min(model.durable, model.step_at(now)))
 
+    def _count_up_to(self, model: WorldModel, step: int) -> None:
+        """Book the steps up to `step` as kept, and those after it as lost."""
+        low, high = sorted((step, model.counted))
+        for one in model.done:
+            ns = max(0, min(high, one.last) - max(low, one.first)) * model.pace.workload.step_ns
+            for role, members in one.by.items():
+                sign = 1 if step > model.counted else -1
+                self._accounts.transfer(role, "lost work", "productive", ns * members * sign)
+        model.counted = step
 
-def end_work(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> None:
-    """Book the work of a generation that ends, before its model forgets it."""
-    assert model.begun_ns is not None
-    members = [member for member in model.members if accounts.bucket_of(member) == "work"]
-    if not members:
-        return  # the user code failed as it began
-    warmed, worked, checkpoint = model.split(now)
-    kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
-    checkpoint += now - model.left_ns if model.left_ns is not None else 0
-    stalled = now - model.begun_ns - warmed - worked - checkpoint
-    parts: dict[Bucket, int] = {"productive": kept, "lost work": worked - kept, "start-up": warmed}
-    accounts.end_work(job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
-    _count_up_to(accounts, model, min(model.durable, model.first_step))
-    done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
-    before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, done.by) else done
-    model.done.append(done._replace(first=before.first))  # a gang that fails again and again at one step has one entry
-    model.counted = max(model.counted, min(model.durable, model.step_at(now)))
-
-
-def _count_up_to(accounts: Accounts, model: WorldModel, step: int) -> None:
-    """Book the steps up to `step` as kept, and those after it as lost."""
-    low, high = sorted((step, model.counted))
-    for one in model.done:
-        ns = max(0, min(high, one.last) - max(low, one.first)) * model.pace.workload.step_ns
-        for role, members in one.by.items():
-            accounts.transfer(role, "lost work", "productive", ns * members * (1 if step > model.counted else -1))
-    model.counted = step
-
-
-def close(accounts: Accounts, job: JobState, models: Iterable[WorldModel], now: int) -> None:
-    """Book everything up to the end of the simulation."""
-    for model in models:
-        if model.begun_ns is not None:
-            end_work(accounts, job, model, now)
-    accounts.close(now)
+    def close(self) -> None:
+        """Book everything up to the end of the simulation."""
+        for model in self.models.values():
+            self._end_work(model)
+        self._accounts.close(self._queue.now)
