@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import spawn
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from flowdist.runtime.atomic import write_atomically
 from flowdist.worker.process_groups import end_at_exit
@@ -38,18 +38,25 @@ class Result(NamedTuple):
 
 def main(folder: Path) -> None:
     """Call the function of the run that the folder is part of, and write its result into the folder."""
-    call: Call = Call(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
+    result = _result_of(Call(*pickle.loads((folder.parents[3] / CALL).read_bytes())))
+    write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
+    if result.raised:
+        sys.stderr.write(result.raised)
+        sys.exit(1)
+    end_at_exit()
+
+
+def _result_of(call: Call) -> Result:
+    """Return the end of the call. An exit of the function passes through, one of the script's import does not."""
     try:
         spawn.prepare(call.prepare)  # a script is imported as __mp_main__, so that its functions are found
         function, args, kwargs, setup = pickle.loads(call.packed)
     except BaseException as error:
-        _fail(folder, _of_exception(error, frames=1))
+        return _of_exception(error, frames=1)
     try:
-        result = Result(_call(function, args, kwargs, setup))
+        return Result(_call(function, args, kwargs, setup))
     except Exception as error:
-        _fail(folder, _of_exception(error, frames=2))
-    _write_result(folder, result)
-    end_at_exit()
+        return _of_exception(error, frames=2)
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any, setup: Callable[[], Any] | None) -> bytes:
@@ -79,17 +86,6 @@ def _of_exception(error: BaseException, frames: int) -> Result:
         packed = None
     message = traceback.format_exception_only(type(error), error)[-1].strip()
     return Result(packed, message, text)
-
-
-def _fail(folder: Path, result: Result) -> NoReturn:
-    """Write the result, print the traceback without flowdist's frames, and exit with 1."""
-    _write_result(folder, result)
-    sys.stderr.write(result.raised)
-    sys.exit(1)
-
-
-def _write_result(folder: Path, result: Result) -> None:
-    write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
 
 
 if __name__ == "__main__":

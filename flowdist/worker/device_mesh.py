@@ -78,7 +78,7 @@ def _make(dimensions: tuple[tuple[str, int], ...], backends: dict[str, str]) -> 
         raise RuntimeError(f"backends: there is no dimension {unknown[0]!r}; there are {', '.join(names)}")
     own_gpu = has_own_gpu()
     if own_gpu:
-        torch.cuda.set_device(_local_device())
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if not dist.is_initialized():
         dist.init_process_group("nccl" if own_gpu else "gloo")
         end_at_exit()
@@ -102,11 +102,6 @@ def has_own_gpu() -> bool:
 def backend() -> str:
     """Return the backend for a process group of all workers: "nccl" if each has a GPU to itself, else "gloo"."""
     return "nccl" if has_own_gpu() and dist.is_nccl_available() else "gloo"
-
-
-def _local_device() -> int:
-    count: int = torch.cuda.device_count()
-    return int(os.environ.get("LOCAL_RANK", "0")) % count
 
 
 def all_to_all(

@@ -96,7 +96,8 @@ class ElasticState(SimpleNamespace):
             return
         source = commits.index(max(commits))
         self._commits, kept = pickle.loads(_broadcast_bytes(packed, found[source][1], source))
-        sent = _broadcast_tensors(list(_placeholders(kept)), tensors, source)
+        places = [leaf for _, leaf in _leaves("", kept) if isinstance(leaf, _Placeholder)]
+        sent = _broadcast_tensors(places, tensors, source)
         if dist.get_rank() != source:
             self._kept = _with_tensors(kept, sent)
             self.restore()
@@ -269,17 +270,6 @@ def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
         tensors.append(value)
         return _Placeholder(len(tensors) - 1, value)
     return _mapped(value, lambda item: _without_tensors(item, tensors))
-
-
-def _placeholders(value: Any) -> Iterator[_Placeholder]:
-    if isinstance(value, _Placeholder):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _placeholders(item)
-    elif type(value) in (list, tuple):
-        for item in value:
-            yield from _placeholders(item)
 
 
 def _with_tensors(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
