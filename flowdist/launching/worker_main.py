@@ -21,13 +21,6 @@ CALL = "call.pickle"  # in the folder of the run
 RESULT = "result.pickle"  # in the folder of the worker
 
 
-class Call(NamedTuple):
-    """A pickled call, and what a worker has to prepare before it can unpickle the call."""
-
-    packed: bytes  # function, args, kwargs and setup
-    prepare: dict[str, Any]  # for multiprocessing.spawn.prepare: sys.path, sys.argv, the script
-
-
 class Result(NamedTuple):
     """The end of a call: what the function has returned or raised."""
 
@@ -38,7 +31,7 @@ class Result(NamedTuple):
 
 def main(folder: Path) -> None:
     """Call the function of the run that the folder is part of, and write its result into the folder."""
-    result = _result_of(Call(*pickle.loads((folder.parents[3] / CALL).read_bytes())))
+    result = _result_of(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
     write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
     if result.raised:
         sys.stderr.write(result.raised)
@@ -46,11 +39,16 @@ def main(folder: Path) -> None:
     end_at_exit()
 
 
-def _result_of(call: Call) -> Result:
-    """Return the end of the call. An exit of the function passes through, one of the script's import does not."""
+def _result_of(packed: bytes, prepare: dict[str, Any]) -> Result:
+    """Return the end of a call. An exit of the function passes through, one of the script's import does not.
+
+    Args:
+        packed: The pickled function, args, kwargs and setup.
+        prepare: For multiprocessing.spawn.prepare, before they can be unpickled: sys.path, sys.argv, the script.
+    """
     try:
-        spawn.prepare(call.prepare)  # a script is imported as __mp_main__, so that its functions are found
-        function, args, kwargs, setup = pickle.loads(call.packed)
+        spawn.prepare(prepare)  # a script is imported as __mp_main__, so that its functions are found
+        function, args, kwargs, setup = pickle.loads(packed)
     except BaseException as error:
         return _of_exception(error, frames=1)
     try:

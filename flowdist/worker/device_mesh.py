@@ -23,9 +23,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from flowdist.graph.mesh import mesh_of
 from flowdist.worker.process_groups import end_at_exit, meshes
 
-Key = tuple[str, str, tuple[tuple[str, str], ...]]
-_made: dict[Key, DeviceMesh] = meshes  # of the present generation
-
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
     """Return the mesh of the world's ranks, by the dimensions that the role declares with `parallel=`.
@@ -48,11 +45,11 @@ def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[s
     dimensions = _dimensions(parallel)
     wanted = tuple((backends or {}).items())
     key = (generation, repr(dimensions), wanted)
-    if key not in _made or not dist.is_initialized():
-        for old in [old for old in _made if old[0] != generation or not dist.is_initialized()]:
-            del _made[old]
-        _made[key] = _make(dimensions, dict(wanted))
-    return _made[key]
+    if key not in meshes or not dist.is_initialized():
+        for old in [old for old in meshes if old[0] != generation or not dist.is_initialized()]:
+            del meshes[old]
+        meshes[key] = _make(dimensions, dict(wanted))
+    return meshes[key]
 
 
 def _dimensions(parallel: Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
