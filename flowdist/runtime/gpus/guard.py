@@ -71,15 +71,12 @@ class GpuGuard:
         self._channel: socket.socket | None = None
         self._lines = LineBuffer()
         if devices and (os.environ.get(FAKE_GPUS) or importlib.util.find_spec("pynvml") is not None):
-            self._start_watcher(devices)
-
-    def _start_watcher(self, devices: Sequence[str]) -> None:
-        self._channel, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "flowdist.runtime.gpus.watch", str(os.getpid()), *devices]
-        self._process = subprocess.Popen(command, stdin=theirs.fileno())
-        theirs.close()
-        self._channel.setblocking(False)
-        self._loop.add_reader(self._channel, self._read)
+            self._channel, theirs = socket.socketpair()
+            command = [sys.executable, "-P", "-m", "flowdist.runtime.gpus.watch", str(os.getpid()), *devices]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno())
+            theirs.close()
+            self._channel.setblocking(False)
+            self._loop.add_reader(self._channel, self._read)
 
     def when_free(self, order: io.SpawnWorkers, carry_out: CarryOut) -> None:
         """Carry out the order when its GPUs are free: now if no worker has had them, or if its workers stay in place.
