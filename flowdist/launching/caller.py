@@ -25,7 +25,7 @@ from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import call_site
 from flowdist.errors import FlowdistError, JobFailed
-from flowdist.launching.worker_main import CALL, RESULT, Call, Result
+from flowdist.launching.worker_main import CALL, RESULT, Result
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
 from flowdist.runtime.run_folder.folder import new_run
 from flowdist.runtime.worker_env.ports import Ports
@@ -102,7 +102,7 @@ def launch(
     warm = start == "forkserver"
     made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
     run_dir = _new_run(made, Path(runs))
-    (run_dir / CALL).write_bytes(pickle.dumps(tuple(call)))
+    (run_dir / CALL).write_bytes(pickle.dumps(call))
     outcome = _supervise(run_dir, quiet)
     return _results(run_dir, procs, outcome)
 
@@ -152,8 +152,12 @@ def _mesh_of_one(parallel: Mapping[str, int | Literal["elastic"]] | None) -> dic
     return {"FLOWDIST_MESH": ",".join(f"{name}=1" for name in parallel)}
 
 
-def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: Any) -> Call:
-    """Pickle a call: by reference if workers can import the function again, else by value with cloudpickle."""
+def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: Any) -> tuple[bytes, dict[str, Any]]:
+    """Pickle a call: by reference if workers can import the function again, else by value with cloudpickle.
+
+    Returns:
+        The pickled call, and what a worker has to prepare before it can unpickle that.
+    """
     content = (function, args, kwargs, setup)
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)
@@ -162,15 +166,15 @@ def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: A
     try:
         packed = pickle.dumps(content)
     except Exception as error:
-        return Call(_by_value(content, str(error)), prepare)
+        return _by_value(content, str(error)), prepare
     if b"__main__" not in packed:
-        return Call(packed, prepare)
+        return packed, prepare
     if name is None and (file is None or not Path(file).is_file()):
-        return Call(_by_value(content, "it is defined in a notebook or at a prompt"), prepare)
+        return _by_value(content, "it is defined in a notebook or at a prompt"), prepare
     known = (
         {"init_main_from_name": name} if name is not None else {"init_main_from_path": str(Path(str(file)).resolve())}
     )
-    return Call(packed, prepare | known)
+    return packed, prepare | known
 
 
 def _by_value(content: tuple[Any, ...], why: str) -> bytes:

@@ -12,20 +12,13 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import spawn
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from flowdist.runtime.atomic import write_atomically
 from flowdist.worker.process_groups import end_at_exit
 
 CALL = "call.pickle"  # in the folder of the run
 RESULT = "result.pickle"  # in the folder of the worker
-
-
-class Call(NamedTuple):
-    """A pickled call, and what a worker has to prepare before it can unpickle the call."""
-
-    packed: bytes  # function, args, kwargs and setup
-    prepare: dict[str, Any]  # for multiprocessing.spawn.prepare: sys.path, sys.argv, the script
 
 
 class Result(NamedTuple):
@@ -38,18 +31,30 @@ class Result(NamedTuple):
 
 def main(folder: Path) -> None:
     """Call the function of the run that the folder is part of, and write its result into the folder."""
-    call: Call = Call(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
-    try:
-        spawn.prepare(call.prepare)  # a script is imported as __mp_main__, so that its functions are found
-        function, args, kwargs, setup = pickle.loads(call.packed)
-    except BaseException as error:
-        _fail(folder, _of_exception(error, frames=1))
-    try:
-        result = Result(_call(function, args, kwargs, setup))
-    except Exception as error:
-        _fail(folder, _of_exception(error, frames=2))
-    _write_result(folder, result)
+    result = _result_of(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
+    write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
+    if result.raised:
+        sys.stderr.write(result.raised)
+        sys.exit(1)
     end_at_exit()
+
+
+def _result_of(packed: bytes, prepare: dict[str, Any]) -> Result:
+    """Return the end of a call. An exit of the function passes through, one of the script's import does not.
+
+    Args:
+        packed: The pickled function, args, kwargs and setup.
+        prepare: For multiprocessing.spawn.prepare, before they can be unpickled: sys.path, sys.argv, the script.
+    """
+    try:
+        spawn.prepare(prepare)  # a script is imported as __mp_main__, so that its functions are found
+        function, args, kwargs, setup = pickle.loads(packed)
+    except BaseException as error:
+        return _of_exception(error, frames=1)
+    try:
+        return Result(_call(function, args, kwargs, setup))
+    except Exception as error:
+        return _of_exception(error, frames=2)
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any, setup: Callable[[], Any] | None) -> bytes:
@@ -79,17 +84,6 @@ def _of_exception(error: BaseException, frames: int) -> Result:
         packed = None
     message = traceback.format_exception_only(type(error), error)[-1].strip()
     return Result(packed, message, text)
-
-
-def _fail(folder: Path, result: Result) -> NoReturn:
-    """Write the result, print the traceback without flowdist's frames, and exit with 1."""
-    _write_result(folder, result)
-    sys.stderr.write(result.raised)
-    sys.exit(1)
-
-
-def _write_result(folder: Path, result: Result) -> None:
-    write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
 
 
 if __name__ == "__main__":

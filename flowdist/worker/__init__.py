@@ -20,9 +20,6 @@ Every worker imports this folder: nothing here imports torch, or another folder 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from flowdist.worker.agent_link import Info, info, is_managed
 from flowdist.worker.api import (
     backend,
@@ -38,6 +35,7 @@ from flowdist.worker.api import (
 )
 from flowdist.worker.elastic_state import ElasticState
 from flowdist.worker.elastic_training import elastic
+from flowdist.worker.model import run
 
 __all__ = [
     "ElasticState",
@@ -57,18 +55,3 @@ __all__ = [
     "run",
     "should_stop",
 ]
-
-
-def run(
-    model: Callable[[Any], Any],
-    *,
-    steps: int,
-    checkpoint_every: int,
-    exchange: Callable[[Any], list[Any]] | None = None,
-    call: Callable[[str, str, tuple[Any, ...]], Any] | None = None,
-    seed: int = 0,
-) -> Any:
-    """Run the class of `simulate=` for real: see `flowdist.model.run`, and docs/models.md."""
-    from flowdist.worker.model import run  # imports random and hashlib, which other workers do not need
-
-    return run(model, steps=steps, checkpoint_every=checkpoint_every, exchange=exchange, call=call, seed=seed)

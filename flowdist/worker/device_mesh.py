@@ -23,9 +23,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from flowdist.graph.mesh import mesh_of
 from flowdist.worker.process_groups import end_at_exit, meshes
 
-Key = tuple[str, str, tuple[tuple[str, str], ...]]
-_made: dict[Key, DeviceMesh] = meshes  # of the present generation
-
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
     """Return the mesh of the world's ranks, by the dimensions that the role declares with `parallel=`.
@@ -48,11 +45,11 @@ def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[s
     dimensions = _dimensions(parallel)
     wanted = tuple((backends or {}).items())
     key = (generation, repr(dimensions), wanted)
-    if key not in _made or not dist.is_initialized():
-        for old in [old for old in _made if old[0] != generation or not dist.is_initialized()]:
-            del _made[old]
-        _made[key] = _make(dimensions, dict(wanted))
-    return _made[key]
+    if key not in meshes or not dist.is_initialized():
+        for old in [old for old in meshes if old[0] != generation or not dist.is_initialized()]:
+            del meshes[old]
+        meshes[key] = _make(dimensions, dict(wanted))
+    return meshes[key]
 
 
 def _dimensions(parallel: Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
@@ -78,7 +75,7 @@ def _make(dimensions: tuple[tuple[str, int], ...], backends: dict[str, str]) -> 
         raise RuntimeError(f"backends: there is no dimension {unknown[0]!r}; there are {', '.join(names)}")
     own_gpu = has_own_gpu()
     if own_gpu:
-        torch.cuda.set_device(_local_device())
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if not dist.is_initialized():
         dist.init_process_group("nccl" if own_gpu else "gloo")
         end_at_exit()
@@ -102,11 +99,6 @@ def has_own_gpu() -> bool:
 def backend() -> str:
     """Return the backend for a process group of all workers: "nccl" if each has a GPU to itself, else "gloo"."""
     return "nccl" if has_own_gpu() and dist.is_nccl_available() else "gloo"
-
-
-def _local_device() -> int:
-    count: int = torch.cuda.device_count()
-    return int(os.environ.get("LOCAL_RANK", "0")) % count
 
 
 def all_to_all(

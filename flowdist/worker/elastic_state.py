@@ -60,13 +60,23 @@ class ElasticState(SimpleNamespace):
     def restore(self) -> None:
         """Set the values to copies of those of the last commit, or of those that the state was made with.
 
-        An object with `load_state_dict` stays the same object and loads its values. Attributes that were added since
-        then stay.
+        An object whose state_dict was saved stays the same object and loads it. Attributes that were added since then
+        stay.
+
+        Raises:
+            TypeError: if a state_dict was saved of an attribute that has no `load_state_dict` now, as one that was set
+                to None, or is not built yet on this rank. No value has changed then.
         """
-        for name, kept in self._kept.items():
+        for name, (has_state_dict, _) in self._kept.items():
             value = getattr(self, name, None)
-            if _has_state_dict(value):
-                value.load_state_dict(_copied(kept))  # type: ignore[union-attr]
+            if has_state_dict and not _has_state_dict(value):
+                raise TypeError(
+                    f"ElasticState.{name} is {value!r:.80}, which cannot load the state_dict of its last commit: "
+                    f"build it before ElasticState({name}=...) is made, on every rank, and keep it to the end"
+                )
+        for name, (has_state_dict, kept) in self._kept.items():
+            if has_state_dict:
+                getattr(self, name).load_state_dict(_copied(kept))
             else:
                 setattr(self, name, _copied(kept))
 
@@ -86,7 +96,8 @@ class ElasticState(SimpleNamespace):
             return
         source = commits.index(max(commits))
         self._commits, kept = pickle.loads(_broadcast_bytes(packed, found[source][1], source))
-        sent = _broadcast_tensors(list(_placeholders(kept)), tensors, source)
+        places = [leaf for _, leaf in _leaves("", kept) if isinstance(leaf, _Placeholder)]
+        sent = _broadcast_tensors(places, tensors, source)
         if dist.get_rank() != source:
             self._kept = _with_tensors(kept, sent)
             self.restore()
@@ -99,12 +110,17 @@ def _has_state_dict(value: object) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
-def _snapshot(name: str, value: Any) -> Any:
-    """Return a copy of the value, or of its state_dict. Raises TypeError if any part of it is sharded."""
+def _snapshot(name: str, value: Any) -> tuple[bool, Any]:
+    """Return whether the value has a state_dict, and a copy of that, else of the value.
+
+    Raises:
+        TypeError: if any part of it is sharded.
+    """
     _refuse_shards(name, _parts(name, value))  # before state_dict(), which may be a collective for a sharded value
-    found = value.state_dict() if _has_state_dict(value) else value
+    has_state_dict = _has_state_dict(value)
+    found = value.state_dict() if has_state_dict else value
     _refuse_shards(name, _leaves(name, found))
-    return _copied(found)
+    return has_state_dict, _copied(found)
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -254,17 +270,6 @@ def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
         tensors.append(value)
         return _Placeholder(len(tensors) - 1, value)
     return _mapped(value, lambda item: _without_tensors(item, tensors))
-
-
-def _placeholders(value: Any) -> Iterator[_Placeholder]:
-    if isinstance(value, _Placeholder):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _placeholders(item)
-    elif type(value) in (list, tuple):
-        for item in value:
-            yield from _placeholders(item)
 
 
 def _with_tensors(value: Any, tensors: dict[int, torch.Tensor]) -> Any:

@@ -16,16 +16,17 @@ worker process, with `flowdist.worker`. Standard library only.
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import flowdist.worker.api as worker
 from flowdist.worker.agent_link import Info, info
+
+if TYPE_CHECKING:
+    import random
 
 Exchange = Callable[[Any], list[Any]]
 Call = Callable[[str, str, tuple[Any, ...]], Any]
@@ -102,6 +103,9 @@ def stream_of(info: Info, seed: int, purpose: str, n: int, shared: bool) -> rand
 
     Of `info` it depends on the role and, unless `shared`, on the rank in the role.
     """
+    import hashlib  # here, because every worker imports this module, and few need these two
+    import random
+
     entity = info.role if shared else f"{info.role}.{info.role_rank}"
     key = hashlib.blake2b(f"{seed}/{entity}/{purpose}/{n}".encode(), digest_size=16).digest()
     return random.Random(int.from_bytes(key))

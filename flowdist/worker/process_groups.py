@@ -12,7 +12,9 @@ import atexit
 import sys
 from typing import Any
 
-meshes: dict[Any, Any] = {}  # of flowdist.worker.device_mesh; a mesh keeps the groups of its dimensions alive
+# The meshes that flowdist.worker.device_mesh has made for this generation, by generation, dimensions and backends. A
+# mesh keeps the groups of its dimensions alive.
+meshes: dict[tuple[str, str, tuple[tuple[str, str], ...]], Any] = {}
 
 
 def end() -> None:

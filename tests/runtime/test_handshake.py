@@ -180,10 +180,10 @@ def test_a_port_is_reserved_once() -> None:
     assert reserve("127.0.0.1", 0) is None
     elsewhere = reserve("127.0.0.2", 0)
     assert elsewhere is not None
-    elsewhere.lock.close()
-    held.lock.close()
+    elsewhere.close()
+    held.close()
     again = reserve("127.0.0.1", 0)
     assert again is not None
-    again.lock.close()
+    again.close()
     with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
         reserve("192.0.2.1", 0)

@@ -44,6 +44,37 @@ def test_a_value_that_comes_later_is_kept_from_its_first_commit() -> None:
     assert state.best == 0.5
 
 
+class Counter:
+    """A value that is kept by its state_dict, without torch."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_a_state_dict_is_not_restored_to_what_cannot_load_it() -> None:
+    state = worker.ElasticState(step=0, counter=Counter())
+    state.counter, state.step = None, 1
+    with pytest.raises(TypeError, match=r"ElasticState.counter is None, .* build it before ElasticState\(counter="):
+        state.restore()
+    assert state.step == 1  # nothing is restored in part
+    del state.counter
+    with pytest.raises(TypeError, match=r"ElasticState.counter is None"):
+        state.restore()
+
+
+def test_a_value_that_was_built_after_the_commit_is_again_what_it_was() -> None:
+    state = worker.ElasticState(counter=None)
+    state.counter = Counter()
+    state.restore()
+    assert state.counter is None
+
+
 @pytest.mark.parametrize("name", ["commit", "restore", "sync", "_kept"])
 def test_names_that_are_taken_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"cannot hold a value of the name '{name}': choose another"):

@@ -160,3 +160,12 @@ def test_without_flowdist_everything_does_the_sensible_nothing(tmp_path: Path) -
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith(("FLOWDIST", "RANK", "WORLD"))}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True)
+
+
+def test_under_torchrun_each_rank_is_a_replica_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("FLOWDIST")]:
+        monkeypatch.delenv(name)
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "ROLE_NAME": "default"}.items():
+        monkeypatch.setenv(name, value)
+    me = worker.info()
+    assert (me.replica, me.replica_index, me.rank, me.local_rank) == ("worker/3", 3, 3, 1)

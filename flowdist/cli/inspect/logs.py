@@ -171,8 +171,7 @@ def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[
         for line in lines_of(path, tail):
             click.echo(mask(line))
         return
-    file = LogFile(path, lambda line: None)
-    file.skip(start_of_last(path, tail) if tail is not None and path.exists() else 0)
+    file = LogFile(path, start_of_last(path, tail))
     for _ in _rounds(run_dir):
         for line in file.new_lines(final=False):
             click.echo(mask(line))

@@ -23,21 +23,22 @@ from flowdist.control.protocol.events import ControllerStarted, Event, TimePasse
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, decode_graph
-from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line
+from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line, read_whole_lines
 from flowdist.record.replay import Replay
 from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
-from flowdist.runtime.controller.journal_file import JournalFile
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
+    Decided,
+    Describe,
+    Described,
     Farewell,
-    FaultFrame,
     HostFrame,
     Injected,
     JoinRequest,
@@ -50,11 +51,11 @@ from flowdist.runtime.wire.frames import (
     read_to_controller,
 )
 from flowdist.runtime.wire.handshake import TOKEN
-from flowdist.runtime.wire.status_query import Decided, Describe, Described
 
 # Frames that other hosts may send: none of the operator's
 RemoteFrame = ToController | Watch | HostFrame
 BIND_RETRY_S = 10.0  # how long a controller that takes over waits until the port of the last one is free
+JOURNAL_LOST = os.EX_IOERR  # exit code of a controller that could not write its journal
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
@@ -73,6 +74,35 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     link_faults: tuple[LinkFault, ...] = ()  # faults of connections that are in effect
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
+
+
+class JournalFile:
+    """The journal on disk. An incomplete last line, which a crash may leave, is cut off when the file is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[Line] = []  # those that the file had when it was opened
+        whole = 0
+        if path.exists():
+            self.lines, whole = read_whole_lines(path.read_bytes())
+        self._file = path.open("ab")
+        self._file.truncate(whole)
+
+    def write(self, line: bytes, *, force: bool) -> None:
+        """Append a line. With `force` it survives a crash of the machine, else only one of this process.
+
+        If the line cannot be written, this process ends at once: an effect that no later controller can read in the
+        journal must not be carried out (R21).
+        """
+        try:
+            self._file.write(line)
+            self._file.flush()
+            if force:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the log is on the same disk
+                print(f"flowdist: the journal cannot be written: {error}", file=sys.stderr, flush=True)
+            os._exit(JOURNAL_LOST)
 
 
 class _ControllerProcess:
@@ -123,20 +153,15 @@ class _ControllerProcess:
         servers = [server]
         if self._config.metrics is not None:
             servers.append(await serve_metrics(self._config.metrics, self._status))
-        remote_server = await self._listen_for_hosts()
+        if self._config.listening is not None:
+            servers.append(await self._listen_for_hosts(self._config.listening))
         self._set_timer()
         await self._over.wait()
         for each in servers:
             each.close()
-        if remote_server is not None:
-            remote_server.close()
-            await self._close_remote()
+        await self._close_remote()
 
-    async def _listen_for_hosts(self) -> asyncio.Server | None:
-        """Listen for other hosts, if they may join."""
-        listening = self._config.listening
-        if listening is None:
-            return None
+    async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
         until = self._loop.time() + BIND_RETRY_S
         while True:
             try:
@@ -210,10 +235,24 @@ class _ControllerProcess:
                 self._operate(message, writer)
             case Describe():
                 self._send(writer, Described(self._status()))
-            case Injected() | LinkFault() | HealLink() | RemoteFault():
-                self._handle_fault(message)
-            case JoinRequest() | DeathProof() | RemoteErrorReport():
-                self._handle_host(message, writer)
+            case Injected():
+                fault = FaultLine(self._now(), message.spec, message.target)
+                self._write(fault, force=False)
+                self._replay.hear(fault)
+            case LinkFault():
+                self._link_faults.add(message)
+            case HealLink():
+                self._link_faults.heal(message)
+            case RemoteFault():
+                if (connection := self._hosts.connection_of(message.node)) is not None:
+                    self._send(connection, message)
+            case JoinRequest():
+                self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
+            case DeathProof():
+                for event in self._sessions.gone(message.node, message.incarnation, message.cause):
+                    self._handle(event)
+            case RemoteErrorReport():
+                save_report(message, self._controller.state, Path(self._config.run_dir))
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
                 self._link_faults.carry(message.node, "up", writer, lambda: self._handle_agent(message, writer))
             case _:
@@ -235,32 +274,6 @@ class _ControllerProcess:
             notices = [effect for effect in done.effects if isinstance(effect, Notify)]
             decisions = tuple(Decision(done.t_ns, effect.text, effect.level) for effect in notices)
             self._send(writer, Decided(done.n, decisions))
-
-    def _handle_fault(self, message: FaultFrame) -> None:
-        """Handle what the supervisor's fault plan does: to connections here, or to a host over its connection."""
-        match message:
-            case Injected():
-                fault = FaultLine(self._now(), message.spec, message.target)
-                self._write(fault, force=False)
-                self._replay.hear(fault)
-            case LinkFault():
-                self._link_faults.add(message)
-            case HealLink():
-                self._link_faults.heal(message)
-            case RemoteFault():
-                if (connection := self._hosts.connection_of(message.node)) is not None:
-                    self._send(connection, message)
-
-    def _handle_host(self, message: HostFrame, writer: asyncio.StreamWriter) -> None:
-        """Handle a message of the foreground process or of a guardian of another host."""
-        match message:
-            case JoinRequest():
-                self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
-            case DeathProof():
-                for event in self._sessions.gone(message.node, message.incarnation, message.cause):
-                    self._handle(event)
-            case RemoteErrorReport():
-                save_report(message, self._controller.state, Path(self._config.run_dir))
 
     def _handle_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
         self._last_heard_ns[message.node] = self._now()

@@ -15,7 +15,7 @@ from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import INCARNATIONS, keep_alive
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.framing import encode, read_frame
-from flowdist.runtime.wire.handshake import FRAME_MAX, FROM_CLIENT, HANDSHAKE_S, Accepted, Refused, ServerHandshake
+from flowdist.runtime.wire.handshake import FRAME_MAX, FROM_CLIENT, HANDSHAKE_S, Refused, ServerHandshake
 
 NAME_MAX = 50
 
@@ -75,7 +75,7 @@ class HostRegistry:
                 source = f"from {peer[0]} " if peer else ""
                 print(f"flowdist: a connection {source}was refused: {answer.reason}", file=sys.stderr)
                 return False
-        return isinstance(answer, Accepted)
+        return True
 
     def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
         """Register the host under a name and return the answer to its request; refuse it if the job is ending."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from flowdist.control.job.state import PHASES
@@ -38,21 +38,13 @@ def families(status: Status) -> Iterator[Family]:
     """Yield all metrics of a job. Counters are present from the start, with the value 0."""
     nodes = Counter(node.phase for node in status.nodes)
     yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
-    yield Family(
-        "job_state",
-        "gauge",
-        "1 for the current state of the job, 0 for every other.",
-        _one_of("state", JOB_STATES, status.state),
-    )
+    states = [({"state": name}, float(name == status.state)) for name in JOB_STATES]
+    yield Family("job_state", "gauge", "1 for the current state of the job, 0 for every other.", states)
     yield Family("job_seconds", "gauge", "Time since the job was started.", [({}, status.now_ns / 1e9)])
     yield Family("controller_epoch", "gauge", "Number of the current controller.", [({}, status.epoch)])
     yield from _of_roles(status)
-    yield Family(
-        "world_size",
-        "gauge",
-        "Workers of a world; 0 while it does not run.",
-        [(_w(w.name), w.size) for w in status.worlds],
-    )
+    sizes = [(_w(world.name), float(world.size)) for world in status.worlds]
+    yield Family("world_size", "gauge", "Workers of a world; 0 while it does not run.", sizes)
     generations = [(_w(world.name), float(world.generation)) for world in status.worlds]
     yield Family("world_generation", "gauge", "Number of times that the world has formed.", generations)
     saved = [(_w(world.name), float(world.checkpoints)) for world in status.worlds]
@@ -100,10 +92,6 @@ def _r(name: str) -> dict[str, str]:
 
 def _w(name: str) -> dict[str, str]:
     return {"world": name}
-
-
-def _one_of(label: str, names: Iterable[str], which: str) -> list[tuple[dict[str, str], float]]:
-    return [({label: name}, float(name == which)) for name in names]
 
 
 def metrics_text(status: Status, *, openmetrics: bool = False) -> str:

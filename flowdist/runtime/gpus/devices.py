@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -90,8 +91,8 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
     Raises:
         FlowdistError: if the nodes have more GPUs than this machine.
     """
+    wanted_cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
     if not graph.cluster.given:
-        wanted_cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
         wanted_memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
         cpu, memory = max(machine_cpus(), wanted_cpu), max(machine_memory(), wanted_memory)
         node = NodeSpec("node0", cpu=cpu, gpu=len(gpus), memory=memory)
@@ -104,16 +105,12 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
             f"the nodes have {asked} gpu, this machine has {len(gpus)}: GPUs are never shared", help=help
         )
     warnings = []
-    busy = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
-    if busy > machine_cpus():
-        warnings.append(f"the replicas ask for {busy:g} cpu, this machine has {machine_cpus()}: they share them")
+    if wanted_cpu > machine_cpus():
+        warnings.append(f"the replicas ask for {wanted_cpu:g} cpu, this machine has {machine_cpus()}: they share them")
     return graph, warnings
 
 
 def share_devices(nodes: Sequence[NodeSpec], gpus: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the real GPUs of each node; no GPU is in two nodes."""
-    shares, taken = [], 0
-    for node in nodes:
-        shares.append(tuple(gpus[taken : taken + node.gpu]))
-        taken += node.gpu
-    return shares
+    left = iter(gpus)
+    return [tuple(itertools.islice(left, node.gpu)) for node in nodes]

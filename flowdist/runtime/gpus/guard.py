@@ -19,7 +19,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.runtime.gpus.devices import find_gpus
 from flowdist.runtime.gpus.driver import FAKE_GPUS, numa_cpus
-from flowdist.runtime.gpus.watch import CLEAR_S, Clear, Cleared, Fault, NotCleared, decode_report, encode
+from flowdist.runtime.gpus.watch import CLEAR_S, REPORTS, Clear, Cleared, Fault, NotCleared, encode
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
 PATIENCE_S = CLEAR_S + 5  # a watcher that is silent for longer has a driver that hangs: its answer is not waited for
@@ -71,15 +71,12 @@ class GpuGuard:
         self._channel: socket.socket | None = None
         self._lines = LineBuffer()
         if devices and (os.environ.get(FAKE_GPUS) or importlib.util.find_spec("pynvml") is not None):
-            self._start_watcher(devices)
-
-    def _start_watcher(self, devices: Sequence[str]) -> None:
-        self._channel, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "flowdist.runtime.gpus.watch", str(os.getpid()), *devices]
-        self._process = subprocess.Popen(command, stdin=theirs.fileno())
-        theirs.close()
-        self._channel.setblocking(False)
-        self._loop.add_reader(self._channel, self._read)
+            self._channel, theirs = socket.socketpair()
+            command = [sys.executable, "-P", "-m", "flowdist.runtime.gpus.watch", str(os.getpid()), *devices]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno())
+            theirs.close()
+            self._channel.setblocking(False)
+            self._loop.add_reader(self._channel, self._read)
 
     def when_free(self, order: io.SpawnWorkers, carry_out: CarryOut) -> None:
         """Carry out the order when its GPUs are free: now if no worker has had them, or if its workers stay in place.
@@ -96,7 +93,8 @@ class GpuGuard:
         self._last_request += 1
         timer = self._loop.call_later(PATIENCE_S, self._start_waiting, self._last_request)
         self._waiting[self._last_request] = _Waiting(order, carry_out, timer)
-        self._ask(Clear(self._last_request, reused))
+        with contextlib.suppress(OSError):  # the watcher is gone: the next read finds out
+            self._channel.sendall(encode(Clear(self._last_request, reused)))
 
     def cores(self, role: RoleSpec, start: StartReplica) -> list[tuple[int, ...]]:
         """Return the cores that each worker of the replica is bound to; empty for a worker that is not bound.
@@ -121,11 +119,6 @@ class GpuGuard:
                 del self._waiting[number]
                 self._tell(io.SpawnFailed(replica, attempt, waiting.reason or "its GPU was not free yet"))
 
-    def _ask(self, request: Clear) -> None:
-        if self._channel is not None:
-            with contextlib.suppress(OSError):  # the watcher is gone: the next read finds out
-                self._channel.sendall(encode(request))
-
     def _start_waiting(self, number: int) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
@@ -146,7 +139,7 @@ class GpuGuard:
             return
         for line in self._lines.feed(data):
             self._is_watched = True
-            match decode_report(line):
+            match REPORTS.decode(line):
                 case Cleared(id):
                     self._start_waiting(id)
                 case NotCleared(id, gpu, reason):

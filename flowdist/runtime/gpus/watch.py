@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from flowdist.control.protocol.xid import parts_hit, xid_text
-from flowdist.runtime.gpus.driver import Devices, GpuError, is_alive, open_devices, visible_gpus
+from flowdist.runtime.gpus.driver import Devices, GpuError, Use, is_alive, open_devices, visible_gpus
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
@@ -60,16 +60,12 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 Report = Cleared | NotCleared | Fault
 _REQUESTS = msgspec.json.Decoder(Clear)
-_REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 def encode(message: Clear | Report) -> bytes:
     """Return the message as a line of JSON."""
     return msgspec.json.encode(message) + b"\n"
-
-
-def decode_report(line: bytes) -> Report:
-    return _REPORTS.decode(line)
 
 
 class Watch:
@@ -89,7 +85,7 @@ class Watch:
         self._next_presence_check = now + LOST_S
         self._has_errors = True
         self._places = {gpu: self._place(uuid) for gpu, uuid in enumerate(uuids) if uuid}
-        self._used_at_start = {gpu: used for gpu in range(len(uuids)) if (used := self._used(gpu)) is not None}
+        self._used_at_start = {gpu: use.used for gpu in range(len(uuids)) if (use := self._use(gpu)) is not None}
 
     @property
     def pause_s(self) -> float:
@@ -106,7 +102,7 @@ class Watch:
         if self._next_presence_check <= now:
             self._next_presence_check = now + LOST_S
             for gpu in range(len(self._uuids)):
-                self._used(gpu)
+                self._use(gpu)
         for request, until in list(self._requests):
             left = {gpu: text for gpu in request.gpus if (text := self._left_behind(gpu))}
             if not left:
@@ -137,12 +133,7 @@ class Watch:
         except GpuError:
             return uuid, None
 
-    def _used(self, gpu: int) -> int | None:
-        """Return the bytes in use; None if they are not known."""
-        use = self._use(gpu)
-        return use[0] if use is not None else None
-
-    def _use(self, gpu: int) -> tuple[int, tuple[int, ...]] | None:
+    def _use(self, gpu: int) -> Use | None:
         """Return the bytes in use and the processes; None if they are not known. A loss of the GPU is reported once."""
         if not self._uuids[gpu]:
             return None
@@ -162,12 +153,12 @@ class Watch:
         mean nothing here.
         """
         use = self._use(gpu)
-        if use is None or any(is_alive(pid, self._proc) for pid in use[1]):
+        if use is None or any(is_alive(pid, self._proc) for pid in use.pids):
             return ""
-        over = use[0] - self._used_at_start.get(gpu, 0)
+        over = use.used - self._used_at_start.get(gpu, 0)
         if over <= FLOOR:
             return ""
-        dead = f" by the dead process {use[1][0]}" if use[1] else ""
+        dead = f" by the dead process {use.pids[0]}" if use.pids else ""
         return f"{over >> 20} MiB of its memory stay taken{dead}"
 
 

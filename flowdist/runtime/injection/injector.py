@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -140,21 +141,17 @@ class Injector:
         self.fired: dict[str, None] = {}
         self._faults = list(plan.faults)
         for scale in plan.scales:
-            self._order(scale.at_ns, ScaleRequested(scale.role, scale.replicas))
+            self._acts.append((scale.at_ns, partial(control.operate, ScaleRequested(scale.role, scale.replicas))))
         for drain in plan.drains:
-            self._order(drain.at_ns, DrainRequested(drain.node))
+            self._acts.append((drain.at_ns, partial(control.operate, DrainRequested(drain.node))))
         for add in plan.adds:
-            self._acts.append((add.at_ns, lambda name=add.node: control.add_node(name)))  # type: ignore[misc]
+            self._acts.append((add.at_ns, partial(control.add_node, add.node)))
         for fault in plan.faults:
-            if fault.when.at_ns is not None:
-                self._due.append((fault.when.at_ns + fault.offset_ns, fault))
-            elif fault.when.every_ns is not None:
-                self._due.append((fault.when.every_ns + fault.offset_ns, fault))
-            else:
+            first_ns = fault.when.at_ns if fault.when.at_ns is not None else fault.when.every_ns
+            if first_ns is None:
                 self._waiting.append(fault)
-
-    def _order(self, at_ns: int, event: Operation) -> None:
-        self._acts.append((at_ns, lambda: self._control.operate(event)))
+            else:
+                self._due.append((first_ns + fault.offset_ns, fault))
 
     def next_ns(self) -> int | None:
         """Return when `fire` has to be called next, in ns of job time; None if nothing is due."""
@@ -255,9 +252,10 @@ class Injector:
             case "pause" if self._control.is_remote(name):
                 self._control.apply_remotely(RemoteFault(name, "pause", duration_ns=fault.duration_ns))
             case "pause":
-                guardian = self._control.guardian_of(name)
-                if guardian is not None:
-                    self._pause_node(PausedNode(guardian), over_ns)
+                if (guardian := self._control.guardian_of(name)) is not None:
+                    node = PausedNode(guardian)
+                    node.pause()
+                    self._undos.append((over_ns, node.resume))
             case "lost" | "partition":
                 self._add_link_fault(LinkFault(name, fault.spec, cut=BOTH), over_ns)
             case "cut-to":
@@ -272,10 +270,6 @@ class Injector:
     def _add_link_fault(self, fault: LinkFault, over_ns: int | None) -> None:
         self._control.add_link_fault(fault)
         self._undos.append((over_ns, lambda: self._control.heal_link(fault.node, fault.why)))
-
-    def _pause_node(self, node: PausedNode, over_ns: int | None) -> None:
-        node.pause()
-        self._undos.append((over_ns, node.resume))
 
     def _hit_replica(self, fault: Fault, replica: Replica, over_ns: int | None) -> None:
         assert replica.node is not None

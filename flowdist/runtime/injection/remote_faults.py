@@ -19,10 +19,8 @@ Paused = PausedWorker | SlowedWorker
 
 def workers_hit(run_dir: Path, fault: RemoteFault) -> list[Path]:
     """Return the folders of the workers that a fault hits: those that have a process id."""
-    assert fault.replica is not None
-    base = run_dir / fault.replica.role / str(fault.replica.index) / f"attempt_{fault.attempt}"
-    ranks = "*" if fault.local_rank is None else str(fault.local_rank)
-    return sorted(file.parent for file in base.glob(f"{ranks}/pid") if read_pid(file.parent) is not None)
+    folders = fault.target if fault.local_rank is not None else f"{fault.target}/*"
+    return sorted(file.parent for file in run_dir.glob(f"{folders}/pid") if read_pid(file.parent) is not None)
 
 
 def apply(folder: Path, fault: RemoteFault) -> Paused | None:
@@ -36,18 +34,14 @@ def apply(folder: Path, fault: RemoteFault) -> Paused | None:
         return None
     with contextlib.suppress(ProcessLookupError):
         match fault.kind:
-            case "hang" | "pause":
-                return _paused(PausedWorker(pid))
-            case "slow":
-                return _paused(SlowedWorker(PausedWorker(pid), float(fault.arg.rstrip("x"))))
+            case "hang" | "pause" | "slow":
+                worker = PausedWorker(pid)
+                paused = SlowedWorker(worker, float(fault.arg.rstrip("x"))) if fault.kind == "slow" else worker
+                paused.pause()
+                return paused
             case "exit":
                 (folder / INJECTED_EXIT).write_text(fault.arg)
             case "oom":
                 (folder / INJECTED_OOM).touch()
         os.kill(pid, signal.SIGKILL)
     return None
-
-
-def _paused(worker: Paused) -> Paused:
-    worker.pause()
-    return worker

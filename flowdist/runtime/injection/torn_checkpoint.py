@@ -28,9 +28,7 @@ class TearResult(NamedTuple):
     file: Path | None  # that was cut; None: the pointer has never named a checkpoint that the fault wanted
 
 
-class _Committed(NamedTuple):
-    path: str
-    step: int
+_Committed = tuple[str, int]  # path and step
 
 
 @dataclass(slots=True)
@@ -58,7 +56,7 @@ class TornCheckpoints:
             if isinstance(effect, AnswerCheckpoint) and effect.accepted:
                 role, folder = self._graph.role(effect.replica.role), self._checkpoints / effect.replica.role
                 pointer = (folder if role.gang else folder / str(effect.replica.index)) / "latest.json"
-                self._last[pointer] = committed = _Committed(effect.path, effect.step)
+                self._last[pointer] = committed = (effect.path, effect.step)
                 for tear in self._pending:
                     if tear.pointer == pointer and tear.wanted is not None:
                         tear.wanted.append(committed)
@@ -108,7 +106,7 @@ def _cut(tear: _PendingTear) -> Path | None:
     """
     try:
         named = json.loads(tear.pointer.read_text())
-        if tear.wanted is not None and _Committed(named["path"], named["step"]) not in tear.wanted:
+        if tear.wanted is not None and (named["path"], named["step"]) not in tear.wanted:
             return None
         path = Path(tear.role.workdir, named["path"])
         if path.is_dir():

@@ -29,12 +29,12 @@ LOCK_WAIT_S = 5.0  # for the end of a killed run's processes, and for `is_locked
 SOCKET_PATH_MAX = 100  # bytes; Linux allows 107
 
 
-def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
-    """Make an empty folder for a run, and return its resolved path.
+def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
+    """Make the folder of a new run, with its graph and a folder for checkpoints, and return its resolved path.
 
     Args:
         base: The folder of all runs.
-        topology: The folder is `<topology>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` points to it.
+        graph: The folder is `<name of the graph>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` points to it.
         prefix: If not empty, the folder is `<prefix>_<8 hex>`, without a link.
 
     Raises:
@@ -42,11 +42,14 @@ def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
     """
     try:
         base.mkdir(parents=True, exist_ok=True)
-        return _make_run_dir(base, topology, prefix)
+        run_dir = _make_run_dir(base, graph.name, prefix)
     except OSError as error:
         help = "name a folder that you may write to: --runs DIR, torchrun --log-dir DIR, launch(runs=DIR)"
         text = f"the folder of the run cannot be made in {str(base)!r}: {error.strerror}"
         raise FlowdistError(text, help=help) from None
+    (run_dir / GRAPH).write_bytes(encode_graph(graph))
+    (run_dir / "checkpoints").mkdir()
+    return run_dir
 
 
 def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
@@ -56,20 +59,11 @@ def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
         with contextlib.suppress(FileExistsError):
             (base / name).mkdir()
             break
-    if prefix:
-        return (base / name).resolve()
-    link = base / f".latest-{name}"
-    link.symlink_to(name)
-    link.rename(base / "latest")
+    if not prefix:
+        link = base / f".latest-{name}"
+        link.symlink_to(name)
+        link.rename(base / "latest")
     return (base / name).resolve()
-
-
-def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
-    """Make the folder of a new run, with its graph and a folder for checkpoints: see `make_run_dir`."""
-    run_dir = make_run_dir(base, graph.name, prefix)
-    (run_dir / GRAPH).write_bytes(encode_graph(graph))
-    (run_dir / "checkpoints").mkdir()
-    return run_dir
 
 
 def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path, RoleGraph]:

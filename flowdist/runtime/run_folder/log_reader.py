@@ -128,16 +128,20 @@ def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
     """Yield the lines of a file, or its `last` ones, an incomplete one included. A missing file has no lines."""
     try:
         with path.open("rb") as file:
-            if last is not None:
-                file.seek(start_of_last(path, last))
+            file.seek(start_of_last(path, last))
             for line in file:
                 yield line.decode(errors="replace").rstrip("\r\n")
     except OSError:
         return
 
 
-def start_of_last(path: Path, count: int) -> int:
-    """Return the offset, in bytes, at which the last `count` lines of a file begin."""
+def start_of_last(path: Path, count: int | None) -> int:
+    """Return the offset, in bytes, at which the last `count` lines of a file begin.
+
+    It is 0 for all lines, with a count of None, and for a file that does not exist.
+    """
+    if count is None or not path.exists():
+        return 0
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         if count <= 0 or end == 0:
@@ -172,17 +176,12 @@ class LogTail:
     def start(self, logs: Sequence[Log], last: int | None) -> None:
         """Start at the end of every log, but for these logs `last` lines before it; None: at their beginning."""
         for log in find_logs(*self._what):
-            file = LogFile(log.path, lambda line: None)
-            if log in logs:
-                file.skip(start_of_last(log.path, last) if last is not None and log.path.exists() else 0)
-            else:
-                file.skip(log.path.stat().st_size if log.path.exists() else 0)
-            self._files[log] = file
+            self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0))
 
     def find_new_files(self) -> None:
         """Look for logs of attempts that have started since the last call."""
         for log in find_logs(*self._what):
-            self._files.setdefault(log, LogFile(log.path, lambda line: None))
+            self._files.setdefault(log, LogFile(log.path))
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[Log, str]]:
         """Yield the lines that were added since the last call, with their logs; with `final` incomplete lines too."""

@@ -41,7 +41,7 @@ class Follower:
     def __init__(self, run_dir: Path, show: Callable[[Stream, str], None], open_sink: OpenSink | None = None) -> None:
         self._run_dir, self._show = run_dir, show
         self._open_sink = open_sink or self._open_named
-        self._files: dict[Path, LogFile] = {}
+        self._files: dict[Path, tuple[LogFile, Sink]] = {}
 
     def follow(self, start: StartReplica, role: RoleSpec) -> None:
         """Follow the files of an attempt that was started."""
@@ -51,7 +51,7 @@ class Follower:
             for stream in streams:
                 path = base / f"attempt_{start.attempt}" / str(local_rank) / f"{stream}.log"
                 if (sink := self._open_sink(start, role, local_rank, stream)) is not None:
-                    self._files[path] = LogFile(path, sink)
+                    self._files[path] = (LogFile(path), sink)
 
     def _open_named(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink:
         """Return a sink that shows each line behind the name of its worker."""
@@ -60,43 +60,38 @@ class Follower:
 
     def read(self, *, final: bool = False) -> None:
         """Show the lines that are new; with `final` incomplete lines too."""
-        for file in self._files.values():
+        for file, sink in self._files.values():
             for line in file.new_lines(final):
-                file.sink(line)
+                sink(line)
 
     def end(self, start: StartReplica) -> None:
         """Show the rest of an attempt that is over, incomplete lines too, and follow it no longer."""
         base = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         for path in [path for path in self._files if path.is_relative_to(base)]:
-            file = self._files.pop(path)
+            file, sink = self._files.pop(path)
             for line in file.new_lines(final=True):
-                file.sink(line)
+                sink(line)
 
 
 class LogFile:
-    """A file that grows, read from where it was last read."""
+    """A file that grows, read from where it was last read; at first from this offset, in bytes."""
 
-    def __init__(self, path: Path, sink: Sink) -> None:
-        self.path, self.sink = path, sink
-        self._offset = 0
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path, self._offset = path, offset
         self._lines = LineBuffer()
-
-    def skip(self, offset: int) -> None:
-        """Begin to read at this offset, in bytes."""
-        self._offset = offset
 
     def new_lines(self, final: bool) -> list[str]:
         """Return the complete lines that are new; with `final` an incomplete one too. A missing file has no lines."""
         try:
-            if self.path.stat().st_size == self._offset and not (final and self._lines.has_partial_line):
+            if self._path.stat().st_size == self._offset and not final:
                 return []
-            with self.path.open("rb") as file:
+            with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
         except OSError:
             return []
         self._offset += len(data)
         lines = self._lines.feed(data)
-        if final and self._lines.has_partial_line:
-            lines.append(self._lines.flush())
+        if final and (partial := self._lines.flush()):
+            lines.append(partial)
         return [line.decode(errors="replace").rstrip("\r") for line in lines]

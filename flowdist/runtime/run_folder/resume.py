@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -17,7 +18,16 @@ from flowdist.runtime.processes.reaper import kill_log_writers
 from flowdist.runtime.run_folder.folder import JOURNAL, SUMMARY
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 
+RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
 LISTENS = "listens.json"  # the RunEndpoint of a run that accepts other hosts
+
+
+class End(NamedTuple):
+    """The state of a run; if its job has ended, also the reason and the time that the job has lasted."""
+
+    state: RunState
+    reason: str = ""
+    lasted_ns: int = 0
 
 
 class ResumePoint(NamedTuple):
@@ -63,8 +73,9 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
             and this one, accepts other hosts.
     """
     past = _read_journal(run_dir)
-    if past.last_ns == 0 and _was_cancelled_before_start(run_dir):
-        _refuse_over(run_dir, "cancelled")
+    end = end_in_summary(run_dir)
+    if past.last_ns == 0 and end is not None and end.state == "cancelled":  # before its first event
+        raise run_is_over(run_dir, end.state)
     saved = saved_endpoint(run_dir)
     if past.lines and saved is not None and endpoint is None:
         message = f"run {run_dir.name} spans several hosts"
@@ -99,22 +110,24 @@ def _read_journal(run_dir: Path) -> ResumePoint:
                 added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
-                _refuse_over(run_dir, effect.outcome)
+                raise run_is_over(run_dir, effect.outcome)
     return ResumePoint(len(lines), last_ns, starts, known, tuple(added))
 
 
-def _was_cancelled_before_start(run_dir: Path) -> bool:
-    """Return whether the run was interrupted before its first event. Only the summary of such a run says so."""
+def end_in_summary(run_dir: Path) -> End | None:
+    """Return the end of the run according to its summary; None if that has none or cannot be read."""
     try:
-        return bool(msgspec.json.decode((run_dir / SUMMARY).read_bytes())["outcome"] == "cancelled")
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return False
+        summary = json.loads((run_dir / SUMMARY).read_text())
+        end = End(summary["outcome"], summary["reason"], round(summary["lasted_s"] * 1e9))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return end if end.state else None
 
 
-def _refuse_over(run_dir: Path, outcome: str) -> NoReturn:
+def run_is_over(run_dir: Path, outcome: str, help: str = "start a new run with flowdist run") -> FlowdistError:
+    """Return the error that the job of the run has ended, with this outcome."""
     how = "was cancelled" if outcome == "cancelled" else f"has {outcome}"
-    message = f"run {run_dir.name} is over: it {how}"
-    raise FlowdistError(message, help="start a new run with flowdist run")
+    return FlowdistError(f"run {run_dir.name} is over: it {how}", help=help)
 
 
 def kill_remaining_workers(run_dir: Path) -> int:

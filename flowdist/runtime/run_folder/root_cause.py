@@ -49,11 +49,6 @@ def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
         attempts = sorted(base.glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]), reverse=True)
         for attempt in attempts[:1]:
             workers = sorted(path for path in attempt.iterdir() if path.is_dir())
-            folders += sorted(workers, key=_failed_at)
+            # by the time of the error file; workers without one come last
+            folders += sorted(workers, key=lambda folder: raised_ns(folder) or float("inf"))
     return folders
-
-
-def _failed_at(folder: Path) -> float:
-    """Return the time of the error file in ns since the epoch; infinity if there is none: such workers come last."""
-    at_ns = raised_ns(folder)
-    return float("inf") if at_ns is None else at_ns

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,31 +22,21 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Line, Record, decode_lines
 from flowdist.record.status import RecentDecisions, Status, status_of
-from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, SUMMARY, is_locked
-from flowdist.runtime.run_folder.resume import resume_command
-from flowdist.runtime.wire.frames import Operate, Operation, encode
-from flowdist.runtime.wire.status_query import Decided, Describe, Described, read_answer
+from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
+from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
+from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.secret_values import Mask
 
 if TYPE_CHECKING:
     from flowdist.record.timesheet import Timesheet
 
-RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
 STATUS = "status.json"
 TAIL = 256 << 10  # bytes at the end of the journal that are read
 PATIENCE_S = 10.0  # for the successor of a controller that has died
 JOURNAL_S = 3.0  # for the first line of the journal, where the controller is on this host
 RETRY_S = 0.05  # between two connections
 ANSWER_S = 30.0  # for an answer
-
-
-class End(NamedTuple):
-    """The state of a run; if its job has ended, also the reason and the time that the job has lasted."""
-
-    state: RunState
-    reason: str = ""
-    lasted_ns: int = 0
 
 
 def state_of(run_dir: Path) -> End:
@@ -59,7 +49,8 @@ def state_of(run_dir: Path) -> End:
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 return End(effect.outcome, effect.reason, line.t_ns)
-    return _from_summary(run_dir) or End("died", lasted_ns=last)
+    # in a long journal the end may be before the last records
+    return end_in_summary(run_dir) or End("died", lasted_ns=last)
 
 
 def has_begun(run_dir: Path) -> bool:
@@ -85,17 +76,6 @@ def _last_records(run_dir: Path) -> list[Record]:
         if isinstance(line, Record):
             found.append(line)
     return found
-
-
-def _from_summary(run_dir: Path) -> End | None:
-    """Return the end according to the summary: in a long journal the end may be before the last records."""
-    try:
-        summary = json.loads((run_dir / SUMMARY).read_text())
-        return (
-            End(summary["outcome"], summary["reason"], round(summary["lasted_s"] * 1e9)) if summary["outcome"] else None
-        )
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
@@ -134,7 +114,7 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
         end = state_of(run_dir)
         if end.state != "running":
             raise _over(run_dir, end)
-        if not _has_journal(run_dir) and time.monotonic() > until - patience_s + JOURNAL_S:
+        if not (run_dir / JOURNAL).exists() and time.monotonic() > until - patience_s + JOURNAL_S:
             text = f"the controller of {run_dir.name} is on another host"
             raise FlowdistError(text, help="use that host; flowdist logs shows the output on this one")
         if time.monotonic() > until:
@@ -155,13 +135,7 @@ def _ask_once(run_dir: Path, question: bytes) -> Decided | Described | None:
 def _over(run_dir: Path, end: End) -> FlowdistError:
     if end.state == "died":
         return FlowdistError(f"run {run_dir.name} has died: nothing of it runs", help=resume_help(run_dir))
-    words = {"succeeded": "has succeeded", "failed": "has failed", "cancelled": "was cancelled"}
-    help = f"see flowdist report {run_dir.name}"
-    return FlowdistError(f"run {run_dir.name} is over: it {words[end.state]}", help=help)
-
-
-def _has_journal(run_dir: Path) -> bool:
-    return (run_dir / JOURNAL).exists()
+    return run_is_over(run_dir, end.state, help=f"see flowdist report {run_dir.name}")
 
 
 def resume_help(run_dir: Path) -> str:

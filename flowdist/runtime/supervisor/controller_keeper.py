@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from flowdist.control.process_restarts import ControllerUpkeep
 from flowdist.record.journal import Line, decode_lines
-from flowdist.runtime.controller.controller_main import ControllerConfig
-from flowdist.runtime.controller.journal_file import JOURNAL_LOST
+from flowdist.runtime.controller.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller

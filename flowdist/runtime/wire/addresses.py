@@ -72,17 +72,11 @@ def address_of(host: str) -> str:
         raise FlowdistError(f"host name {host!r} is unknown", help="write an address, such as 10.0.0.1") from None
 
 
-class Reserved(NamedTuple):
-    """A port that no other flowdist of this machine uses until `lock` is closed."""
-
-    lock: socket.socket
-
-
-def reserve(address: str, port: int) -> Reserved | None:
+def reserve(address: str, port: int) -> socket.socket | None:
     """Reserve a port among the flowdist processes of this network namespace, until this process ends.
 
     Returns:
-        None if another flowdist has reserved the port.
+        The lock: no other flowdist of this machine uses the port until it is closed. None if another has reserved it.
 
     Raises:
         FlowdistError: Another program uses the port, or it cannot be bound.
@@ -95,7 +89,7 @@ def reserve(address: str, port: int) -> Reserved | None:
         return None
     try:
         with socket.create_server((address, port), family=family_of(address)):
-            return Reserved(lock)
+            return lock
     except OSError as error:
         lock.close()
         place = Endpoint(address or "0.0.0.0", port)

@@ -63,8 +63,7 @@ async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpo
     if body is None:
         raise ConnectionResetError(f"{controller.address} closed the connection during the handshake")
     try:
-        answer: Answer = FROM_SERVER.decode(body)
+        return FROM_SERVER.decode(body)
     except msgspec.MsgspecError:
         message = f"what listens at {controller.address} is no flowdist"
         raise ConnectionRejected(Refused(message, "another program has the port: use another one")) from None
-    return answer

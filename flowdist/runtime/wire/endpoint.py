@@ -56,18 +56,16 @@ def send_death_proof(controller: ControllerEndpoint, token: str, node: str, inca
 
     A failure is ignored: without the proof, the controller waits for the end of the node's lease.
     """
-    with contextlib.suppress(OSError, ConnectionRejected, ValueError):
-        _send(controller, token, DeathProof(node, incarnation, cause))
-
-
-def _send(controller: ControllerEndpoint, token: str, proof: DeathProof) -> None:
-    with socket.create_connection((controller.host, controller.port), DEATH_PROOF_S) as connection:
+    with (
+        contextlib.suppress(OSError, ConnectionRejected, ValueError),
+        socket.create_connection((controller.host, controller.port), DEATH_PROOF_S) as connection,
+    ):
         client = ClientHandshake(controller.job, controller.run, token)
         connection.sendall(encode(client.hello))
         connection.sendall(encode(client.answer(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""))))
         if not isinstance(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""), Accepted):
             return
-        connection.sendall(encode(proof))
+        connection.sendall(encode(DeathProof(node, incarnation, cause)))
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(1 << 12):  # the controller closes the connection once it has read the proof
             pass

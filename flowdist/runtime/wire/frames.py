@@ -6,27 +6,21 @@ There is one typed decoder for each direction, so that a message of the wrong di
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import msgspec
 
-from flowdist.control.protocol.events import (
-    CancelRequested,
-    CordonRequested,
-    DrainRequested,
-    NodeGone,
-    NodePreempted,
-    ScaleRequested,
-    UncordonRequested,
-)
+from flowdist.control.membership.operator import Operation as OperatorRequest
+from flowdist.control.protocol.events import NodeGone, NodePreempted
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
+from flowdist.record.status import Decision, Status
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.framing import encode as encode
-from flowdist.runtime.wire.framing import read_frame
+from flowdist.runtime.wire.framing import read_frame, receive_frame
 from flowdist.runtime.wire.handshake import Refused
-from flowdist.runtime.wire.status_query import Describe
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
@@ -39,9 +33,7 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     digest: bytes = b""
 
 
-Operation = (
-    CancelRequested | ScaleRequested | DrainRequested | CordonRequested | UncordonRequested | NodePreempted | NodeGone
-)
+Operation = OperatorRequest | NodePreempted | NodeGone
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
@@ -52,6 +44,23 @@ class Operate(msgspec.Struct, frozen=True, tag=True):
 
     event: Operation
     answer: bool = False
+
+
+class Decided(msgspec.Struct, frozen=True, tag=True):
+    """Answer to an order of the operator, which is event `n` of the journal: what the controller decided."""
+
+    n: int
+    said: tuple[Decision, ...]
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Query for the status of the job; the answer is `Described`."""
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Describe`."""
+
+    status: Status
 
 
 class Injected(msgspec.Struct, frozen=True, tag=True):
@@ -107,13 +116,15 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-FaultFrame = Injected | LinkFault | HealLink | RemoteFault
 HostFrame = JoinRequest | DeathProof | RemoteErrorReport
-ToControllerFrame = ToController | Watch | Operate | Describe | FaultFrame | HostFrame
+ToControllerFrame = (
+    ToController | Watch | Operate | Describe | Injected | LinkFault | HealLink | RemoteFault | HostFrame
+)
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
 _TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
+_ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
@@ -126,3 +137,13 @@ async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFr
     """Return the next frame from the controller; None when the connection ends."""
     body = await read_frame(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
+
+
+def read_answer(connection: socket.socket) -> Decided | Described | None:
+    """Wait for the next answer to the command line and return it; None when the connection ends.
+
+    Raises:
+        TimeoutError: The timeout of the socket passed.
+    """
+    body = receive_frame(connection)
+    return _ANSWER.decode(body) if body else None

@@ -59,7 +59,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 Answer = Challenge | Accepted | Refused
 FROM_CLIENT = msgspec.msgpack.Decoder(Hello | Proof)
-FROM_SERVER = msgspec.msgpack.Decoder(Answer)
+FROM_SERVER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class ConnectionRejected(FlowdistError):

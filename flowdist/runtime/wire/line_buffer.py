@@ -18,8 +18,3 @@ class LineBuffer:
         """Return the incomplete last line, empty if there is none, and forget it."""
         partial, self._partial = self._partial, b""
         return partial
-
-    @property
-    def has_partial_line(self) -> bool:
-        """Return whether bytes of an incomplete line are kept."""
-        return bool(self._partial)
