@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
 
 if TYPE_CHECKING:
     from flowdist.runtime.gpus.driver import Gpu, Use
 
 
-@click.command(name="gpus")
+@verb("gpus")
 @json_option
-@guarded
 def command(as_json: bool) -> None:
     """List the GPUs that `run` would give to replicas, within CUDA_VISIBLE_DEVICES.
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import click
 
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.runs import RunOptions, give_orders, run_options, wait_option
 
 
-@click.command(name="cancel")
+@verb("cancel")
 @run_options
 @click.option("--now", is_flag=True, help="Send SIGKILL at once, without grace.")
 @click.option("--reason", default="cancelled by the operator", metavar="TEXT", help="For the journal and the summary.")
 @wait_option
-@guarded
 def command(named: RunOptions, now: bool, reason: str, wait: bool) -> None:
     """End a run: dependents first, each with its full grace.
 

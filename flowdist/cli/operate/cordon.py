@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.runs import RunOptions, give_orders, nodes_argument, run_options_of_order
 
 
-@click.command(name="cordon")
+@verb("cordon")
 @nodes_argument
 @run_options_of_order
-@guarded
 def command(named: RunOptions, nodes: tuple[str, ...]) -> None:
     """Place no new replicas on a node; replicas that run there keep running.
 

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.runs import RunOptions, give_orders, nodes_argument, run_options_of_order, wait_option
 
 if TYPE_CHECKING:
     from flowdist.record.status import Status
 
 
-@click.command(name="drain")
+@verb("drain")
 @nodes_argument
 @click.option("--undo", is_flag=True, help="Use the node again, as flowdist uncordon does.")
 @run_options_of_order
 @wait_option
-@guarded
 def command(named: RunOptions, nodes: tuple[str, ...], undo: bool, wait: bool) -> None:
     """Move all replicas off a node in order, and place no new ones on it.
 

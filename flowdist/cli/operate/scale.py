@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.runs import RunOptions, give_orders, run_options_of_order, wait_option
 from flowdist.errors import FlowdistError
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 DIGITS_MAX = 9  # as in --scale of run: a longer number is not a size, and may not fit the message
 
 
-@click.command(name="scale")
+@verb("scale")
 @click.argument("sizes", nargs=-1, required=True, metavar="ROLE=N...")
 @run_options_of_order
 @wait_option
-@guarded
 def command(named: RunOptions, sizes: tuple[str, ...], wait: bool) -> None:
     """Set the number of replicas of a role, within its replicas=MIN:MAX.
 

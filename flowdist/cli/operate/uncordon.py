@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.runs import RunOptions, give_orders, nodes_argument, run_options_of_order
 
 
-@click.command(name="uncordon")
+@verb("uncordon")
 @nodes_argument
 @run_options_of_order
-@guarded
 def command(named: RunOptions, nodes: tuple[str, ...]) -> None:
     """Use a node again after a cordon or a drain.
 

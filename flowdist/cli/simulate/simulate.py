@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import guarded, load, until_ns, write, write_trace
+from flowdist.cli.shared.common import load, until_ns, verb, write, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
 from flowdist.cli.shared.progress import ProgressLine
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
@@ -46,7 +46,7 @@ class _Job(NamedTuple):
     until_ns: int | None
 
 
-@click.command(name="simulate")
+@verb("simulate")
 @topology_options
 @fault_options()
 @gathered(
@@ -67,7 +67,6 @@ class _Job(NamedTuple):
 @campaign_options
 @demand_options
 @macro_options
-@guarded
 def command(
     named: TopologyOptions,
     faults: FaultOptions,
