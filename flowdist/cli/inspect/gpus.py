@@ -62,8 +62,7 @@ def _show(gpus: Sequence[Gpu], uses: Sequence[Use | None]) -> None:
     rows: list[tuple[str, ...]] = [("gpu", "model", "memory", "used", "processes", "bus", "numa", "uuid")]
     heading, *lines = table([*rows, *(_row(gpu, use) for gpu, use in zip(gpus, uses, strict=True))])
     click.secho(heading, bold=True)
-    for line in lines:
-        click.echo(line)
+    click.echo("\n".join(lines))
 
 
 def _row(gpu: Gpu, use: Use | None) -> tuple[str, ...]:

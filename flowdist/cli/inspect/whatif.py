@@ -9,8 +9,7 @@ import click
 
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
-from flowdist.cli.shared.progress import ProgressLine
-from flowdist.cli.shared.simulated import simulated_summary
+from flowdist.cli.shared.simulated import ProgressLine, simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
@@ -186,8 +185,7 @@ def _show(
     for text in recorded.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
-    for line in table(_rows(summaries)):
-        click.echo(line)
+    click.echo("\n".join(table(_rows(summaries))))
     not_reported = summaries[0]["not_reported"]
     if silent := silent_roles(not_reported):
         click.echo("\nThe work that restarts cost is not known, and goodput is counted alike in each column:")

@@ -11,8 +11,7 @@ import click
 
 from flowdist import components
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.display import DisplayOptions, display_options
-from flowdist.cli.run.execution import RunSettings, execute, needs_linux
+from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
 from flowdist.cli.shared.common import guarded, show_problems
 from flowdist.cli.shared.options import FaultOptions, fault_options, json_option, runs_option, set_option
 from flowdist.dsl import Topology

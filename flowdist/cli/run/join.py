@@ -9,8 +9,7 @@ import click
 import msgspec
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.display import quiet_option
-from flowdist.cli.run.execution import RunSettings, needs_linux
+from flowdist.cli.run.execution import RunSettings, needs_linux, quiet_option
 from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, is_loopback, place_of, take_part
 from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import runs_option

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.display import DisplayOptions, display_options
-from flowdist.cli.run.execution import RunSettings, execute, needs_linux
+from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
 from flowdist.cli.shared.common import load, show_problems, verb
 from flowdist.cli.shared.options import (
     FaultOptions,
