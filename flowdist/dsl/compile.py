@@ -24,7 +24,6 @@ from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
-from flowdist.dsl.read.settings import load_resources
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
 from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
@@ -111,7 +110,7 @@ class _RoleCompiler:
     ) -> None:
         self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}
-        self._resources = NamedResources(topology, load_resources(folder, problems), problems)
+        self._resources = NamedResources(topology, folder, problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
-from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
+from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = get_args(Event)
@@ -200,6 +200,15 @@ class Plan(NamedTuple):
     def new_nodes(self) -> list[str]:
         """Names of the nodes that the plan adds."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """Options of the command line for its faults and the acts of the operator: flag and text of each."""
+        options = [("--fail", fault.spec) for fault in self.faults]
+        orders = [("--scale", f"{scale.role}={scale.replicas}", scale.at_ns) for scale in self.scales]
+        orders += [("--add", add.node, add.at_ns) for add in self.adds]
+        orders += [("--drain", drain.node, drain.at_ns) for drain in self.drains]
+        return options + [(flag, f"{what}@{format_duration(at_ns)}") for flag, what, at_ns in orders]
 
     @property
     def rate_options(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from flowdist.cli.shared.simulated import ProgressLine, simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
-from flowdist.graph import RoleGraph, format_duration
+from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Line
 
 if TYPE_CHECKING:
@@ -203,10 +203,7 @@ def _show(
 
 def _as_options(plan: Plan) -> list[str]:
     """Return the plan as options of the command line."""
-    operator = [f"--scale {scale.role}={scale.replicas}@{format_duration(scale.at_ns)}" for scale in plan.scales]
-    operator += [f"--add {add.node}@{format_duration(add.at_ns)}" for add in plan.adds]
-    operator += [f"--drain {drain.node}@{format_duration(drain.at_ns)}" for drain in plan.drains]
-    return [f"--fail {fault.spec}" for fault in plan.faults] + operator
+    return [" ".join(option) for option in plan.options]
 
 
 def _header(result: SimResult) -> Header:
