@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from flowdist.sim.simulation import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
-WORKLOAD = {  # names of --set, and fields of the graph
-    "steps": "steps",
-    "step_time": "step_ns",
-    "startup": "startup_ns",
-    "checkpoint_every": "checkpoint_every_ns",
-    "checkpoint_time": "checkpoint_ns",
-    "restore_time": "restore_ns",
-    "step_spread": "step_spread",
-    "warmup": "warmup_ns",
-    "checkpoint_blocks": "checkpoint_blocks_ns",
-}
 
 
 class OtherTopology(NamedTuple):
@@ -143,9 +132,10 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     for role in graph.roles:
         prefix = f"{role.name}.workload."
         keys = (text.partition("=")[0] for text in question.named.sets)
-        by_hand = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-        if role.name in workloads and by_hand:
-            changed = {WORKLOAD[field]: getattr(role.workload, WORKLOAD[field]) for field in by_hand}
+        words = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+        by_hand = {*words, *(f"{word.removesuffix('_time')}_ns" for word in words)}  # `step_time` is `step_ns` there
+        if role.name in workloads and words:
+            changed = {name: value for name, value in msgspec.structs.asdict(role.workload).items() if name in by_hand}
             workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}
     if not graph.cluster.given:
         graph = msgspec.structs.replace(graph, cluster=same.cluster)
