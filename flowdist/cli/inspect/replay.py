@@ -20,8 +20,6 @@ from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.report.record.trace import event_lines, event_text
 
-__all__ = ["command", "read_journal"]
-
 
 class ReplayOptions(NamedTuple):
     """Part of the journal that is replayed, and the form in which it is shown."""
