@@ -186,14 +186,8 @@ def _seconds(ns: float | None) -> float | None:
 
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
-    role = {
-        "outcome": result.outcome,
-        "generations": result.generations,
-        "charged": result.charged,
-        "step": result.step,
-        "lost_steps": result.lost_steps,
-        "lost_work_s": result.lost_ns / 1e9,
-    }
+    counts = {key: getattr(result, key) for key in ("outcome", "generations", "charged", "step", "lost_steps")}
+    role = {**counts, "lost_work_s": result.lost_ns / 1e9}
     return {
         "seed": seed,
         "outcome": result.outcome,

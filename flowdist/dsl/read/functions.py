@@ -19,6 +19,7 @@ from flowdist.dsl.read.fields import Fields
 
 HELP = 'write run="module:function", or a function that a module defines at its top'
 NOWHERE = "nothing:nothing"  # stands for an object that was refused
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 NO_NAMES = ("flowdist_topology", "__main__")  # a worker knows these modules by other names: the file is recorded
 
@@ -73,9 +74,8 @@ def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
 
 def _wanted(function: Any) -> list[str]:
     """Return the parameters of a function that have no default."""
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in VARIADIC]
 
 
 def _check_text(fields: Fields, text: str, folder: Path) -> None:
