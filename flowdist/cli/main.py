@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import io
+import pkgutil
 import sys
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ AS_JSON = "flowdist.as_json"
 
 
 class Verb(NamedTuple):
-    """One verb: its heading in `flowdist --help`, the folder of its file, and its line of help."""
+    """One verb: its heading in `flowdist --help`, the folder of its file (or the file itself), and its line of help."""
 
     group: str
     folder: str
@@ -63,8 +63,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"flowdist.cli.{VERBS[cmd_name].folder}.{cmd_name}")
-        command: click.Command = module.command
+        folder = VERBS[cmd_name].folder
+        place = f"operate:{cmd_name}" if folder == "operate" else f"{folder}.{cmd_name}:command"
+        command: click.Command = pkgutil.resolve_name(f"flowdist.cli.{place}")
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -118,19 +118,8 @@ def spmd(
     Raises:
         TopologyProblems: An argument cannot be read or cannot be honoured.
     """
-    return ddp(
-        *args,
-        script=script,
-        m=m,
-        name=name,
-        h=h,
-        j=j,
-        env=env,
-        max_retries=max_retries,
-        mounts=mounts,
-        image=image,
-        debug=debug,
-    )
+    options = locals()  # the parameters alone
+    return ddp(*options.pop("args"), **options)
 
 
 def _caller() -> CallSite:

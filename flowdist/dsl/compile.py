@@ -19,12 +19,11 @@ from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_comm
 from flowdist.dsl.read.env import read_env
 from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
 from flowdist.dsl.read.models import check_model, model_of
-from flowdist.dsl.read.parallel import check_parallel, read_parallel
+from flowdist.dsl.read.parallel import read_parallel
 from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
-from flowdist.dsl.read.settings import load_resources
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
 from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
@@ -32,16 +31,17 @@ from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate as GateSpec
 from flowdist.graph.roles import Readiness, RoleSpec
 
-DEFAULTS = {
-    "grace": 10 * SECOND,
-    "stop_grace": 2 * SECOND,
-    "drain": 30 * SECOND,
-    "ready_timeout": 5 * MINUTE,
-    "join_window": 10 * SECOND,
-    "pending_timeout": 10 * MINUTE,
-    "finish_timeout": 5 * MINUTE,
-    "cooldown": 30 * SECOND,
-}
+# Durations of a role whose defaults a topology can set.
+SHARED = (
+    "grace",
+    "stop_grace",
+    "drain",
+    "ready_timeout",
+    "join_window",
+    "pending_timeout",
+    "finish_timeout",
+    "cooldown",
+)
 
 
 def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
@@ -49,7 +49,8 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = read_cluster(top, problems)
-    shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
+    usual = RoleSpec("", ())
+    shared = {name: top.duration(name, getattr(usual, f"{name}_ns")) for name in SHARED}
     if not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
@@ -78,7 +79,6 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         source=topology.site.file,
     )
     check_worlds(topology, graph, problems)
-    check_parallel(topology, graph, problems)
     check_graph(topology, graph, problems)
     return graph
 
@@ -111,7 +111,7 @@ class _RoleCompiler:
     ) -> None:
         self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}
-        self._resources = NamedResources(topology, load_resources(folder, problems), problems)
+        self._resources = NamedResources(topology, folder, problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:

@@ -22,11 +22,11 @@ from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
 from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.read.functions import VARIADIC
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
 DEFAULT_FILE = "topology.py"
-VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Loaded(NamedTuple):

@@ -111,39 +111,35 @@ class _Override:
     def _set_in_role(self, role: Role, field: str) -> None:
         head, dot, rest = field.partition(".")
         plain = [name for name in ROLE_DEFAULTS if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
+        known = [*plain, "depends_on", "env", *NESTED]
         if dot and head in NESTED:
             self._set_nested(role, head, rest)
         elif dot and head == "env":
             self._set_env(role, rest)
-        elif head in (*NESTED, "env") and not dot:
-            self._set_whole(role, head)
+        elif field not in known:
+            self._error("FD132", f"a role has no {field!r} to set", did_you_mean(head, known))
+        elif self._is_none:
+            self._store(role, field, ROLE_DEFAULTS[field])
+        elif field in (*NESTED, "env"):
+            part = "NAME" if field == "env" else "FIELD"
+            self._error("FD132", f"{field} is set part by part", f"write --set {role.name}.{field}.{part}=...")
         elif field == "depends_on":
             self._set_gates(role)
         elif field in ("near", "apart", "where"):
             self._set_placement(role, field)
-        elif field in plain:
-            self._set_plain(role, field)
         else:
-            known = [*plain, "depends_on", "env", *NESTED]
-            self._error("FD132", f"a role has no {field!r} to set", did_you_mean(head, known))
+            self._set_plain(role, field)
 
     def _set_plain(self, role: Role, field: str) -> None:
         """Set a field, and reset the fields of the file that it replaces. Those of an earlier --set are kept."""
-        for name in replaced_by(field) if not self._is_none else ():
+        for name in replaced_by(field):
             if name not in role.overridden:
                 role.fields[name] = ROLE_DEFAULTS[name]
-        self._store(role, field, ROLE_DEFAULTS[field] if self._is_none else self._value)
+        self._store(role, field, self._value)
 
     def _store(self, owner: Role | Topology, field: str, value: Any) -> None:
         owner.fields[field] = value
         owner.overridden[field] = CLI
-
-    def _set_whole(self, role: Role, field: str) -> None:
-        if not self._is_none:
-            part = "NAME" if field == "env" else "FIELD"
-            self._error("FD132", f"{field} is set part by part", f"write --set {role.name}.{field}.{part}=...")
-        else:
-            self._store(role, field, None)
 
     def _set_nested(self, role: Role, head: str, rest: str) -> None:
         """Set a field of the role's restart policy or workload, which is created if there is none."""
@@ -174,13 +170,12 @@ class _Override:
 
     def _set_placement(self, role: Role, field: str) -> None:
         """Set `near=ps,data`, `apart=true` or `where=zone=a,rack=7`."""
-        if self._is_none:
-            value: Any = ROLE_DEFAULTS[field]
-        elif field == "apart" and self._value.lower() in ("true", "false"):
+        value: Any
+        if field == "apart" and self._value.lower() in ("true", "false"):
             value = self._value.lower() == "true"
         else:
             value = self._labels(role) if field == "where" else self._roles()
-        if value is not None or self._is_none:
+        if value is not None:
             self._store(role, field, value)
 
     def _labels(self, role: Role) -> dict[str, str] | None:
@@ -204,7 +199,7 @@ class _Override:
         """Set gates by `ps.ready,data.succeeded`; a role alone means `started`."""
         gates = []
         upstreams = {other.name: other for other in self._topology.roles if other is not role}
-        for word in [] if self._is_none else self._value.split(","):
+        for word in self._value.split(","):
             name, _, rest = word.strip().partition(".")
             condition, _, on_restart = rest.partition(":")
             if name == role.name:

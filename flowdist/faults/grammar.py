@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
-from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
+from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = get_args(Event)
@@ -148,16 +148,8 @@ class Scale(NamedTuple):
     where: str = ""
 
 
-class Add(NamedTuple):
-    """Node that joins: `--add node5@90s`."""
-
-    node: str
-    at_ns: int
-    where: str = ""
-
-
-class Drain(NamedTuple):
-    """Order to drain a node: `--drain node1@2m`."""
+class NodeOrder(NamedTuple):
+    """Node that joins at a time, `--add node5@90s`, or is drained then: `--drain node1@2m`."""
 
     node: str
     at_ns: int
@@ -192,14 +184,23 @@ class Plan(NamedTuple):
 
     faults: tuple[Fault, ...] = ()
     scales: tuple[Scale, ...] = ()
-    adds: tuple[Add, ...] = ()
-    drains: tuple[Drain, ...] = ()
+    adds: tuple[NodeOrder, ...] = ()
+    drains: tuple[NodeOrder, ...] = ()
     rates: tuple[Rate, ...] = ()
 
     @property
     def new_nodes(self) -> list[str]:
         """Names of the nodes that the plan adds."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """Options of the command line for its faults and the acts of the operator: flag and text of each."""
+        options = [("--fail", fault.spec) for fault in self.faults]
+        orders = [("--scale", f"{scale.role}={scale.replicas}", scale.at_ns) for scale in self.scales]
+        orders += [("--add", add.node, add.at_ns) for add in self.adds]
+        orders += [("--drain", drain.node, drain.at_ns) for drain in self.drains]
+        return options + [(flag, f"{what}@{format_duration(at_ns)}") for flag, what, at_ns in orders]
 
     @property
     def rate_options(self) -> dict[str, str]:
@@ -294,21 +295,21 @@ def parse_scale(text: str) -> Scale:
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
 
 
-def parse_add(text: str) -> Add:
+def parse_add(text: str) -> NodeOrder:
     """Return the addition `node5@90s`; raise FaultError if it cannot be read."""
-    return Add(*_node_at(text, "--add node5@90s"))
+    return _node_at(text, "--add node5@90s")
 
 
-def parse_drain(text: str) -> Drain:
+def parse_drain(text: str) -> NodeOrder:
     """Return the order `node1@2m`; raise FaultError if it cannot be read."""
-    return Drain(*_node_at(text, "--drain node1@2m"))
+    return _node_at(text, "--drain node1@2m")
 
 
-def _node_at(text: str, example: str) -> tuple[str, int]:
+def _node_at(text: str, example: str) -> NodeOrder:
     match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")
-    return match[1], _duration(text, match[2], match.start(2))
+    return NodeOrder(match[1], _duration(text, match[2], match.start(2)))
 
 
 def check_plan(plan: Plan, graph: RoleGraph) -> None:

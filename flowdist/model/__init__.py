@@ -1,29 +1,13 @@
 """The public name of `flowdist.worker.model`, the interface of workers that can be simulated and run."""
 
-from flowdist.worker.model import (
-    Context,
-    Folder,
-    RealContext,
-    Store,
-    alone,
-    check_data,
-    check_name,
-    run,
-    steps_done,
-    stream_of,
-    tell_committed,
-)
-
-__all__ = [
-    "Context",
-    "Folder",
-    "RealContext",
-    "Store",
-    "alone",
-    "check_data",
-    "check_name",
-    "run",
-    "steps_done",
-    "stream_of",
-    "tell_committed",
-]
+from flowdist.worker.model import Context as Context
+from flowdist.worker.model import Folder as Folder
+from flowdist.worker.model import RealContext as RealContext
+from flowdist.worker.model import Store as Store
+from flowdist.worker.model import alone as alone
+from flowdist.worker.model import check_data as check_data
+from flowdist.worker.model import check_name as check_name
+from flowdist.worker.model import run as run
+from flowdist.worker.model import steps_done as steps_done
+from flowdist.worker.model import stream_of as stream_of
+from flowdist.worker.model import tell_committed as tell_committed

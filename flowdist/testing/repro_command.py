@@ -11,7 +11,7 @@ from typing import Any
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
-from flowdist.graph import RoleGraph, format_duration
+from flowdist.graph import RoleGraph
 from flowdist.sim.simulation import with_nodes
 from flowdist.testing.campaign import Failure, replay_command
 
@@ -31,16 +31,10 @@ def replay_lines(
     """
     if not isinstance(topology, str | Path):
         return []
-    plans = [fault for fault in faults if isinstance(fault, Plan)]
     specs = [fault for fault in faults if isinstance(fault, str)]
-    specs += [fault.spec for plan in plans for fault in plan.faults]
-    words = words_of(options)
-    for plan in plans:
-        for scale in plan.scales:
-            words += ["--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}"]
-        for flag, orders in (("--add", plan.adds), ("--drain", plan.drains)):
-            for order in orders:
-                words += [flag, f"{order.node}@{format_duration(order.at_ns)}"]
+    planned = [option for plan in faults if isinstance(plan, Plan) for option in plan.options]
+    specs += [text for flag, text in planned if flag == "--fail"]
+    words = words_of(options) + [word for option in planned if option[0] != "--fail" for word in option]
     seed, schedule, collective = options.get("seed", 0), options.get("schedule", 0), options.get("collective") or ""
     failure = Failure(seed, "", "", tuple(specs), schedule=schedule, collective=collective)
     own = any(options.get(name) for name in ("always", "eventually", "sometimes"))

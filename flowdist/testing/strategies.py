@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from flowdist.dsl import Topology
-from flowdist.faults.grammar import Drain, Fault, Plan, Scale, parse_fault
+from flowdist.faults.grammar import Fault, NodeOrder, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
     MS,
@@ -312,8 +312,8 @@ def _scales(draw: st.DrawFn, roles: list[str]) -> Scale:
 
 
 @st.composite
-def _drains(draw: st.DrawFn, nodes: list[str]) -> Drain:
-    return Drain(draw(st.sampled_from(nodes)), draw(_MOMENTS))
+def _drains(draw: st.DrawFn, nodes: list[str]) -> NodeOrder:
+    return NodeOrder(draw(st.sampled_from(nodes)), draw(_MOMENTS))
 
 
 def _once_a_node(graph: RoleGraph, faults: list[Fault]) -> tuple[Fault, ...]:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from flowdist.cli.shared.progress import ProgressLine
+from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.graph import SECOND
 
 

@@ -248,6 +248,14 @@ def test_a_topology_that_the_run_was_not_of_is_refused_with_what_happened_in_it(
     assert own.exit_code == 2 and "there is no 'node77'" in own.stderr and "is not the topology" not in own.stderr
 
 
+@pytest.mark.parametrize(
+    "given", ["collective=fail", "collective_timeout=1m", "rejoin_time=1s", "step_time=2s", "step_spread=0.1"]
+)
+def test_every_field_of_a_workload_can_be_set_in_a_what_if(trace: Path, given: str) -> None:
+    done = replay(str(trace), "--with", GANG, "--set", f"trainer.workload.{given}", "--json")
+    assert given in json.loads(done.stdout)["asked"][0]
+
+
 def test_what_if_tells_in_json_what_it_tells_in_words(trace: Path) -> None:
     asked = (str(trace), "--fail", "trainer/0@9h", "--fail", "trainer/1@5m:hang")
     told = json.loads(replay(*asked, "--json").stdout)

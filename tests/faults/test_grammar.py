@@ -9,9 +9,8 @@ import pytest
 
 from flowdist.errors import did_you_mean
 from flowdist.faults.grammar import (
-    Add,
-    Drain,
     FaultError,
+    NodeOrder,
     Plan,
     Scale,
     When,
@@ -307,8 +306,8 @@ def test_a_node_that_is_added_is_like_the_first() -> None:
 
 def test_scale_add_and_drain() -> None:
     assert parse_scale("trainer=4@60s") == Scale("trainer", 4, MINUTE)
-    assert parse_add("node5@90s") == Add("node5", 90 * SECOND)
-    assert parse_drain("node1@2m") == Drain("node1", 2 * MINUTE)
+    assert parse_add("node5@90s") == NodeOrder("node5", 90 * SECOND)
+    assert parse_drain("node1@2m") == NodeOrder("node1", 2 * MINUTE)
 
 
 def test_a_plan_may_speak_of_nodes_that_it_adds() -> None:

@@ -279,6 +279,15 @@ def test_a_plan_is_read_from_what_the_options_say(tmp_path: Path) -> None:
     assert plan.rates[0].per_ns == pytest.approx(1 / DAY) and parse_plan() == NOTHING
 
 
+def test_a_plan_as_options_of_the_command_line_is_the_same_plan() -> None:
+    given = (("node1@3m/5m",), ("trainer=2@60s",), ("node5@90s",), ("node2@1m30s",))
+    plan = parse_plan(*given)
+    options = plan.options
+    assert options[:2] == [("--fail", "node1@3m/5m"), ("--scale", "trainer=2@1m")]
+    flags = ("--fail", "--scale", "--add", "--drain")
+    assert parse_plan(*([text for flag, text in options if flag == of] for of in flags)) == plan
+
+
 def test_a_rate_per_hour_of_a_label() -> None:
     rate = parse_rate("zone-lost=1/zone-hour/5m")
     assert rate.per_ns == pytest.approx(1 / HOUR) and entities(rate, job(), NODES) == ["zone=a", "zone=b"]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from flowdist.cli.inspect.replay import read_journal
+from flowdist.cli.shared.records import read_journal
 from flowdist.control.protocol.events import Event
 from flowdist.record.journal import Header, Line, Record, decode_lines
 from flowdist.runtime.wire.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller

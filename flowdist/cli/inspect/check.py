@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.common import load, print_json, verb
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 
 
-@click.command(name="check")
+@verb("check")
 @topology_options
-@guarded
 def command(named: TopologyOptions) -> None:
     """Report every problem of a topology, each at its place in the file. Exit code 2 if there is an error."""
     loaded = load(named)

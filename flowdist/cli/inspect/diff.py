@@ -6,18 +6,17 @@ import sys
 
 import click
 
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.records import find_record, read_journal
 from flowdist.report.record.divergence import Side, divergence, divergence_of, divergence_text
 
 
-@click.command(name="diff")
+@verb("diff")
 @click.argument("a")
 @click.argument("b")
 @click.option("--context", type=click.IntRange(min=0), default=3, help="Lines shown before and after (default: 3).")
 @click.option("--no-times", is_flag=True, help="Compare events and decisions, but not their times.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@guarded
 def command(a: str, b: str, context: int, no_times: bool, as_json: bool) -> None:
     """Show the first difference between two records, with the decisions of both controllers there.
 

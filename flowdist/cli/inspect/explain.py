@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.common import load, print_json, verb
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.dsl.problems.codes import section
@@ -15,10 +15,9 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
 
-@click.command(name="explain")
+@verb("explain")
 @topology_options
 @click.option("--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:exit=2")
-@guarded
 def command(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     """Explain an error code; or what a failure restarts, in which order, which role pays, and why.
 

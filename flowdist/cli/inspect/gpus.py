@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
 
 if TYPE_CHECKING:
     from flowdist.runtime.gpus.driver import Gpu, Use
 
 
-@click.command(name="gpus")
+@verb("gpus")
 @json_option
-@guarded
 def command(as_json: bool) -> None:
     """List the GPUs that `run` would give to replicas, within CUDA_VISIBLE_DEVICES.
 
@@ -63,8 +62,7 @@ def _show(gpus: Sequence[Gpu], uses: Sequence[Use | None]) -> None:
     rows: list[tuple[str, ...]] = [("gpu", "model", "memory", "used", "processes", "bus", "numa", "uuid")]
     heading, *lines = table([*rows, *(_row(gpu, use) for gpu, use in zip(gpus, uses, strict=True))])
     click.secho(heading, bold=True)
-    for line in lines:
-        click.echo(line)
+    click.echo("\n".join(lines))
 
 
 def _row(gpu: Gpu, use: Use | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import format_of, guarded, load, print_json, write
+from flowdist.cli.shared.common import format_of, load, print_json, verb, write
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.errors import FlowdistError
 from flowdist.report.static.drawing import DRAWERS, dot, graph_of
@@ -18,11 +18,10 @@ SUFFIXES = {".mmd": "mermaid", ".mermaid": "mermaid", ".dot": "dot", ".gv": "dot
 DRAWING_S_MAX = 60
 
 
-@click.command(name="graph")
+@verb("graph")
 @topology_options
 @click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: the suffix of FILE, else mermaid.")
 @click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE (default: stdout).")
-@guarded
 def command(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     """Draw the role graph: roles with kind, size and resources, gates as arrows, restart domains as boxes.
 

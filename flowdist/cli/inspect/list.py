@@ -8,18 +8,17 @@ from typing import Any
 
 import click
 
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option, runs_option
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 
 
-@click.command(name="list")
+@verb("list")
 @click.option("-n", "most", type=click.IntRange(min=1), default=20, help="Maximum of runs to list (default: 20).")
 @click.option("--state", "states", multiple=True, type=click.Choice(list(COLOURS)), help="List runs in this state.")
 @runs_option
 @json_option
-@guarded
 def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> None:
     """List runs, the newest first: running, succeeded, failed, cancelled, or died without an end.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import gathered, runs_option
 from flowdist.cli.shared.runs import run_option
 from flowdist.errors import FlowdistError
@@ -57,7 +57,7 @@ class LogOptions(NamedTuple):
             raise FlowdistError(f"--attempt {self.attempt} does not go with {other}", help=help)
 
 
-@click.command(name="logs")
+@verb("logs")
 @click.argument("targets", nargs=-1, metavar="[ROLE[/REPLICA[.WORKER]]]...")
 @gathered(
     "options",
@@ -73,7 +73,6 @@ class LogOptions(NamedTuple):
 )
 @run_option
 @runs_option
-@guarded
 def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) -> None:
     """Print the logs of workers, with the name of the worker before each line.
 

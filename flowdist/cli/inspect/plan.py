@@ -8,13 +8,12 @@ import sys
 
 import click
 
-from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.common import load, print_json, verb
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 
 
-@click.command(name="plan")
+@verb("plan")
 @topology_options
-@guarded
 def command(named: TopologyOptions) -> None:
     """Show sizes, placement, start waves, restart policies, and what restarts with what."""
     loaded = load(named)

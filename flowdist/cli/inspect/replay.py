@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 
 from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
-from flowdist.cli.shared.common import guarded, print_json, until_ns
+from flowdist.cli.shared.common import print_json, until_ns, verb
 from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
 from flowdist.control.invariants.invariants import check_job
@@ -19,8 +19,6 @@ from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.report.record.trace import event_lines, event_text
-
-__all__ = ["command", "read_journal"]
 
 
 class ReplayOptions(NamedTuple):
@@ -46,7 +44,7 @@ class ReplayOptions(NamedTuple):
             raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
 
 
-@click.command(name="replay")
+@verb("replay")
 @click.argument("journal", default="latest")
 @gathered(
     "options",
@@ -73,7 +71,6 @@ class ReplayOptions(NamedTuple):
 )
 @click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if.")
 @json_option
-@guarded
 def command(
     journal: str,
     options: ReplayOptions,

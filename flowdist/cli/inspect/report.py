@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options
 
 
-@click.command(name="report")
+@verb("report")
 @run_options
-@guarded
 def command(named: RunOptions) -> None:
     """Report a run: its end and the reason, goodput and use of time, each incident with what it restarted and which
     role paid, and the root cause.

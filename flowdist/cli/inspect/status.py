@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options, statuses
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 WATCH_S = 1.0
 
 
-@click.command(name="status")
+@verb("status")
 @run_options
 @click.option("--watch", "-w", is_flag=True, help="Show it once a second until the run is over.")
 @click.option("--plain", is_flag=True, help="With --watch: print a line for each change, on a terminal too.")
-@guarded
 def command(named: RunOptions, watch: bool, plain: bool) -> None:
     """Show the state of a run: roles, nodes, what is unusual, what the run waits for, and recent decisions.
 

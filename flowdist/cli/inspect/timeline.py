@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.shared.common import format_of, guarded, write
+from flowdist.cli.shared.common import format_of, verb, write
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
 from flowdist.errors import FlowdistError
 
@@ -20,11 +20,10 @@ SUFFIXES = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
 PLAIN_WIDTH = 120  # characters of a line, if the output is not a terminal
 
 
-@click.command(name="timeline")
+@verb("timeline")
 @click.argument("file", default="latest")
 @click.option("-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to this file; - is stdout.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Default: the suffix of FILE, else html.")
-@guarded
 def command(file: str, output: str | None, form: str | None) -> None:
     """Draw a run or a simulation: which replicas ran where and when, and why they ended.
 

@@ -9,29 +9,17 @@ import click
 
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
-from flowdist.cli.shared.progress import ProgressLine
-from flowdist.cli.shared.simulated import simulated_summary
+from flowdist.cli.shared.simulated import ProgressLine, simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
-from flowdist.graph import RoleGraph, format_duration
+from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Line
 
 if TYPE_CHECKING:
     from flowdist.sim.simulation import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
-WORKLOAD = {  # names of --set, and fields of the graph
-    "steps": "steps",
-    "step_time": "step_ns",
-    "startup": "startup_ns",
-    "checkpoint_every": "checkpoint_every_ns",
-    "checkpoint_time": "checkpoint_ns",
-    "restore_time": "restore_ns",
-    "step_spread": "step_spread",
-    "warmup": "warmup_ns",
-    "checkpoint_blocks": "checkpoint_blocks_ns",
-}
 
 
 class OtherTopology(NamedTuple):
@@ -144,9 +132,10 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     for role in graph.roles:
         prefix = f"{role.name}.workload."
         keys = (text.partition("=")[0] for text in question.named.sets)
-        by_hand = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-        if role.name in workloads and by_hand:
-            changed = {WORKLOAD[field]: getattr(role.workload, WORKLOAD[field]) for field in by_hand}
+        words = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+        by_hand = {*words, *(f"{word.removesuffix('_time')}_ns" for word in words)}  # `step_time` is `step_ns` there
+        if role.name in workloads and words:
+            changed = {name: value for name, value in msgspec.structs.asdict(role.workload).items() if name in by_hand}
             workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}
     if not graph.cluster.given:
         graph = msgspec.structs.replace(graph, cluster=same.cluster)
@@ -186,8 +175,7 @@ def _show(
     for text in recorded.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
-    for line in table(_rows(summaries)):
-        click.echo(line)
+    click.echo("\n".join(table(_rows(summaries))))
     not_reported = summaries[0]["not_reported"]
     if silent := silent_roles(not_reported):
         click.echo("\nThe work that restarts cost is not known, and goodput is counted alike in each column:")
@@ -205,10 +193,7 @@ def _show(
 
 def _as_options(plan: Plan) -> list[str]:
     """Return the plan as options of the command line."""
-    operator = [f"--scale {scale.role}={scale.replicas}@{format_duration(scale.at_ns)}" for scale in plan.scales]
-    operator += [f"--add {add.node}@{format_duration(add.at_ns)}" for add in plan.adds]
-    operator += [f"--drain {drain.node}@{format_duration(drain.at_ns)}" for drain in plan.drains]
-    return [f"--fail {fault.spec}" for fault in plan.faults] + operator
+    return [" ".join(option) for option in plan.options]
 
 
 def _header(result: SimResult) -> Header:

@@ -11,9 +11,8 @@ import click
 
 from flowdist import components
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.display import DisplayOptions, display_options
-from flowdist.cli.run.execution import RunSettings, execute, needs_linux
-from flowdist.cli.shared.common import guarded, show_problems
+from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
+from flowdist.cli.shared.common import show_problems, verb
 from flowdist.cli.shared.options import FaultOptions, fault_options, json_option, runs_option, set_option
 from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded
@@ -57,7 +56,6 @@ RUN_OPTIONS = (
 
 
 def _command(name: str, component: Callable[..., Topology], options: Iterable[Callable[..., Any]]) -> click.Command:
-    @guarded
     def run(
         args: tuple[str, ...],
         sets: tuple[str, ...],
@@ -81,7 +79,7 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
     for option in reversed([*TORCHX_OPTIONS, *options, *RUN_OPTIONS]):
         decorated = option(decorated)
     text = f"{(component.__doc__ or '').splitlines()[0]}\n\nThe options are TorchX's; see docs/torchx.md."
-    return click.command(name=name, help=text, context_settings={"help_option_names": ["--help"]})(decorated)
+    return verb(name, help=text, context_settings={"help_option_names": ["--help"]})(decorated)
 
 
 def _topology(component: Callable[..., Topology], args: tuple[str, ...], options: dict[str, Any]) -> Topology:

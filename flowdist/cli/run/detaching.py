@@ -93,19 +93,13 @@ def detached(
         click.echo(f"\nthe run goes on in the background; flowdist cancel {run_dir.name} ends it", err=True)
         sys.exit(130)
     if "error" in message:
-        raise _Failed(message["error"], message["help"], message["exit_code"])
+        failed = FlowdistError(message["error"], help=message["help"])
+        failed.exit_code = message["exit_code"]
+        raise failed
     if not message:
         raise JobFailed("the supervisor died before the job had started", help=f"see {run_dir / LOG}")
     _show(run_dir, base, shown, message)
     sys.exit(message.get("exit_code", 0))
-
-
-class _Failed(FlowdistError):
-    """Error of the background process, with its exit code."""
-
-    def __init__(self, message: str, help: str, exit_code: int) -> None:
-        super().__init__(message, help=help)
-        self.exit_code = exit_code
 
 
 def _be_supervisor(

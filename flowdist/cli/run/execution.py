@@ -1,4 +1,4 @@
-"""Execution of a role graph on this machine, in the foreground or in the background, to the exit code of the job."""
+"""Execution of a role graph on this machine, to the exit code of the job, and the options for what it shows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import click
+
 from flowdist import __version__
 from flowdist.cli.run.console import LINES, Console, Shown, finish
+from flowdist.cli.shared.options import gathered
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import entities, expected
@@ -27,6 +30,31 @@ if TYPE_CHECKING:
     from flowdist.runtime.worker_env.secret_values import Mask
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
+
+
+class DisplayOptions(NamedTuple):
+    """Output of workers, picture, background and metrics of a run."""
+
+    quiet: bool
+    plain: bool
+    detach: bool
+    metrics_port: int | None
+
+
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show events of flowdist, but no output of workers.")
+display_options = gathered(
+    "display",
+    DisplayOptions,
+    quiet_option,
+    click.option("--plain", is_flag=True, help="Print lines alone; on a terminal, draw no picture of the job."),
+    click.option("--detach", "-d", is_flag=True, help="Run in the background after the start; see flowdist status."),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Serve metrics for Prometheus at this port of 127.0.0.1; 0: any free port.",
+    ),
+)
 
 
 class RunSettings(NamedTuple):

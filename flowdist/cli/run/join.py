@@ -9,16 +9,15 @@ import click
 import msgspec
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.display import quiet_option
-from flowdist.cli.run.execution import RunSettings, needs_linux
+from flowdist.cli.run.execution import RunSettings, needs_linux, quiet_option
 from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, is_loopback, place_of, take_part
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import runs_option
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
 
-@click.command(name="join")
+@verb("join")
 @click.argument("endpoint", metavar="HOST:PORT")
 @click.option("--id", "job_id", metavar="ID", help="The name of the job, if flowdist run was given one with --id.")
 @click.option("--workdir", metavar="DIR", help="Folder in which the commands run here (default: as on the other host).")
@@ -26,7 +25,6 @@ from flowdist.graph import RoleGraph
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for the host (default: 600).")
 @runs_option
 @quiet_option
-@guarded
 def command(
     endpoint: str,
     job_id: str | None,

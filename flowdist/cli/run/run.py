@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.display import DisplayOptions, display_options
-from flowdist.cli.run.execution import RunSettings, execute, needs_linux
-from flowdist.cli.shared.common import guarded, load, show_problems
+from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
+from flowdist.cli.shared.common import load, show_problems, verb
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
@@ -57,7 +56,7 @@ class StartOptions(NamedTuple):
     job_id: str | None
 
 
-@click.command(name="run", cls=_Run)
+@verb("run", cls=_Run)
 @topology_options
 @gathered(
     "script",
@@ -77,7 +76,6 @@ class StartOptions(NamedTuple):
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
 )
 @display_options
-@guarded
 def command(
     named: TopologyOptions, script: ScriptOptions, faults: FaultOptions, start: StartOptions, display: DisplayOptions
 ) -> None:

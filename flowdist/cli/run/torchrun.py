@@ -11,7 +11,7 @@ import click
 
 from flowdist.cli.run.execution import RunSettings, execute, needs_linux
 from flowdist.cli.run.hosts import meet
-from flowdist.cli.shared.common import guarded, show_problems
+from flowdist.cli.shared.common import show_problems, verb
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
 from flowdist.torchrun.options import HelpAsked, help_text, read_options
@@ -28,8 +28,8 @@ class _Command(click.Command):
         formatter.write("\nOptions of torchrun:\n" + help_text() + "\n")
 
 
-@click.command(
-    name="torchrun",
+@verb(
+    "torchrun",
     cls=_Command,
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -37,7 +37,6 @@ class _Command(click.Command):
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]")
 @click.pass_context
-@guarded
 def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Run a command line of torchrun unchanged, as a topology with one role.
 

@@ -24,13 +24,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # the user can put these right
 
 
+def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Decorate a function as the verb `name`: a command of click with these settings, guarded by `guarded`.
+
+    The decorators of its options stand below this one: `guarded` has to see --json before `gathered` takes it away.
+    """
+    make: Any = click.command(name=name, **settings)
+    return lambda function: make(guarded(function))
+
+
 def guarded(function: F) -> F:
     """Decorate a verb so that a FlowdistError is printed and ends it with the error's exit code; Ctrl-C ends it with
     130."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        as_json = kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json"))
+        as_json = bool(kwargs.get("as_json"))
         try:
             return function(*args, **kwargs)
         except FlowdistError as error:

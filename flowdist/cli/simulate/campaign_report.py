@@ -96,8 +96,7 @@ def show_coverage(report: Any) -> None:
 def _show_table(rows: list[tuple[str, ...]]) -> None:
     from flowdist.report.table import table
 
-    for line in table(rows):
-        click.echo(line)
+    click.echo("\n".join(table(rows)))
 
 
 def _show_missing(report: Any) -> None:

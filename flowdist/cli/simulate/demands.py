@@ -51,13 +51,10 @@ class Demands(NamedTuple):
 
     def words(self) -> list[str]:
         """Return the demands as words of a command line that shows a failure again."""
-        given = {
-            "--properties": self.file,
-            "--recovers-within": self.recovers_within,
-            "--lost-work": self.lost_work,
-            "--goodput": self.goodput,
-        }
-        return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+        from flowdist.testing.repro_command import bound_words
+
+        file = ["--properties", self.file] if self.file is not None else []
+        return [*file, *bound_words(self.recovers_within, self.lost_work, self.goodput)]
 
 
 demand_options = gathered(

@@ -13,7 +13,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, write_trace
 from flowdist.cli.shared.options import gathered
-from flowdist.cli.shared.progress import ProgressLine
+from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -136,8 +136,7 @@ def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) 
         if macro or protocol:
             rows.append((bucket, *(f"{100 * x:.4f} %" for x in (macro, protocol, macro - protocol, share["worst"]))))
     click.echo(f"{len(found)} seeds, {sum(one.faults for one in found)} faults, in macro and in protocol mode\n")
-    for line in table(rows):
-        click.echo(line)
+    click.echo("\n".join(table(rows)))
     click.echo(f"\nequal to the nanosecond: {sum(one.is_equal for one in found)} of {len(found)}")
     click.echo(f"same outcome, generations and incidents: {sum(one.is_alike for one in found)} of {len(found)}")
     for one in found:
@@ -187,14 +186,8 @@ def _seconds(ns: float | None) -> float | None:
 
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
-    role = {
-        "outcome": result.outcome,
-        "generations": result.generations,
-        "charged": result.charged,
-        "step": result.step,
-        "lost_steps": result.lost_steps,
-        "lost_work_s": result.lost_ns / 1e9,
-    }
+    counts = {key: getattr(result, key) for key in ("outcome", "generations", "charged", "step", "lost_steps")}
+    role = {**counts, "lost_work_s": result.lost_ns / 1e9}
     return {
         "seed": seed,
         "outcome": result.outcome,

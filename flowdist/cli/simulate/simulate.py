@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
-from flowdist.cli.shared.common import guarded, load, until_ns, write, write_trace
+from flowdist.cli.shared.common import load, until_ns, verb, write, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
-from flowdist.cli.shared.progress import ProgressLine
+from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
 from flowdist.cli.simulate.demands import Demands, demand_options
 from flowdist.cli.simulate.macro import MacroOptions, MacroRun, macro_options
-from flowdist.cli.simulate.mixtures import refuse_mixtures
 from flowdist.cli.simulate.result import show_result
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans, plan_of_scenario
 from flowdist.faults.grammar import NOTHING, Plan
 from flowdist.faults.scenario import Scenario, check_expectations, load_scenario
 from flowdist.graph import HOUR, RoleGraph
+
+# Options that do not go together: none is accepted and then ignored.
+OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
+OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
 
 
 class OneRunOptions(NamedTuple):
@@ -46,7 +50,7 @@ class _Job(NamedTuple):
     until_ns: int | None
 
 
-@click.command(name="simulate")
+@verb("simulate")
 @topology_options
 @fault_options()
 @gathered(
@@ -67,7 +71,6 @@ class _Job(NamedTuple):
 @campaign_options
 @demand_options
 @macro_options
-@guarded
 def command(
     named: TopologyOptions,
     faults: FaultOptions,
@@ -86,7 +89,7 @@ def command(
     flowdist simulate --explore 1000 --jobs 2         a thousand runs, each with faults that the job has to survive
     flowdist simulate --macro --rate node-kill=6.5e-3/node-day/4h --until 30d --seeds 1:20
     """
-    refuse_mixtures(is_scenario=_is_scenario(named))
+    _refuse_mixtures(is_scenario=_is_scenario(named))
     explores = not mode.is_macro and (campaign.explore is not None or campaign.seeds is not None)
     seeds = campaign.chosen() if explores else ()
     job = _read_job(named, faults, one)
@@ -98,6 +101,47 @@ def command(
     if mode.is_macro:
         _simulate_macro(job, one, campaign, demands, mode)
     _simulate(job, one, demands)
+
+
+def _refuse_mixtures(*, is_scenario: bool) -> None:
+    """Refuse the first option that would change nothing beside the other options of the command line.
+
+    Raises:
+        FlowdistError: There is such an option.
+    """
+    given = _given()
+    if "--macro" in given:
+        _refuse(given, (*OF_CAMPAIGNS, "--schedule", "--full"), "is not for --macro", "leave it out, or --macro")
+        if "--seeds" in given:
+            _refuse(given, ("--seed",), "does not go with --seeds", "leave out one of them")
+        return
+    _refuse(given, ("--cross-check",), "compares macro mode with this one", "write --macro --cross-check")
+    if "--explore" in given or "--seeds" in given:
+        if "--seeds" in given:
+            _refuse(given, ("--explore",), "does not go with --seeds: 3 are the seeds 1:3", "leave out one of them")
+        if is_scenario:
+            message = "a scenario has its own faults, and a campaign draws them at random"
+            raise FlowdistError(message, help="name the topology of the scenario")
+        help = "give it to the command that shows a failure again"
+        _refuse(given, OF_ONE_RUN, "is of one run; a campaign has many", help)
+    else:
+        _refuse(given, OF_CAMPAIGNS, "is of campaigns; here is one run", "add --explore 100, or --seeds 1:100")
+
+
+def _given() -> list[str]:
+    """Return the flags of the options that stand on the command line."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+
+
+def _refuse(given: Iterable[str], flags: Iterable[str], why: str, help: str) -> None:
+    for flag in flags:
+        if flag in given:
+            raise FlowdistError(f"{flag} {why}", help=help)
 
 
 def _is_scenario(named: TopologyOptions) -> bool:

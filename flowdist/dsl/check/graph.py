@@ -6,6 +6,7 @@ from flowdist.dsl.check.room import check_fits, check_minima
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.commands import macros_of
 from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
@@ -25,6 +26,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         _check_ignore(fields, spec)
         check_fits(fields, spec, graph)
         check_placement(fields, spec, graph)
+        check_parallel(fields, specs[spec.name], graph)
         _check_hang(fields, spec)
     check_minima(topology, graph, problems)
     _check_can_end(topology, graph, problems)

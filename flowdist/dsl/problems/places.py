@@ -41,38 +41,35 @@ class CallSite:
         call = self._call()
         if call is None:
             return Place(self.file, self.line)
-        node: ast.AST = call.func
-        for keyword in call.keywords:
-            if keyword.arg == argument:
-                node = keyword.value
+        keyword = self._keyword(argument)
+        node: ast.AST = keyword.value if keyword is not None else call.func
         if argument in self._positional and (index := self._positional.index(argument)) < len(call.args):
             node = call.args[index]
         return _place(self.file, node)
 
     def element(self, argument: str, index: int) -> Place:
         """Return the place of one element of a list argument."""
-        call = self._call()
-        for keyword in call.keywords if call is not None else ():
-            value = keyword.value
-            if keyword.arg == argument and isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
-                return _place(self.file, value.elts[index])
+        value = getattr(self._keyword(argument), "value", None)
+        if isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
+            return _place(self.file, value.elts[index])
         return self.place(argument)
 
     def keyword(self, argument: str) -> Place:
         """Return the place of an argument together with its name: `cpus=3`."""
-        call = self._call()
-        found = [keyword for keyword in call.keywords if keyword.arg == argument] if call is not None else []
-        return _place(self.file, found[0]) if found else self.place(argument)
+        keyword = self._keyword(argument)
+        return _place(self.file, keyword) if keyword is not None else self.place(argument)
 
     def entry(self, argument: str, key: str) -> Place:
         """Return the place of the value of one key of a dict argument."""
-        call = self._call()
-        for keyword in call.keywords if call is not None else ():
-            if keyword.arg == argument and isinstance(keyword.value, ast.Dict):
-                for name, value in zip(keyword.value.keys, keyword.value.values, strict=True):
-                    if isinstance(name, ast.Constant) and name.value == key:
-                        return _place(self.file, value)
+        given = getattr(self._keyword(argument), "value", None)
+        for name, value in zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ():
+            if isinstance(name, ast.Constant) and name.value == key:
+                return _place(self.file, value)
         return self.place(argument)
+
+    def _keyword(self, argument: str) -> ast.keyword | None:
+        call = self._call()
+        return next((each for each in call.keywords if each.arg == argument), None) if call is not None else None
 
     def _call(self) -> ast.Call | None:
         if self._code is None:

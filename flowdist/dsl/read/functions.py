@@ -19,6 +19,7 @@ from flowdist.dsl.read.fields import Fields
 
 HELP = 'write run="module:function", or a function that a module defines at its top'
 NOWHERE = "nothing:nothing"  # stands for an object that was refused
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 NO_NAMES = ("flowdist_topology", "__main__")  # a worker knows these modules by other names: the file is recorded
 
@@ -32,9 +33,11 @@ class Wanted(NamedTuple):
     is_one: Callable[[object], bool]
     importer: str  # "workers can import"
     help: str
+    nodes: tuple[type[ast.stmt], ...]
 
 
-FUNCTION = Wanted("run", "FD147", "function", inspect.isfunction, "workers can import", HELP)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTION = Wanted("run", "FD147", "function", inspect.isfunction, "workers can import", HELP, DEFINITIONS)
 
 
 def function_of(fields: Fields, folder: Path) -> str:
@@ -71,43 +74,24 @@ def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
 
 def _wanted(function: Any) -> list[str]:
     """Return the parameters of a function that have no default."""
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in VARIADIC]
 
 
 def _check_text(fields: Fields, text: str, folder: Path) -> None:
-    source = read_source(fields, FUNCTION, text, folder)
-    if source is None:
-        return
-    name = source.name
-    functions = {
-        node.name: node for node in source.tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    if name not in functions:
-        refuse_missing(fields, FUNCTION, source, list(functions))
-        return
-    if functions[name].decorator_list:
-        return  # the decorator may return something else
-    if isinstance(functions[name], ast.AsyncFunctionDef):
-        _refuse_lazy(fields, name)
-    _check_arguments(fields, name, required(functions[name]))
+    function = definition_of(fields, FUNCTION, text, folder)
+    if function is None or function.decorator_list:
+        return  # a decorator may return something else
+    if isinstance(function, ast.AsyncFunctionDef):
+        _refuse_lazy(fields, function.name)
+    _check_arguments(fields, function.name, required(function))
 
 
-class Source(NamedTuple):
-    """A module that was read but not imported, and the name to find in it."""
-
-    module: str
-    name: str
-    tree: ast.Module
-    table: symtable.SymbolTable
-
-
-def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Source | None:
-    """Read the module of `module:name` without importing it.
+def definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Any:
+    """Return the definition of `module:name`, parsed from the source of the module, which is not imported.
 
     Returns:
-        None if the text is refused, or if the module has no source that could be read.
+        None if the text is refused, or if the module has no source that could be read, or gets the name in another way.
     """
     module, _, name = text.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
@@ -118,7 +102,7 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
     spec = spec_of(module, folder)
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin)
-        return _parse(fields, wanted, module, name, path) if path.suffix == ".py" and path.is_file() else None
+        return _in_file(fields, wanted, module, name, path) if path.suffix == ".py" and path.is_file() else None
     if spec is not None:
         message = f"{module!r} is a folder without code"
         fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
@@ -148,7 +132,8 @@ def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
         fields.error("FD109", wanted.argument, message, did_you_mean(name, known, otherwise="check its spelling"))
 
 
-def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Source | None:
+def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Any:
+    """Return the definition of the name in a file; report that there is none, unless it may come in another way."""
     try:
         text = path.read_bytes()
         tree = ast.parse(text)
@@ -158,14 +143,11 @@ def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -
         message = f"{path} cannot be read: {getattr(error, 'msg', error)}{where}"
         fields.error(wanted.code, wanted.argument, message, "correct it")
         return None
-    return Source(module, name, tree, table)
-
-
-def refuse_missing(fields: Fields, wanted: Wanted, source: Source, known: list[str]) -> None:
-    """Report that the module has no such name among `known`, unless it may get the name in another way."""
-    if not _may_have(source.tree, source.table, source.name):
-        message = f"module {source.module!r} has no {wanted.what} {source.name!r}"
-        fields.error("FD109", wanted.argument, message, did_you_mean(source.name, known))
+    known = {node.name: node for node in tree.body if isinstance(node, wanted.nodes)}  # type: ignore[attr-defined]
+    if name not in known and not _may_have(tree, table, name):
+        message = f"module {module!r} has no {wanted.what} {name!r}"
+        fields.error("FD109", wanted.argument, message, did_you_mean(name, known))
+    return known.get(name)
 
 
 def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

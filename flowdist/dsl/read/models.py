@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.functions import NOWHERE, Wanted, address_of, read_source, refuse_missing, required
+from flowdist.dsl.read.functions import NOWHERE, Wanted, address_of, definition_of, required
 from flowdist.graph import RoleSpec
 
 HELP = 'write simulate="module:Class", or a class that a module defines at its top'
-CLASS = Wanted("simulate", "FD149", "class", inspect.isclass, "can be imported", HELP)
+CLASS = Wanted("simulate", "FD149", "class", inspect.isclass, "can be imported", HELP, (ast.ClassDef,))
 METHODS = {"task": ("restore", "step"), "service": ()}  # required methods, by kind of role
 MORE: dict[str, tuple[str, ...]] = {  # optional methods
     "task": ("combine", "checkpoint", "publish", "committed", "state"),
@@ -53,21 +53,14 @@ def check_model(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
-    source = read_source(fields, CLASS, text, folder)
-    if source is None:
-        return
-    classes = {node.name: node for node in source.tree.body if isinstance(node, ast.ClassDef)}
-    if source.name not in classes:
-        refuse_missing(fields, CLASS, source, list(classes))
-        return
-    found = classes[source.name]
-    methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
-    if found.bases or found.decorator_list or found.keywords:
+    found = definition_of(fields, CLASS, text, folder)
+    if found is None or found.bases or found.decorator_list or found.keywords:
         return  # which methods it inherits is only known when it runs
-    _check_methods(fields, source.name, methods, kind)
+    methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+    _check_methods(fields, found.name, methods, kind)
     arguments = required(methods["__init__"]) if "__init__" in methods else ["self"]
     if len(arguments) != 2:
-        message = f"{source.name}() must take one argument without a default, the context"
+        message = f"{found.name}() must take one argument without a default, the context"
         fields.error("FD149", "simulate", message, "write def __init__(self, ctx)")
 
 

@@ -6,10 +6,8 @@ import keyword
 from collections.abc import Mapping
 from typing import Any
 
-from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import Topology
-from flowdist.graph import RoleGraph
+from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.graph.mesh import Parallel, fixed_ranks, is_elastic, replica_step, spelled
 
 ELASTIC = "elastic"
@@ -54,18 +52,13 @@ def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
     return None
 
 
-def check_parallel(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Check that every size that a role may have forms its mesh."""
-    for role in topology.roles:
-        spec = graph.role(role.name)
-        if not spec.parallel:
-            continue
-        fields = Fields.of_role(role, problems)
-        world = graph.world_of(spec.name)
-        if world is not None or not spec.gang or spec.kind == "service":
-            why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is not a gang"
-            fields.error("FD160", "parallel", f"it has parallel=, but {why}", "a mesh spans all ranks of one gang")
-            continue
+def check_parallel(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    """Check that every size that the role may have forms its mesh."""
+    world = graph.world_of(spec.name)
+    if spec.parallel and (world is not None or not spec.gang or spec.kind == "service"):
+        why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is not a gang"
+        fields.error("FD160", "parallel", f"it has parallel=, but {why}", "a mesh spans all ranks of one gang")
+    elif spec.parallel:
         _check_sizes(fields, spec.parallel, spec.min_replicas, spec.max_replicas, spec.procs)
 
 

@@ -1,20 +1,34 @@
-"""`cpu=`, `gpu=` and `memory=` of a role, over a named size of the topology or of `flowdist.toml`."""
+"""`cpu=`, `gpu=` and `memory=` of a role, over a named size of the topology or of `flowdist.toml`.
+
+The file has sizes that several topologies share. The nearest file of that name counts, from the folder of the topology
+upwards. Parsed TOML has no positions, so keys are looked up line by line for the places of problems. A key inside an
+inline table has the place of its table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import flowdist.dsl as dsl
+from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import Fields
 from flowdist.graph import Resources
+
+FILE = "flowdist.toml"
+KNOWN = ("resources",)
+SIZES = ("cpu", "gpu", "memory")
+Keys = tuple[str, ...]  # keys from the outermost table to the value
 
 
 class NamedResources:
     """Sizes that roles may name. Those of the topology win over those of `flowdist.toml`."""
 
-    def __init__(self, topology: dsl.Topology, shared: Mapping[str, Resources], problems: Problems) -> None:
+    def __init__(self, topology: dsl.Topology, folder: Path, problems: Problems) -> None:
         self._problems = problems
         own: Any = topology.fields["resources"] or {}
         if not isinstance(own, Mapping):
@@ -22,7 +36,7 @@ class NamedResources:
             message = f"topology {topology.name!r}: resources= must be a dict"
             problems.error("FD134", message, help, topology.site.place("resources"))
             own = {}
-        self._own, self._shared = own, shared
+        self._own, self._shared = own, _load_shared(folder, problems)
 
     def read(self, fields: Fields) -> Resources:
         """Return the resources of a replica of the role; its own numbers win over the named size."""
@@ -56,3 +70,104 @@ class NamedResources:
             fields.error("FD134", "resources", f"the topology's {name!r} is not a Resources", help)
             return Resources()
         return Fields(f"resources {name!r}", vars(size), size.site, self._problems).size()
+
+
+def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
+    """Load the named sizes for topologies in `folder`; add what is wrong with the file to `problems`."""
+    path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
+    if path is None:
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        problems.error("FD142", f"{FILE} cannot be read: {reason}", "correct the file", _place_of(path, str(error)))
+        return {}
+    return _Reader(path, _places(path, text), problems).resources(content)
+
+
+class _Reader:
+    def __init__(self, path: Path, places: Mapping[Keys, Place], problems: Problems) -> None:
+        self._path, self._places, self._problems = path, places, problems
+
+    def resources(self, content: Mapping[str, Any]) -> dict[str, Resources]:
+        self._refuse_unknown(content, KNOWN, ())
+        table = content.get("resources", {})
+        if not isinstance(table, dict):
+            self._error("FD134", ("resources",), "it must be a table", 'write [resources."gpu.large"]')
+            return {}
+        return {name: self._size(name, values) for name, values in table.items()}
+
+    def _size(self, name: str, values: Any) -> Resources:
+        key = ("resources", name)
+        if not isinstance(values, dict):
+            self._error("FD134", key, "it must be a table", f'write [resources."{name}"]')
+            return Resources()
+        nested = [key for key in values if isinstance(values[key], dict) and key not in SIZES]
+        if nested and len(nested) == len(values):
+            help = f'write [resources."{name}.{nested[0]}"]: a dot without quotation marks makes a table of its own'
+            self._error("FD132", (*key, nested[0]), "it holds a table", help)
+            return Resources()
+        self._refuse_unknown(values, SIZES, key)
+        site = CallSite(str(self._path), self._place(key).line, ())
+        places = {size: self._place((*key, size)) for size in SIZES}
+        fields = Fields(f"{FILE}: {_dotted(key)}", {"gpu": 0, **values}, site, self._problems, places)
+        return fields.size()
+
+    def _refuse_unknown(self, table: Mapping[str, Any], known: tuple[str, ...], prefix: Keys) -> None:
+        for key in table:
+            if key not in known:
+                self._error("FD132", (*prefix, key), "the key is unknown", did_you_mean(key, known))
+
+    def _error(self, code: str, key: Keys, message: str, help: str) -> None:
+        self._problems.error(code, f"{FILE}: {_dotted(key)}: {message}", help, self._place(key))
+
+    def _place(self, key: Keys) -> Place:
+        """Return the place of the key, or of the nearest table around it."""
+        while key and key not in self._places:
+            key = key[:-1]
+        return self._places.get(key) or Place(str(self._path), 1)
+
+
+def _dotted(key: Keys) -> str:
+    """Return the key as TOML writes it: `resources."gpu.large".cpu`."""
+    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in key)
+
+
+def _places(path: Path, text: str) -> dict[Keys, Place]:
+    """Return the places of all tables and keys that begin a line."""
+    places: dict[Keys, Place] = {}
+    table: Keys = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        word = line.strip()
+        start = line.index(word) + 1
+        if word.startswith("["):
+            key = table = _key(word) or table
+        else:
+            word = word.partition("=")[0].rstrip()
+            key = (*table, *_key(f"{word} = 0")) if word else ()
+        for length in range(1, len(key) + 1):
+            places.setdefault(key[:length], Place(str(path), number, start, start + len(word)))
+    return places
+
+
+def _key(line: str) -> Keys:
+    """Return the keys that a line of TOML names; empty for a line inside a value, which the parser rejects."""
+    try:
+        return tuple(_walk(tomllib.loads(line)))
+    except tomllib.TOMLDecodeError:
+        return ()
+
+
+def _walk(content: Any) -> Iterator[str]:
+    while isinstance(content, dict) and content:
+        key, content = next(iter(content.items()))
+        yield key
+
+
+def _place_of(path: Path, message: str) -> Place:
+    """Return the place of a syntax error, which tomllib has in its message alone."""
+    found = re.search(r"at line (\d+), column (\d+)", message)
+    line, column = map(int, found.groups()) if found else (1, 1)
+    return Place(str(path), line, column, column + 1)

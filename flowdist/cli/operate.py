@@ -1,0 +1,207 @@
+"""Verbs that give an order to the controller of a running job, and print what the controller decides."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.options import gathered, json_option, runs_option
+from flowdist.cli.shared.runs import RunOptions, run_option, run_options, statuses
+from flowdist.errors import FlowdistError
+
+if TYPE_CHECKING:
+    from flowdist.control.job.state import ReplicaPhase
+    from flowdist.graph import RoleGraph
+    from flowdist.record.status import Decision, Status
+    from flowdist.runtime.wire.frames import Operation
+
+POLL_S = 0.2  # interval at which --wait reads the status
+DIGITS_MAX = 9  # as in --scale of run: a longer number is not a size, and may not fit the message
+
+run_options_of_order = gathered("named", RunOptions, run_option, runs_option, json_option)
+nodes_argument = click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+wait_option = click.option("--wait", "wait", is_flag=True, help="Wait until it is done, not for the decision alone.")
+
+
+@verb("scale")
+@click.argument("sizes", nargs=-1, required=True, metavar="ROLE=N...")
+@run_options_of_order
+@wait_option
+def scale(named: RunOptions, sizes: tuple[str, ...], wait: bool) -> None:
+    """Set the number of replicas of a role, within its replicas=MIN:MAX.
+
+    \b
+    flowdist scale trainer=4
+    flowdist scale trainer=4 reader=2 --run word2vec-2026 --wait
+
+    A gang re-forms once in its new size, without a charge to its budget. The decision of the controller is printed;
+    exit code 1 if it refuses.
+    """
+    from flowdist.control.protocol.events import ScaleRequested  # msgspec and the runtime: not needed by --help
+
+    wanted = dict(_size(text) for text in sizes)
+
+    def is_scaled(status: Status) -> bool:
+        roles = {role.name: role for role in status.roles}
+        return all(
+            name not in roles or roles[name].outcome is not None or _settled_count(roles[name].phases) == count
+            for name, count in wanted.items()
+        )
+
+    orders = [(ScaleRequested(name, count), name) for name, count in wanted.items()]
+    give_orders(named, orders, until=is_scaled if wait else None)
+
+
+def _settled_count(phases: Mapping[ReplicaPhase, int]) -> int:
+    """Return how many replicas run or have succeeded; -1 while any of them starts or stops."""
+    if phases.get("starting") or phases.get("stopping"):
+        return -1
+    return phases.get("running", 0) + phases.get("ready", 0) + phases.get("succeeded", 0)
+
+
+def _size(text: str) -> tuple[str, int]:
+    role, equals, number = text.partition("=")
+    if not equals or not role or not number.isdecimal() or len(number) > DIGITS_MAX:
+        raise FlowdistError(f"{text!r} is not a ROLE=N", help="write flowdist scale trainer=4")
+    return role, int(number)
+
+
+@verb("drain")
+@nodes_argument
+@click.option("--undo", is_flag=True, help="Use the node again, as flowdist uncordon does.")
+@run_options_of_order
+@wait_option
+def drain(named: RunOptions, nodes: tuple[str, ...], undo: bool, wait: bool) -> None:
+    """Move all replicas off a node in order, and place no new ones on it.
+
+    \b
+    flowdist drain node1 --wait      return when nothing runs on the node any more
+    flowdist drain node1 --undo      use the node again
+
+    Workers that call flowdist.worker.should_stop(step) stop at the same step, with a complete checkpoint. The
+    controller refuses a drain that would leave a role below its minimum, and prints the missing room; exit code 1.
+    """
+    from flowdist.control.protocol.events import DrainRequested, UncordonRequested  # msgspec: not needed by --help
+
+    def is_empty(status: Status) -> bool:
+        return not any(node.replicas for node in status.nodes if node.name in nodes)
+
+    orders = [(UncordonRequested(node) if undo else DrainRequested(node), node) for node in nodes]
+    give_orders(named, orders, until=is_empty if wait and not undo else None)
+
+
+@verb("cordon")
+@nodes_argument
+@run_options_of_order
+def cordon(named: RunOptions, nodes: tuple[str, ...]) -> None:
+    """Place no new replicas on a node; replicas that run there keep running.
+
+    A replica of the node that restarts does so elsewhere, if there is room. `flowdist drain` also moves away what runs.
+    """
+    from flowdist.control.protocol.events import CordonRequested  # msgspec: not needed by --help
+
+    give_orders(named, [(CordonRequested(node), node) for node in nodes])
+
+
+@verb("uncordon")
+@nodes_argument
+@run_options_of_order
+def uncordon(named: RunOptions, nodes: tuple[str, ...]) -> None:
+    """Use a node again after a cordon or a drain.
+
+    The failures that were counted against the node are forgotten (R22).
+    """
+    from flowdist.control.protocol.events import UncordonRequested  # msgspec: not needed by --help
+
+    give_orders(named, [(UncordonRequested(node), node) for node in nodes])
+
+
+@verb("cancel")
+@run_options
+@click.option("--now", is_flag=True, help="Send SIGKILL at once, without grace.")
+@click.option("--reason", default="cancelled by the operator", metavar="TEXT", help="For the journal and the summary.")
+@wait_option
+def cancel(named: RunOptions, now: bool, reason: str, wait: bool) -> None:
+    """End a run: dependents first, each with its full grace.
+
+    \b
+    flowdist cancel                        the newest run
+    flowdist cancel word2vec-2026 --wait   return when nothing of the run is running any more
+    flowdist cancel --now                  kill everything at once
+
+    RUN is the run's name, the beginning of its name, or its folder. A second cancel with --now shortens the first.
+    """
+    from flowdist.control.protocol.events import CancelRequested  # msgspec and the runtime: not needed by --help
+
+    until = (lambda status: False) if wait else None  # until the run is over, and no controller answers
+    give_orders(named, [(CancelRequested(reason, now), named.run)], until=until)
+
+
+def give_orders(
+    named: RunOptions, orders: Iterable[tuple[Operation, str]], *, until: Callable[[Status], bool] | None = None
+) -> None:
+    """Give orders to the controller of a run, print its decisions, and exit with 0, or with 1 if it refuses one.
+
+    Args:
+        orders: Orders, each with the role, node or run that it names.
+        until: Condition to wait for afterwards; None: do not wait.
+    """
+    from flowdist.record.status import Decision  # as in `RunOptions.find`
+    from flowdist.runtime.run_folder.runs import known_mask, operate
+
+    run_dir, graph = named.find()
+    mask = known_mask(graph, os.environ)
+    decisions: list[Decision] = []
+    helps: list[str] = []
+    for order, name in orders:
+        answer = operate(run_dir, order)
+        decisions += [Decision(each.t_ns, mask(each.text), each.level) for each in answer.said]
+        if any(each.level == "refused" for each in answer.said):
+            helps += _did_you_mean(order, name, graph)
+    refused = any(each.level == "refused" for each in decisions)
+    if named.as_json:
+        texts = [{"text": each.text, "level": each.level} for each in decisions]
+        print_json("decision", run=run_dir.name, refused=refused, said=texts)
+    else:
+        _show(decisions, helps)
+    if until is not None and not refused:
+        _wait(run_dir, until)
+    sys.exit(1 if refused else 0)
+
+
+def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
+    for each in decisions:
+        colour = {"refused": "red", "warning": "yellow", "error": "red"}.get(each.level)
+        click.secho(each.text, fg=colour, err=each.level == "refused")
+    if not decisions:
+        click.echo("nothing changes: the run is in that state already")
+    for help in helps:
+        click.echo(f"help: {help}", err=True)
+
+
+def _did_you_mean(order: Operation, name: str, graph: RoleGraph) -> list[str]:
+    from flowdist.control.protocol.events import ScaleRequested  # as in `RunOptions.find`
+
+    known = [spec.name for spec in (graph.roles if isinstance(order, ScaleRequested) else graph.cluster.nodes)]
+    close = difflib.get_close_matches(name, known, n=1)
+    return [f"did you mean {close[0]!r}?"] if name not in known and close else []
+
+
+def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:
+    """Wait until the condition holds or the run is over, and print what the job waits for whenever that changes."""
+    last = ""
+    for status in statuses(run_dir, POLL_S):
+        if until(status):
+            click.echo("done", err=True)
+            return
+        if status.held_up_by and status.held_up_by[0] != last:
+            last = status.held_up_by[0]
+            click.echo(f"waits for {last}", err=True)
+    click.echo("the run is over", err=True)
