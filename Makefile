@@ -26,13 +26,15 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
 	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
-test: $(VENV)/.dev  ## what every commit has to pass; tests on real processes three at a time: they mostly wait
-	$(BIN)/python -m pytest -q -n auto -m 'not real and not slow'
-	$(BIN)/python -m pytest -q -n 3 -m 'real and not slow'
+# Tests on real processes mostly wait, and run beside those that compute: two for each core are best.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(16, 2 * (os.cpu_count() or 1)))')
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+test: $(VENV)/.dev  ## what every commit has to pass
+	$(PYTEST) -m 'not slow'
 
 test-all: $(VENV)/.dev  ## every test, the slow ones too, with all examples of the long campaigns
-	TEST_ALL=1 $(BIN)/python -m pytest -q -n auto -m 'not real'
-	TEST_ALL=1 $(BIN)/python -m pytest -q -n 3 -m real
+	TEST_ALL=1 $(PYTEST)
 
 RUNS ?= 20
 LOADED_RUNS ?= 5
