@@ -26,7 +26,7 @@ class Mutant(NamedTuple):
         where: `agent.lease:Lease.fence_at`, below flowdist.control; with a leading dot below flowdist.
         old: What stands there, exactly once.
         new: What it becomes.
-        first: The property that is tried first; all others follow.
+        first: The property that the bench tries first; all others follow.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Mutant(NamedTuple):
     where: str
     old: str
     new: str
-    first: Property
+    first: Property = "conversation"
 
 
 class MutationError(Exception):
@@ -94,22 +94,21 @@ def _is_same(one: CodeType, other: CodeType) -> bool:
 M = Mutant
 MUTANTS: tuple[Mutant, ...] = (
     M("gates-ignored", "R1", "a role starts before what it has a gate on",
-      "membership.formation:closed_gates", "if not meets_condition(", "if False and not meets_condition(",
-      "conversation"),
+      "membership.formation:closed_gates", "if not meets_condition(", "if False and not meets_condition("),
     M("no-admission", "R2", "the job starts without room for the minima of all its roles",
       "membership.formation:_admit_all", "if short is not None:", "if False:", "quiet"),
     M("no-join-window", "R2", "the job starts without waiting for the nodes that are expected",
-      "membership.formation:_admit_all", "if job.missing:", "if False:", "conversation"),
+      "membership.formation:_admit_all", "if job.missing:", "if False:"),
     M("greedy-growth", "R2", "growth takes the seats that the minima of later roles need",
       "placement.placement:fill", "(short and not leaves_room(job, role, left, seats, short))", "False", "quiet"),
     M("ranks-reversed", "R3", "ranks do not follow the order of replicas",
       "membership.formation:start_members",
-      "for replica in members:", "for replica in reversed(members):", "conversation"),
+      "for replica in members:", "for replica in reversed(members):"),
     M("rank-0-is-source", "R3", "state is taken from rank 0, which may have just come",
       "membership.formation:start_members", "source = min(members, key=lambda replica: replica.member_since)",
-      "source = members[0]", "conversation"),
+      "source = members[0]"),
     M("old-store", "R4", "the store of a former generation is taken for that of the present one",
-      "controller:_store_opened", "world.generation == event.generation and ", "", "conversation"),
+      "controller:_store_opened", "world.generation == event.generation and ", ""),
     M("role-isolation", "R5", "dependents that only reconnect are restarted, too",
       "incidents.closure:followers", 'if gate.on_restart == "restart"', "if gate", "restart"),
     M("edge-dropped", "R5", "dependents that should restart do not",
@@ -124,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
       "incidents.recovery:stop_set", "-job.roles[", "job.roles[", "restart"),
     M("gpus-of-unkillable", "R6", "the GPUs of a worker that outlives SIGKILL are given again",
       "membership.nodes:give_up_node", "node.stuck[replica.id, replica.attempt] = gpus",
-      "node.stuck[replica.id, replica.attempt] = ()", "conversation"),
+      "node.stuck[replica.id, replica.attempt] = ()"),
     M("budget-window", "R7", "a budget never forgets",
       "incidents.judge:charges_in_window", "bisect_right(opened, since) if since is not None else 0", "0", "beating"),
     M("charge-per-replica", "R7", "an incident is charged once for each replica that failed in it",
@@ -138,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     M("node-loss-counts", "R8", "a lost node is charged to the role",
       "incidents.judge:judge_failure", "free = failure.kind in FREE_KINDS and rule is None", "free = False", "beating"),
     M("peers-pay", "R8", "who fails with a node that dies is judged before that is known",
-      "incidents.suspects:suspects_of", "if failure.kind in PEER_KINDS:", "if False:", "conversation"),
+      "incidents.suspects:suspects_of", "if failure.kind in PEER_KINDS:", "if False:"),
     M("no-free-limit", "R8", "membership changes in a row never end the job",
       "incidents.health:exceeds_row", "free_row > options.free_incidents_max", "False", "beating"),
     M("last-rule-wins", "R9", "of several rules that match the last decides",
@@ -153,24 +152,24 @@ MUTANTS: tuple[Mutant, ...] = (
       "membership.formation:_has_minimum",
       "job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)", "pass", "run"),
     M("no-cool-down", "R13", "a world grows again at once",
-      "membership.formation:_may_grow_from", "max(role.spec.cooldown_ns for role in roles)", "0", "conversation"),
+      "membership.formation:_may_grow_from", "max(role.spec.cooldown_ns for role in roles)", "0"),
     M("step-too-low", "R14", "the step to stop at is one that somebody has passed",
-      "membership.drain:_name_step", "max(told) + 1", "max(told)", "conversation"),
+      "membership.drain:_name_step", "max(told) + 1", "max(told)"),
     M("drain-not-refused", "R14", "a node is drained that a role cannot do without",
-      "membership.drain:drain", "if needed := is_needed(job, event.node):", 'if needed := "":', "conversation"),
+      "membership.drain:drain", "if needed := is_needed(job, event.node):", 'if needed := "":'),
     M("wrong-suspect", "R15", "the most advanced rank is held to hang",
-      "incidents.hangs:judge_hang", "suspect = min(", "suspect = max(", "conversation"),
+      "incidents.hangs:judge_hang", "suspect = min(", "suspect = max("),
     M("service-succeeds", "R16", "a service that ends with 0 has succeeded",
       "membership.attempts:note_exited",
-      'elif event.kind is None and role.spec.kind == "task":', "elif event.kind is None:", "conversation"),
+      'elif event.kind is None and role.spec.kind == "task":', "elif event.kind is None:"),
     M("exit-under-notice", "R16", "what ends under a notice has failed or succeeded",
       "agent.agent:Agent._finish", "attempt.is_noticed or (", "(", "network"),
     M("closing-world-grows", "R17", "a world grows when one of it has finished",
-      "membership.formation:_grow", "busy or world.is_closing or not growing", "busy or not growing", "conversation"),
+      "membership.formation:_grow", "busy or world.is_closing or not growing", "busy or not growing"),
     M("no-finish-timeout", "R17", "whoever does not finish after the others is waited for for ever",
-      "membership.attempts:_note_success", 'if world.phase == "running":', "if False:", "conversation"),
+      "membership.attempts:_note_success", 'if world.phase == "running":', "if False:"),
     M("over-too-soon", "R18", "the job is over while something of it runs",
-      "incidents.ending:settle_ending", "if deepest is None:", "if True:", "conversation"),
+      "incidents.ending:settle_ending", "if deepest is None:", "if True:"),
     M("no-fence", "R19", "an agent works on when its lease is over",
       "agent.lease:Lease.fence_at", "if self.acked_ns is None:", "if True:", "network"),
     M("lease-from-arrival", "R19", "the lease counts from the arrival of the answer, not from the question",
@@ -179,9 +178,9 @@ MUTANTS: tuple[Mutant, ...] = (
       "connection.failure_detector:FailureDetector.__init__",
       "= silent_after_ns\n", "= silent_after_ns // 2\n", "network"),
     M("old-checkpoint", "R19", "a checkpoint of a former generation is published",
-      "controller:_offered", " and event.generation == world.generation", "", "conversation"),
+      "controller:_offered", " and event.generation == world.generation", ""),
     M("any-attempt", "R20", "news of a former attempt are taken for news",
-      "controller:_current", " or found.attempt != attempt", "", "conversation"),
+      "controller:_current", " or found.attempt != attempt", ""),
     M("any-incarnation", "R20", "an agent that has fenced obeys what was meant for it before",
       "agent.agent:Agent._hear", " or message.incarnation != self.incarnation", "", "network"),
     M("any-epoch", "R20", "an agent obeys a controller that was replaced",
@@ -197,11 +196,11 @@ MUTANTS: tuple[Mutant, ...] = (
       "placement.bad_nodes:moves_away", "if name not in bad and not job.nodes[name].cordoned:", "if True:", "beating"),
     M("bad-gpu-again", "GPU", "a GPU that is bad is given again",
       "placement.placement:_given_back", "return without(add(left, role.need, devices), tuple(node.bad_gpus))",
-      "return add(left, role.need, devices)", "conversation"),
+      "return add(left, role.need, devices)"),
     M("keeps-bad-gpu", "GPU", "a replica whose GPU is bad keeps it when it starts again",
       "incidents.advancing:_loses_its_seat",
-      "if any(gpu in node.bad_gpus for gpu in replica.gpus):", "if False:", "conversation"),
+      "if any(gpu in node.bad_gpus for gpu in replica.gpus):", "if False:"),
     M("gpu-twice", "GPU", "a GPU is given to two replicas",
       "placement.placement:place", "replica.gpus = pick(role.need, node.free)",
-      "replica.gpus = tuple(range(role.need.gpu))", "conversation"),
+      "replica.gpus = tuple(range(role.need.gpu))"),
 )  # fmt: skip
