@@ -55,7 +55,7 @@ class Seats:
 
     def _offer(self, node: int) -> None:
         left = self.room[node] - len(self.on[node])
-        if left > 0 and self.usable[node] and node not in self.cordoned:
+        if left > 0 and self._is_open(node):
             heapq.heappush(self.candidates, (self.sign * left, node))
 
     def _is_open(self, node: int) -> bool:
@@ -82,8 +82,7 @@ class Seats:
         before = self.taken
         while self.vacant and self.free and (most is None or self.taken - before < most):
             replica = self.vacant[0]
-            avoid = self._avoided(replica, now) if self.failures else []
-            node = self._best(avoid)
+            node = self._best(self._avoided(replica, now) if self.failures else [])
             if node is None:
                 node = self._best([])
             assert node is not None, "a free seat is not among the candidates"
@@ -128,12 +127,8 @@ class Seats:
 
     def note_loss(self, node: int, now: int) -> None:
         """Count the loss of a node on which a replica ran (R22)."""
-        before = self.losses.get(node)
-        if before is None:
-            after = self.losses[node] = [now]
-        else:
-            since = now - self._options.bad_node_window_ns
-            after = self.losses[node] = [*(at for at in before if at > since), now]
+        since = now - self._options.bad_node_window_ns
+        after = self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
         if len(after) >= self._options.cordon_after:
             self.flapping[node] = None
 
