@@ -193,9 +193,9 @@ class Player:
         start, state = self.alive[key], self.controller.state
         match move.verb:
             case "exit":
-                self._end(key, FAILURES[move.how % len(FAILURES)])
+                self.fail(key, FAILURES[move.how % len(FAILURES)])
             case "finish":
-                self._end(key, None)
+                self.fail(key, None)
             case "elastic":
                 for other in self._in_world_of(start):
                     self.send(ev.ReplicaElastic(*other))
@@ -212,31 +212,25 @@ class Player:
                     self.send(ev.ReplicaStopped(*key))
             case "unkillable":
                 if not self._stopping():
-                    self._end(key, "exit")  # so that its peers are stopping
-                if stopping := self._stopping():
-                    self._outlive(stopping[move.which % len(stopping)], is_back=move.how % 2 == 1)
+                    self.fail(key, "exit")  # so that its peers are stopping
+                if stopping := self._stopping():  # with an odd number the node joins again at once
+                    key = stopping[move.which % len(stopping)]
+                    node = self.alive.pop(key).node
+                    self.send(ev.ReplicaUnkillable(*key))
+                    if move.how % 2:
+                        self.join(node)
             case _:
                 raise AssertionError(f"no code applies {move.verb}")
 
     def _in_world_of(self, start: StartReplica) -> list[Attempt]:
         return [key for key, other in self.alive.items() if other.world == start.world]
 
-    def _outlive(self, key: Attempt, *, is_back: bool) -> None:
-        """Report that an attempt outlives SIGKILL. With `is_back` its node joins again at once."""
-        start = self.alive.pop(key)
-        self.send(ev.ReplicaUnkillable(*key))
-        if is_back:
-            self.join(start.node)
-
     def _stopping(self) -> list[Attempt]:
         replicas = self.controller.state.replicas
         return [key for key in sorted(self.alive) if replicas[key[0]].phase == "stopping"]
 
-    def _end(self, key: Attempt, kind: FailureKind | None) -> None:
-        self.fail(key, kind, 1 if kind else 0)
-
-    def fail(self, key: Attempt, kind: FailureKind | None, code: int, signal: str | None = None) -> None:
-        """End an attempt with the given failure, or with success if `kind` is None.
+    def fail(self, key: Attempt, kind: FailureKind | None, code: int = 1, signal: str | None = None) -> None:
+        """End an attempt with the given failure, or with success and the exit code 0 if `kind` is None.
 
         If the replica is elastic and has several workers, those that did not fail are suspended.
         """
@@ -246,7 +240,7 @@ class Player:
         suspended = is_elastic and kind is not None and self.controller.state.replicas[start.replica].procs > 1
         if suspended:
             self.suspended[start.replica] = start
-        self.send(ev.ReplicaExited(*key, kind, code, signal, suspended=suspended))
+        self.send(ev.ReplicaExited(*key, kind, code if kind else 0, signal, suspended=suspended))
 
     def records(self) -> list[Record]:
         return [line for line in self.lines if isinstance(line, Record)]
@@ -277,16 +271,15 @@ class Player:
     def wait(self, seconds: int) -> None:
         """Let time pass. The controller handles its deadlines; orders that follow are not carried out yet."""
         until = self.now + seconds * SECOND
-        while (due := self.controller.deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            self.send(ev.TimePassed())
+        while self.pass_time(until):
+            pass
         self.now = until
         self.send(ev.TimePassed())
 
-    def pass_time(self) -> bool:
-        """Let time pass to the controller's next deadline; return whether it has one."""
+    def pass_time(self, until: int | None = None) -> bool:
+        """Let time pass to the controller's next deadline, if it has one (by `until`, in ns); return whether it has."""
         deadline = self.controller.deadline()
-        if deadline is None:
+        if deadline is None or (until is not None and deadline > until):
             return False
         self.now = max(self.now, deadline)
         self.send(ev.TimePassed())
@@ -324,8 +317,7 @@ class Player:
 
     def _stop(self, order: StopReplica) -> None:
         key = (order.replica, order.attempt)
-        starts = [o for o in self.orders if isinstance(o, StartReplica) and (o.replica, o.attempt) == key]
-        self.orders = [o for o in self.orders if o not in starts]
+        self.orders = [o for o in self.orders if not (isinstance(o, StartReplica) and (o.replica, o.attempt) == key)]
         start, waiting = self.alive.pop(key, None), self.suspended.get(order.replica)
         suspended = False
         if order.in_place and start is not None:
@@ -349,12 +341,8 @@ class Player:
             elif self.orders:
                 self.obey(self.orders.pop(0))
             elif not self._proceed():
-                named = waiting_for(job)
-                return (
-                    []
-                    if named
-                    else [Complaint("liveness", "the job has not ended and names nothing that it waits for")]
-                )
+                text = "the job has not ended and names nothing that it waits for"
+                return [] if waiting_for(job) else [Complaint("liveness", text)]
         return [Complaint("liveness", f"the job has not ended after {END_ROUNDS_MAX} events")]
 
     def _proceed(self) -> bool:
@@ -366,6 +354,6 @@ class Player:
                 return True
         for key, start in list(self.alive.items()):
             if job.roles[start.replica.role].spec.kind == "task" and job.replicas[start.replica].is_up:
-                self._end(key, None)
+                self.fail(key, None)
                 return True
         return self.pass_time()

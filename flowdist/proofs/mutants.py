@@ -12,19 +12,42 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
+import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
-from flowdist.proofs.case_repr import in_short
+from flowdist.proofs.budgets import judge_repeated_failures, repeated_failures
+from flowdist.proofs.conversation import conversations, judge_conversation
 from flowdist.proofs.mutations import MUTANTS, Mutant, Property, mutated
-from flowdist.proofs.properties import PROPERTIES, Checked
+from flowdist.proofs.network import judge_network, networks
+from flowdist.proofs.runs import judge_restart, judge_run, quiet_runs, restarts, runs
 from flowdist.record.restart_rules import Complaint
 
 SEED = 0
 SHRINKS_MAX = 150  # cases tried to make a failing case smaller
+
+
+class Checked(NamedTuple):
+    """One property. `size` counts the moves, faults or hits of a case; `examples` is how many cases are tried."""
+
+    cases: Callable[[], st.SearchStrategy[Any]]
+    judge: Callable[[Any], list[Complaint]]
+    size: Callable[[Any], int]
+    examples: int
+
+
+PROPERTIES: dict[Property, Checked] = {
+    "conversation": Checked(conversations, judge_conversation, lambda case: len(case.moves), 2000),
+    "run": Checked(runs, judge_run, lambda case: sum(map(len, case.plan)), 400),
+    "quiet": Checked(quiet_runs, judge_run, lambda case: 0, 600),
+    "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
+    "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 600),
+    "repeated": Checked(repeated_failures, judge_repeated_failures, lambda case: len(case.hits), 1000),
+}
 
 
 class Found(NamedTuple):
@@ -109,6 +132,21 @@ class _Cases:
             raise _Enough
         if wrong:
             raise _Wrong
+
+
+def in_short(value: Any) -> str:
+    """Return the constructor call without fields that have their default: `RoleSpec(name='a', max_replicas=2)`."""
+    if isinstance(value, msgspec.Struct):
+        defaults = {field.name: field.default for field in msgspec.structs.fields(value)}
+    elif hasattr(value, "_field_defaults"):  # a NamedTuple
+        defaults = dict.fromkeys(value._fields, msgspec.NODEFAULT) | value._field_defaults
+    elif isinstance(value, tuple | list):
+        return f"[{', '.join(map(in_short, value))}]"
+    else:
+        return repr(value)
+    items = [(name, getattr(value, name), default) for name, default in defaults.items()]
+    fields = ", ".join(f"{name}={in_short(item)}" for name, item, default in items if item != default)
+    return f"{type(value).__name__}({fields})"
 
 
 def _by(complaint: Complaint) -> str:

@@ -1,6 +1,6 @@
-"""Safeguards of the control machines, and how each is switched off: by an edit of the source of one function.
+"""Mutants of controller and agent: each switches one safeguard off by an edit of the source of one function.
 
-An edit has to find its text exactly once and has to change the code, so that no mutant is ever the unmutated build.
+An edit has to find its text exactly once and has to change the code. So no mutant equals the unmutated build.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Property = Literal["conversation", "run", "quiet", "restart", "network", "repeat
 
 
 class Mutant(NamedTuple):
-    """One safeguard, off.
+    """Edit of one function that switches one safeguard off.
 
     Args:
-        rule: Of the design, `R19`.
+        rule: The rule of docs/restarts.md that the mutant breaks, such as `R19`.
         about: What the mutant does wrong.
-        where: `agent.lease:Lease.fence_at`, below flowdist.control; with a leading dot below flowdist.
-        old: What stands there, exactly once.
-        new: What it becomes.
-        first: The property that is tried first; all others follow.
+        where: The function, `agent.lease:Lease.fence_at`, below flowdist.control; with a leading dot below flowdist.
+        old: Text that the source of the function contains exactly once.
+        new: Replacement of that text.
+        first: The property that the bench tries first; all others follow.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Mutant(NamedTuple):
     where: str
     old: str
     new: str
-    first: Property
+    first: Property = "conversation"
 
 
 class MutationError(Exception):
-    """An edit that does not find its place, or changes nothing."""
+    """Error of an edit whose text is not found exactly once, or that changes no code."""
 
 
 @contextmanager
 def mutated(mutant: Mutant) -> Iterator[None]:
-    """With that safeguard switched off, everywhere: the code of the function itself is exchanged.
+    """Switch the safeguard off inside the context, for every caller: replace the code of the function itself.
 
     Raises:
         MutationError: If the text is not there exactly once, or the edit changes no code.
@@ -84,7 +84,7 @@ def _edited(mutant: Mutant, function: FunctionType) -> CodeType:
 
 
 def _is_same(one: CodeType, other: CodeType) -> bool:
-    """Whether they do the same, wherever their lines stand: functions within them are looked into."""
+    """Return whether two code objects do the same, nested functions included; line numbers do not count."""
     if (one.co_code, one.co_names, len(one.co_consts)) != (other.co_code, other.co_names, len(other.co_consts)):
         return False
     pairs = zip(one.co_consts[1:], other.co_consts[1:], strict=True)
@@ -93,39 +93,38 @@ def _is_same(one: CodeType, other: CodeType) -> bool:
 
 M = Mutant
 MUTANTS: tuple[Mutant, ...] = (
-    M("gates-ignored", "R1", "a role starts before what it has a gate on",
-      "membership.formation:closed_gates", "if not meets_condition(", "if False and not meets_condition(",
-      "conversation"),
+    M("gates-ignored", "R1", "a role starts before its gates are open",
+      "membership.formation:closed_gates", "if not meets_condition(", "if False and not meets_condition("),
     M("no-admission", "R2", "the job starts without room for the minima of all its roles",
       "membership.formation:_admit_all", "if short is not None:", "if False:", "quiet"),
-    M("no-join-window", "R2", "the job starts without waiting for the nodes that are expected",
-      "membership.formation:_admit_all", "if job.missing:", "if False:", "conversation"),
-    M("greedy-growth", "R2", "growth takes the seats that the minima of later roles need",
+    M("no-join-window", "R2", "the job starts without waiting for nodes that are expected to join",
+      "membership.formation:_admit_all", "if job.missing:", "if False:"),
+    M("greedy-growth", "R2", "a role grows onto seats that the minimum of a later role needs",
       "placement.placement:fill", "(short and not leaves_room(job, role, left, seats, short))", "False", "quiet"),
-    M("ranks-reversed", "R3", "ranks do not follow the order of replicas",
+    M("ranks-reversed", "R3", "ranks follow the order of the replicas in reverse",
       "membership.formation:start_members",
-      "for replica in members:", "for replica in reversed(members):", "conversation"),
-    M("rank-0-is-source", "R3", "state is taken from rank 0, which may have just come",
+      "for replica in members:", "for replica in reversed(members):"),
+    M("rank-0-is-source", "R3", "rank 0 is the source of the state, although it may be a new member",
       "membership.formation:start_members", "source = min(members, key=lambda replica: replica.member_since)",
-      "source = members[0]", "conversation"),
-    M("old-store", "R4", "the store of a former generation is taken for that of the present one",
-      "controller:_store_opened", "world.generation == event.generation and ", "", "conversation"),
-    M("role-isolation", "R5", "dependents that only reconnect are restarted, too",
+      "source = members[0]"),
+    M("old-store", "R4", "the controller accepts the store of an earlier generation",
+      "controller:_store_opened", "world.generation == event.generation and ", ""),
+    M("role-isolation", "R5", 'a dependent with on_restart="reconnect" restarts',
       "incidents.closure:followers", 'if gate.on_restart == "restart"', "if gate", "restart"),
-    M("edge-dropped", "R5", "dependents that should restart do not",
+    M("edge-dropped", "R5", 'a dependent with on_restart="restart" does not restart',
       "incidents.closure:followers", 'if gate.on_restart == "restart"', "if not gate", "restart"),
-    M("domain-dropped", "R5", "a domain does not restart together",
+    M("domain-dropped", "R5", "the roles of a domain do not restart together",
       "incidents.closure:followers", "list(domain.roles) if domain else []", "[]", "restart"),
-    M("not-all-gone", "R6", "a restart set starts again while some of it still stops",
+    M("not-all-gone", "R6", "a restart set starts again before all of it has stopped",
       "incidents.advancing:_advance_incident",
       "while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:",
       "while incident.awaited:", "run"),
-    M("stop-order", "R6", "dependents are told to stop last",
+    M("stop-order", "R6", "dependents are stopped last instead of first",
       "incidents.recovery:stop_set", "-job.roles[", "job.roles[", "restart"),
-    M("gpus-of-unkillable", "R6", "the GPUs of a worker that outlives SIGKILL are given again",
+    M("gpus-of-unkillable", "R6", "the GPUs of an unkillable worker are assigned again",
       "membership.nodes:give_up_node", "node.stuck[replica.id, replica.attempt] = gpus",
-      "node.stuck[replica.id, replica.attempt] = ()", "conversation"),
-    M("budget-window", "R7", "a budget never forgets",
+      "node.stuck[replica.id, replica.attempt] = ()"),
+    M("budget-window", "R7", "a charge counts against its budget for ever",
       "incidents.judge:charges_in_window", "bisect_right(opened, since) if since is not None else 0", "0", "repeated"),
     M("charge-per-replica", "R7", "an incident is charged once for each replica that failed in it",
       "incidents.recovery:charge", "role.charges.append(Charge(incident.opened_ns, incident.level))",
@@ -133,76 +132,75 @@ MUTANTS: tuple[Mutant, ...] = (
     M("charged-twice", "R7", "an incident is charged twice",
       "incidents.recovery:charge", "role.charges.append(Charge(incident.opened_ns, incident.level))",
       "role.charges += [Charge(incident.opened_ns, incident.level)] * 2", "repeated"),
-    M("failure-inside", "R7", "a failure inside an incident opens one of its own",
+    M("failure-inside", "R7", "a failure that belongs to an open incident opens another incident",
       "incidents.judging:_conclude", "if part_of is not None and part_of.is_open:", "if False:", "repeated"),
-    M("node-loss-counts", "R8", "a lost node is charged to the role",
-      "incidents.judge:judge_failure", "free = failure.kind in FREE_KINDS and rule is None", "free = False",
-      "repeated"),
-    M("peers-pay", "R8", "who fails with a node that dies is judged before that is known",
-      "incidents.suspects:suspects_of", "if failure.kind in PEER_KINDS:", "if False:", "conversation"),
-    M("no-free-limit", "R8", "membership changes in a row never end the job",
+    M("node-loss-counts", "R8", "the loss of a node is charged to the role",
+      "incidents.judge:judge_failure", "free = failure.kind in FREE_KINDS and rule is None", "free = False", "repeated"),
+    M("peers-pay", "R8", "a failure is judged before the loss of a peer's node is known",
+      "incidents.suspects:suspects_of", "if failure.kind in PEER_KINDS:", "if False:"),
+    M("no-free-limit", "R8", "membership changes in a row never fail the job",
       "incidents.health:exceeds_row", "free_row > options.free_incidents_max", "False", "repeated"),
-    M("last-rule-wins", "R9", "of several rules that match the last decides",
+    M("last-rule-wins", "R9", "the last matching rule decides instead of the first",
       "incidents.judge:matching_rule", "for rule in policy.rules", "for rule in reversed(policy.rules)", "repeated"),
-    M("no-back-off", "R10", "a counted restart never waits",
+    M("no-back-off", "R10", "a charged restart never waits",
       "incidents.backoff:set_backoff", "if wait > incident.backoff_ns:", "if False:", "repeated"),
-    M("back-off-stays", "R10", "a healthy time does not start the back-off anew",
+    M("back-off-stays", "R10", "a healthy period does not reset the back-off",
       "incidents.backoff:next_backoff", "step = 0", "pass", "repeated"),
-    M("no-escalation", "R11", "a used-up budget fails the job, whatever comes after it",
+    M("no-escalation", "R11", "a used-up budget fails the job although a wider policy follows",
       "incidents.judge:_within_budget", "if policy.wider is not None:", "if False:", "repeated"),
     M("waits-for-ever", "R12", "a role below its minimum waits for ever",
       "membership.formation:_has_minimum",
       "job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)", "pass", "run"),
-    M("no-cool-down", "R13", "a world grows again at once",
-      "membership.formation:_may_grow_from", "max(role.spec.cooldown_ns for role in roles)", "0", "conversation"),
-    M("step-too-low", "R14", "the step to stop at is one that somebody has passed",
-      "membership.drain:_name_step", "max(told) + 1", "max(told)", "conversation"),
-    M("drain-not-refused", "R14", "a node is drained that a role cannot do without",
-      "membership.drain:drain", "if needed := is_needed(job, event.node):", 'if needed := "":', "conversation"),
-    M("wrong-suspect", "R15", "the most advanced rank is held to hang",
-      "incidents.hangs:judge_hang", "suspect = min(", "suspect = max(", "conversation"),
-    M("service-succeeds", "R16", "a service that ends with 0 has succeeded",
+    M("no-cool-down", "R13", "a world grows without a cool-down",
+      "membership.formation:_may_grow_from", "max(role.spec.cooldown_ns for role in roles)", "0"),
+    M("step-too-low", "R14", "the agreed step of a drain is one that a worker has passed",
+      "membership.drain:_name_step", "max(told) + 1", "max(told)"),
+    M("drain-not-refused", "R14", "a drain is accepted although it leaves a role below its minimum",
+      "membership.drain:drain", "if needed := is_needed(job, event.node):", 'if needed := "":'),
+    M("wrong-suspect", "R15", "the most advanced rank is judged to hang, not the least advanced",
+      "incidents.hangs:judge_hang", "suspect = min(", "suspect = max("),
+    M("service-succeeds", "R16", "a service that ends with exit code 0 counts as succeeded",
       "membership.attempts:note_exited",
-      'elif event.kind is None and role.spec.kind == "task":', "elif event.kind is None:", "conversation"),
-    M("exit-under-notice", "R16", "what ends under a notice has failed or succeeded",
+      'elif event.kind is None and role.spec.kind == "task":', "elif event.kind is None:"),
+    M("exit-under-notice", "R16", "an attempt that ends under a notice counts as failed or succeeded",
       "agent.agent:Agent._finish", "attempt.is_noticed or (", "(", "network"),
-    M("closing-world-grows", "R17", "a world grows when one of it has finished",
-      "membership.formation:_grow", "busy or world.is_closing or not growing", "busy or not growing", "conversation"),
-    M("no-finish-timeout", "R17", "whoever does not finish after the others is waited for for ever",
-      "membership.attempts:_note_success", 'if world.phase == "running":', "if False:", "conversation"),
-    M("over-too-soon", "R18", "the job is over while something of it runs",
-      "incidents.ending:settle_ending", "if deepest is None:", "if True:", "conversation"),
-    M("no-fence", "R19", "an agent works on when its lease is over",
+    M("closing-world-grows", "R17", "a closing world grows",
+      "membership.formation:_grow", "busy or world.is_closing or not growing", "busy or not growing"),
+    M("no-finish-timeout", "R17", "a closing world waits for ever for its other members",
+      "membership.attempts:_note_success", 'if world.phase == "running":', "if False:"),
+    M("over-too-soon", "R18", "the job ends while a replica runs",
+      "incidents.ending:settle_ending", "if deepest is None:", "if True:"),
+    M("no-fence", "R19", "an agent does not fence when its lease runs out",
       "agent.lease:Lease.fence_at", "if self.acked_ns is None:", "if True:", "network"),
-    M("lease-from-arrival", "R19", "the lease counts from the arrival of the answer, not from the question",
+    M("lease-from-arrival", "R19", "a lease counts from the answer's arrival, not from the heartbeat's sending",
       "agent.agent:Agent._hear", "self.lease.acked(message.sent_ns)", "self.lease.acked(self._now)", "network"),
-    M("replaced-too-soon", "R19", "a silent node is replaced before its lease is over",
+    M("replaced-too-soon", "R19", "a silent node is replaced before its lease has run out",
       "connection.failure_detector:FailureDetector.__init__",
       "= silent_after_ns\n", "= silent_after_ns // 2\n", "network"),
-    M("old-checkpoint", "R19", "a checkpoint of a former generation is published",
-      "controller:_offered", " and event.generation == world.generation", "", "conversation"),
-    M("any-attempt", "R20", "news of a former attempt are taken for news",
-      "controller:_current", " or found.attempt != attempt", "", "conversation"),
-    M("any-incarnation", "R20", "an agent that has fenced obeys what was meant for it before",
+    M("old-checkpoint", "R19", "the controller accepts a checkpoint of an earlier generation",
+      "controller:_offered", " and event.generation == world.generation", ""),
+    M("any-attempt", "R20", "the controller accepts reports of an earlier attempt",
+      "controller:_current", " or found.attempt != attempt", ""),
+    M("any-incarnation", "R20", "an agent carries out orders for an earlier incarnation",
       "agent.agent:Agent._hear", " or message.incarnation != self.incarnation", "", "network"),
-    M("any-epoch", "R20", "an agent obeys a controller that was replaced",
+    M("any-epoch", "R20", "an agent carries out orders of an earlier epoch",
       "agent.agent:Agent._hear", "message.epoch < self.epoch or ", "", "network"),
-    M("last-record-lost", "R21", "effects are carried out before their record is written",
+    M("last-record-lost", "R21", "the controller carries out effects before it writes their record",
       ".sim.engine.controller:SimController._replayed", "if isinstance(line, Record):",
       "if isinstance(line, Record) and line.n < self._n:", "run"),
-    M("same-epoch", "R21", "a controller that took over speaks as the one before it did",
+    M("same-epoch", "R21", "a controller that takes over keeps the epoch of its predecessor",
       "connection.sessions:Sessions.take_over", "self.epoch = job.epoch + 1", "self.epoch = job.epoch", "run"),
-    M("no-cordon", "R22", "a node on which so much fails takes more",
+    M("no-cordon", "R22", "a node with many failures of one kind is not cordoned",
       "placement.bad_nodes:blame", "cordon(job, replica.node, why)", "pass", "repeated"),
-    M("never-elsewhere", "R22", "a replica that fails again and again on a node stays there",
+    M("never-elsewhere", "R22", "a replica that fails repeatedly on a node keeps its seat there",
       "placement.bad_nodes:moves_away", "if name not in bad and not job.nodes[name].cordoned:", "if True:", "repeated"),
-    M("bad-gpu-again", "GPU", "a GPU that is bad is given again",
+    M("bad-gpu-again", "GPU", "a GPU that failed is assigned again",
       "placement.placement:_given_back", "return without(add(left, role.need, devices), tuple(node.bad_gpus))",
-      "return add(left, role.need, devices)", "conversation"),
-    M("keeps-bad-gpu", "GPU", "a replica whose GPU is bad keeps it when it starts again",
+      "return add(left, role.need, devices)"),
+    M("keeps-bad-gpu", "GPU", "a replica that starts again keeps a GPU that failed",
       "incidents.advancing:_loses_its_seat",
-      "if any(gpu in node.bad_gpus for gpu in replica.gpus):", "if False:", "conversation"),
-    M("gpu-twice", "GPU", "a GPU is given to two replicas",
+      "if any(gpu in node.bad_gpus for gpu in replica.gpus):", "if False:"),
+    M("gpu-twice", "GPU", "a GPU is assigned to two replicas",
       "placement.placement:place", "replica.gpus = pick(role.need, node.free)",
-      "replica.gpus = tuple(range(role.need.gpu))", "conversation"),
+      "replica.gpus = tuple(range(role.need.gpu))"),
 )  # fmt: skip

@@ -8,8 +8,10 @@ messages arrive in order when the link recovers, unless the connection has broke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 from hypothesis import strategies as st
 
 from flowdist.control.protocol import agent_io as io
@@ -19,8 +21,8 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, ToAgent, ToController
 from flowdist.faults.grammar import Plan
 from flowdist.graph import MS, SECOND, NodeSpec, RoleGraph
-from flowdist.proofs.runs import small
-from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
+from flowdist.proofs.runs import judge_simulation
+from flowdist.record.restart_rules import Complaint, complaints
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import SimNode
@@ -59,9 +61,19 @@ class Network(NamedTuple):
 def networks() -> st.SearchStrategy[Network]:
     """Return a strategy for jobs on two nodes with faults and changes of links."""
     lists = st.lists(st.one_of(_changes().map(lambda change: (change,)), _spells()), max_size=3)
-    graphs = topologies(domains=False).map(small)
     flat = lists.map(lambda spells: tuple(change for spell in spells for change in spell))
-    return graphs.flatmap(lambda graph: st.builds(Network, st.just(graph), _plans(graph), flat))
+
+    def with_faults(graph: RoleGraph) -> st.SearchStrategy[Network]:
+        return st.builds(Network, st.just(graph), fault_plans(graph, most=3, operator=False), flat)
+
+    return topologies(domains=False).map(_small).flatmap(with_faults)
+
+
+def _small(graph: RoleGraph) -> RoleGraph:
+    """Return the job on two nodes with a narrow lease margin, so that being late by 1 s matters."""
+    options = msgspec.structs.replace(graph.options, lease_margin_ns=SECOND // 2)
+    cluster = msgspec.structs.replace(graph.cluster, nodes=graph.cluster.nodes[:2])
+    return msgspec.structs.replace(graph, options=options, cluster=cluster)
 
 
 SECONDS = (3, 12, 16, 21, 30)
@@ -88,19 +100,12 @@ def _spells(draw: st.DrawFn) -> tuple[Change, ...]:
     )
 
 
-def _plans(graph: RoleGraph) -> st.SearchStrategy[Plan]:
-    return fault_plans(graph, most=3, operator=False)
-
-
 def judge_network(case: Network) -> list[Complaint]:
     """Simulate the case, and return what the checks on the way or the judges of the record find."""
-    try:
-        result = SlowSimulation(case.graph, case.plan, case.changes).run(UNTIL_NS)
-    except CRASHES as error:
-        return [crash(error)]
-    if result.violation is not None:
-        return [Complaint(result.violation.property, str(result.violation))]
-    return complaints(result.lines)
+    return judge_simulation(
+        lambda: SlowSimulation(case.graph, case.plan, case.changes).run(UNTIL_NS),
+        lambda result: complaints(result.lines),
+    )
 
 
 class SlowSimulation(Simulation):
@@ -113,7 +118,7 @@ class SlowSimulation(Simulation):
         self.sent: dict[NodeName, list[ToAgent]] = {}
         super().__init__(graph, plan, play_heartbeats=True)
         for change in changes:
-            self.queue.at(change.at_ns, self._changing(change))
+            self.queue.at(change.at_ns, partial(self._change, change))
 
     def _new_controller(self, checks: Checks) -> SimController:
         return SlowController(self, checks)
@@ -130,9 +135,6 @@ class SlowSimulation(Simulation):
         at = max(self.queue.now + latency, self.last_ns.get((name, way), 0))
         self.last_ns[name, way] = at
         self.queue.at(at, arrive)
-
-    def _changing(self, change: Change) -> Callable[[], None]:
-        return lambda: self._change(change)
 
     def _change(self, change: Change) -> None:
         node = self.nodes[change.node]
@@ -209,20 +211,10 @@ class SlowNode(SimNode):
             if attempt is not None and attempt.order.attempt == order.attempt:
                 self._asked[order.replica, order.attempt] = None
 
-    def exit_worker(
-        self,
-        replica: ReplicaId,
-        attempt: int,
-        local_rank: int,
-        *,
-        code: int = 0,
-        signal: str | None = None,
-        kind: str | None = None,
-        detail: str = "",
-    ) -> None:
-        if (code or signal) and (replica, attempt) not in self._asked:
+    def exit_worker(self, replica: ReplicaId, attempt: int, local_rank: int, **how: Any) -> None:
+        if (how.get("code") or how.get("signal")) and (replica, attempt) not in self._asked:
             self._failed[replica, attempt] = None
-        super().exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail)
+        super().exit_worker(replica, attempt, local_rank, **how)
 
     def _judge(self, output: io.AgentOutput) -> None:
         """Check that an attempt that ends after a stop, or under a notice, counts as stopped (R16)."""
@@ -232,9 +224,8 @@ class SlowNode(SimNode):
         if isinstance(event, ev.ReplicaExited):
             key = (event.replica, event.attempt)
             if key in self._asked and key not in self._failed:
-                raise Violation(
-                    "R16", f"{event.replica} had an order to stop, and its end counts as {event.kind or 'success'}"
-                )
+                end = event.kind or "success"
+                raise Violation("R16", f"{event.replica} had an order to stop, and its end counts as {end}")
 
     def _send(self, message: ToController) -> None:
         link = self.link

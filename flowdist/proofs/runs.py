@@ -6,6 +6,7 @@ restart table.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -56,15 +57,26 @@ def quiet_runs() -> st.SearchStrategy[Run]:
     return st.builds(Run, graphs, st.just(NOTHING), st.just(0))
 
 
-def judge_run(run: Run) -> list[Complaint]:
-    """Simulate the case, and return what the simulator's checks, the record or the progress of the job show wrong."""
+def judge_simulation(
+    simulate: Callable[[], SimResult], judge: Callable[[SimResult], list[Complaint]]
+) -> list[Complaint]:
+    """Simulate, and return the crash or what the checks on the way find, or else what the judge finds in the result."""
     try:
-        result = Simulation(run.graph, run.plan, seed=run.seed).run(UNTIL_NS)
+        result = simulate()
     except CRASHES as error:
         return [crash(error)]
     if result.violation is not None:
         return [Complaint(result.violation.property, str(result.violation))]
-    return complaints(result.lines) or _makes_progress(run, result) or _succeeds_without_faults(run, result)
+    return judge(result)
+
+
+def judge_run(run: Run) -> list[Complaint]:
+    """Simulate the case, and return what the simulator's checks, the record or the progress of the job show wrong."""
+
+    def judge(result: SimResult) -> list[Complaint]:
+        return complaints(result.lines) or _makes_progress(run, result) or _succeeds_without_faults(run, result)
+
+    return judge_simulation(lambda: Simulation(run.graph, run.plan, seed=run.seed).run(UNTIL_NS), judge)
 
 
 def _makes_progress(run: Run, result: SimResult) -> list[Complaint]:
@@ -94,11 +106,8 @@ def _succeeds_without_faults(run: Run, result: SimResult) -> list[Complaint]:
         return []
     if result.job.outcome == "succeeded":
         return []
-    return [Complaint("R2", f"a job with room and without faults ends as {result.job.outcome}: {_end(result)}")]
-
-
-def _end(result: SimResult) -> str:
-    return result.job.ending_reason or "; ".join(result.waiting)
+    end = result.job.ending_reason or "; ".join(result.waiting)
+    return [Complaint("R2", f"a job with room and without faults ends as {result.job.outcome}: {end}")]
 
 
 class Restart(NamedTuple):
@@ -121,12 +130,12 @@ def restarts() -> st.SearchStrategy[Restart]:
 def judge_restart(case: Restart) -> list[Complaint]:
     """Compare the replicas that failed or were ordered to stop with the static restart table (R5)."""
     plan = Plan((parse_fault(f"{case.target}@10s"),))
-    try:
-        result = Simulation(case.graph, plan).run(20 * SECOND)
-    except CRASHES as error:
-        return [crash(error)]
-    if result.violation is not None:
-        return [Complaint(result.violation.property, str(result.violation))]
+    return judge_simulation(
+        lambda: Simulation(case.graph, plan).run(20 * SECOND), lambda result: _differs_from_table(case, result)
+    )
+
+
+def _differs_from_table(case: Restart, result: SimResult) -> list[Complaint]:
     later = [line for line in result.lines if isinstance(line, Record) and line.t_ns >= 10 * SECOND]
     first = next((line for line in later if isinstance(line.event, ev.ReplicaExited | ev.NodeGone)), None)
     if first is None:
@@ -141,11 +150,8 @@ def judge_restart(case: Restart) -> list[Complaint]:
     if found == wanted:
         return []
     more, less = (", ".join(map(str, sorted(names))) for names in (found - wanted, wanted - found))
-    return [
-        Complaint(
-            "R5", f"{case.target} fails: {more or 'nothing'} restarts against the table, {less or 'nothing'} is missing"
-        )
-    ]
+    text = f"{case.target} fails: {more or 'nothing'} restarts against the table, {less or 'nothing'} is missing"
+    return [Complaint("R5", text)]
 
 
 def _hit(result: SimResult, first: Record) -> list[ReplicaId]:
@@ -154,10 +160,3 @@ def _hit(result: SimResult, first: Record) -> list[ReplicaId]:
     assert isinstance(first.event, ev.NodeGone)
     started = [e for line in result.lines if isinstance(line, Record) and line.n < first.n for e in line.effects]
     return [e.replica for e in started if getattr(e, "gpus", None) is not None and e.node == first.event.node]  # type: ignore[union-attr]
-
-
-def small(graph: RoleGraph) -> RoleGraph:
-    """Return the job on two nodes with a narrow lease margin, so that being late by 1 s matters."""
-    options = msgspec.structs.replace(graph.options, lease_margin_ns=SECOND // 2)
-    cluster = msgspec.structs.replace(graph.cluster, nodes=graph.cluster.nodes[:2])
-    return msgspec.structs.replace(graph, options=options, cluster=cluster)

@@ -88,10 +88,6 @@ class AgentStates:
         elastic = (io.WorkerElastic(*process, 0),) if self._elastic else ()
         return self.set_life(number, process, "up", io.WorkersSpawned(*process, ports), *elastic)
 
-    def suspend(self, number: int, process: Process) -> Reaction:
-        """Suspend a process that has left its generation."""
-        return self.set_life(number, process, "suspended", io.WorkerSuspended(*process, 0))
-
     def end(self, number: int, process: Process, event: io.WorkerExited | io.SpawnFailed) -> Reaction:
         """Remove a process that has ended or could not be started, and hand the event to the agent."""
         snapshot = copy_of(self.known.items[number])
@@ -108,16 +104,6 @@ class AgentStates:
         snapshot = copy_of(self.known.items[number])
         snapshot.is_alive = True
         return self._after(number, snapshot, (io.Connected(),))
-
-    def leave_step(self, number: int, process: Process) -> Reaction:
-        """Let a worker that has saved at the agreed step leave that step."""
-        return self.set_life(number, process, "left", io.WorkerLeftStep(*process, 0))
-
-    def wait(self, number: int, process: Process) -> Reaction:
-        """Let a worker wait in should_stop() until the step is agreed."""
-        snapshot = copy_of(self.known.items[number])
-        snapshot.lives[process] = "waits"
-        return Reaction(self._number(snapshot))
 
     def pass_time(self, number: int, by_ns: int, contact: Contact, *, may_beat: bool) -> Reaction:
         """Return the state after `by_ns`, with at most one heartbeat sent.

@@ -7,6 +7,7 @@ whenever they are sent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import msgspec
 
@@ -102,13 +103,13 @@ def first_controller(graph: RoleGraph) -> Controller:
 
 
 class ControllerStates:
-    """Known controller states of one job, and the transitions from each."""
+    """Known controller states of one job, and the transitions from each. Facts about a state are computed once."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph, self._keys = graph, Keys(graph)
         self.known: Numbered[ControllerState] = Numbered()
         self.first = self._number(ControllerState(first_controller(graph), Sessions(graph.options)))
-        self._outlooks: dict[int, Outlook] = {}
+        self.outlook, self.pass_time = cache(self._outlook), cache(self._pass_time)
 
     def _number(self, snapshot: ControllerState) -> int:
         key = self._keys.of_controller(snapshot.controller, snapshot.sessions, snapshot.now)
@@ -130,7 +131,7 @@ class ControllerStates:
             after, tuple(handling.sends), tuple(handling.notes), tuple(sorted(handling.gone)), handling.registers
         )
 
-    def pass_time(self, number: int, by_ns: int, heard: tuple[NodeName, ...]) -> int:
+    def _pass_time(self, number: int, by_ns: int, heard: tuple[NodeName, ...]) -> int:
         """Return the state after `by_ns`, with a heartbeat of each node in `heard` at the end."""
         before = self.known.items[number]
         snapshot = replace(before, sessions=copy_of(before.sessions), now=before.now + by_ns)
@@ -138,24 +139,18 @@ class ControllerStates:
             snapshot.sessions.note_heartbeat(node, snapshot.now)
         return self._number(snapshot)
 
-    def outlook(self, number: int) -> Outlook:
-        """Return the facts about a controller state, computed once."""
-        found = self._outlooks.get(number)
-        if found is None:
-            found = self._outlooks[number] = _outlook(self.known.items[number])
-        return found
-
-
-def _outlook(snapshot: ControllerState) -> Outlook:
-    job = snapshot.controller.state
-    if snapshot.is_down:
-        return Outlook(True, job.outcome, ("a controller to take over",), None, {}, {})
-    at = snapshot.controller.deadline()
-    detector = snapshot.sessions._detector
-    silence = {node: until - snapshot.now for node, until in detector._until_ns.items()}
-    watch = {node: detector._due(node) - snapshot.now for node in detector._until_ns}
-    waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - snapshot.now
-    return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(detector._suspected))
+    def _outlook(self, number: int) -> Outlook:
+        """Return the facts about a controller state."""
+        snapshot = self.known.items[number]
+        job = snapshot.controller.state
+        if snapshot.is_down:
+            return Outlook(True, job.outcome, ("a controller to take over",), None, {}, {})
+        at = snapshot.controller.deadline()
+        detector = snapshot.sessions._detector
+        silence = {node: until - snapshot.now for node, until in detector._until_ns.items()}
+        watch = {node: detector._due(node) - snapshot.now for node in detector._until_ns}
+        waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - snapshot.now
+        return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(detector._suspected))
 
 
 _WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -91,7 +92,7 @@ NO_DEADLINES: dict[Contact, int | None] = {"answered": None, "refused": None, "u
 
 
 class NodeStates:
-    """Known states of one node, and the transitions from each."""
+    """Known states of one node, and the transitions from each. What depends on a state alone is computed once."""
 
     def __init__(
         self, graph: RoleGraph, spec: NodeSpec, messages: Messages, allowed: Allowed, *, asks: bool, elastic: bool
@@ -99,32 +100,16 @@ class NodeStates:
         self._graph, self._name, self._messages, self._allowed = graph, spec.name, messages, allowed
         self._agents = AgentStates(graph, spec, asks=asks, elastic=elastic)
         self._known: Numbered[NodeState] = Numbered()
-        self._views: dict[int, View] = {}
-        self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._passed: dict[tuple[int, int, Contact], int] = {}
-        self._cut: dict[int, int] = {}
+        self._number = self._known.of
+        self.view, self.pushed = cache(self._view_of), cache(self._pushed)
+        self.cut, self.pass_time = cache(self._cut), cache(self._pass_time)
         reaction = self._agents.send(self._agents.first, io.Connected())
         self.first = self._moved(NodeState(self._agents.first, link="open"), reaction)
 
-    def __len__(self) -> int:
-        return len(self._known.items)
-
-    def view(self, number: int) -> View:
-        """Return the facts about a node state, computed once."""
-        found = self._views.get(number)
-        if found is None:
-            found = self._views[number] = self._view_of(self._known.items[number])
-        return found
-
-    def pushed(self, number: int, messages: tuple[int, ...]) -> int:
+    def _pushed(self, number: int, messages: tuple[int, ...]) -> int:
         """Send messages of the controller to the node. Without a known connection they are lost."""
-        found = self._pushed.get((number, messages))
-        if found is None:
-            node = self._known.items[number]
-            if node.link == "known":
-                node = replace(node, down=node.down + messages)
-            found = self._pushed[number, messages] = self._number(node)
-        return found
+        node = self._known.items[number]
+        return self._number(replace(node, down=node.down + messages)) if node.link == "known" else number
 
     def delivered(self, number: int, at: int, *, registers: bool, repeats: bool) -> int:
         """Remove the message at index `at` from flight. With `repeats` it arrives once more, after all others."""
@@ -141,26 +126,17 @@ class NodeStates:
         """Return the state after the proof of the node's death has arrived."""
         return self._number(replace(self._known.items[number], is_unproven=False))
 
-    def cut(self, number: int) -> int:
+    def _cut(self, number: int) -> int:
         """Close the connection and drop all messages in flight."""
-        found = self._cut.get(number)
-        if found is None:
-            node = self._known.items[number]
-            cut = replace(node, up=(), down=(), link="none")
-            if node.link != "none":
-                found = self._moved(cut, self._agents.send(node.agent_state, io.Disconnected()))
-            self._cut[number] = found = self._number(cut) if found is None else found
-        return found
+        node = self._known.items[number]
+        cut = replace(node, up=(), down=(), link="none")
+        if node.link == "none":
+            return self._number(cut)
+        return self._moved(cut, self._agents.send(node.agent_state, io.Disconnected()))
 
-    def pass_time(self, number: int, by_ns: int, contact: Contact) -> int:
+    def _pass_time(self, number: int, by_ns: int, contact: Contact) -> int:
         """Return the state after `by_ns` without any other step."""
-        found = self._passed.get((number, by_ns, contact))
-        if found is None:
-            found = self._pass_time(self._known.items[number], by_ns, contact)
-            self._passed[number, by_ns, contact] = found
-        return found
-
-    def _pass_time(self, node: NodeState, by_ns: int, contact: Contact) -> int:
+        node = self._known.items[number]
         beats = any(isinstance(self._messages.items[message], Heartbeat) for message in node.up)
         may_beat = node.link != "none" and not beats
         reaction = self._agents.pass_time(node.agent_state, by_ns, contact, may_beat=may_beat)
@@ -170,15 +146,10 @@ class NodeStates:
     def _aged(self, message: int, by_ns: int) -> int:
         """Return the message with its time `by_ns` further in the past, but at most one lease ago."""
         old = self._messages.items[message]
-        lease_ns = self._graph.options.lease_ns
-        match old:
-            case Join() | Heartbeat() | Acked():
-                return self._messages.of(msgspec.structs.replace(old, sent_ns=max(old.sent_ns - by_ns, -lease_ns)))
-            case _:
-                return message
-
-    def _number(self, node: NodeState) -> int:
-        return self._known.of(node)
+        if not isinstance(old, Join | Heartbeat | Acked):
+            return message
+        sent_ns = max(old.sent_ns - by_ns, -self._graph.options.lease_ns)
+        return self._messages.of(msgspec.structs.replace(old, sent_ns=sent_ns))
 
     def _moved(self, node: NodeState, reaction: Reaction) -> int:
         """Return the node with its next agent state and the sent messages in flight; an ended agent has no link."""
@@ -188,7 +159,9 @@ class NodeStates:
             return self._number(replace(node, agent_state=reaction.agent_state, up=up, down=(), link="none"))
         return self._number(replace(node, agent_state=reaction.agent_state, up=up))
 
-    def _view_of(self, node: NodeState) -> View:
+    def _view_of(self, number: int) -> View:
+        """Return the facts about a node state."""
+        node = self._known.items[number]
         agent_state = self._agents.known.items[node.agent_state]
         steps = [*self._deliveries(node), *self._of_processes(node, agent_state), *self._of_node(node, agent_state)]
         processes = [process for process, life in agent_state.lives.items() if life not in NOT_RUNNING]
@@ -220,12 +193,9 @@ class NodeStates:
         }
         return {contact: None if at is None else at - agent_state.now for contact, at in times.items()}
 
-    def _starts(self, message: int) -> bool:
-        match self._messages.items[message]:
-            case Ordered(order=StartReplica()):
-                return True
-            case _:
-                return False
+    def _starts(self, number: int) -> bool:
+        message = self._messages.items[number]
+        return isinstance(message, Ordered) and isinstance(message.order, StartReplica)
 
     def _deadline_refused(self, agent: Agent) -> int | None:
         """Return the agent's next deadline while it cannot connect."""
@@ -252,7 +222,7 @@ class NodeStates:
         return steps
 
     def _of_processes(self, node: NodeState, agent_state: AgentState) -> list[Step]:
-        steps = []
+        steps, agents, number = [], self._agents, node.agent_state
         for process, life in agent_state.lives.items():
             role = self._graph.role(process[0].role)
             name = f"{process[0]}#{process[1]} on {self._name}"
@@ -262,13 +232,13 @@ class NodeStates:
 
             if life == "spawning":
                 ports = tuple((port, WORKER_PORT + process[0].index) for port in role.ports)
-                add("runs", Pace.PROMPT, self._agents.begin(node.agent_state, process, ports))
-                refused = self._agents.end(node.agent_state, process, io.SpawnFailed(*process))
-                add("cannot be started", Pace.FAULT, refused)
+                add("runs", Pace.PROMPT, agents.begin(number, process, ports))
+                add("cannot be started", Pace.FAULT, agents.end(number, process, io.SpawnFailed(*process)))
             elif life == "killed":
                 add("is killed", Pace.PROMPT, self._ends(node, process, signal="KILL"))
             elif life == "leaving":
-                add("leaves its generation in place", Pace.SOON, self._agents.suspend(node.agent_state, process))
+                gone = agents.set_life(number, process, "suspended", io.WorkerSuspended(*process, 0))
+                add("leaves its generation in place", Pace.SOON, gone)
                 add("fails", Pace.FAULT, self._ends(node, process, code=1))
             elif life == "suspended":
                 add("dies while suspended", Pace.FAULT, self._ends(node, process, signal="SEGV"))
@@ -278,12 +248,13 @@ class NodeStates:
                 add("ends after SIGTERM", Pace.SOON, self._ends(node, process, signal="TERM"))
             else:
                 if life == "up" and role.ready is not None:
-                    ready = self._agents.set_life(node.agent_state, process, "ready", io.ProbePassed(*process))
+                    ready = agents.set_life(number, process, "ready", io.ProbePassed(*process))
                     add("gets ready", Pace.SOON, ready)
                 if life == "asked":
-                    add("waits for the agreed step", Pace.SOON, self._agents.wait(node.agent_state, process))
+                    add("waits for the agreed step", Pace.SOON, agents.set_life(number, process, "waits"))
                 if life == "saving":
-                    add("leaves the agreed step", Pace.SOON, self._agents.leave_step(node.agent_state, process))
+                    left = agents.set_life(number, process, "left", io.WorkerLeftStep(*process, 0))
+                    add("leaves the agreed step", Pace.SOON, left)
                 if role.kind == "task" and life != "waits":
                     add("finishes", Pace.FREE, self._ends(node, process))
                 add("fails", Pace.FAULT, self._ends(node, process, code=1))

@@ -7,6 +7,7 @@ The reaction of a controller state to a trigger is computed once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from flowdist.control.protocol.events import CancelRequested, DrainRequested, NodeGone, TimePassed
 from flowdist.control.protocol.ids import ReplicaId
@@ -56,8 +57,7 @@ class Space:
         self._controllers = ControllerStates(job.graph)
         does = {"asks": job.asks, "elastic": job.elastic}
         self._nodes = [NodeStates(job.graph, spec, self._messages, allowed, **does) for spec in nodes]
-        self._turns: dict[tuple[int, int, int], Turn] = {}
-        self._controller_later: dict[tuple[int, int, tuple[str, ...]], int] = {}
+        self._turn = cache(self._new_turn)
         self.first: State = (self._controllers.first, *(nodes.first for nodes in self._nodes), faults)
 
     def running(self) -> State:
@@ -178,12 +178,6 @@ class Space:
                     return f"gone before start: {replica}#{attempt} runs on {name} while its restart set starts again"
         return None
 
-    def _turn(self, controller: int, what: int, i: int) -> Turn:
-        found = self._turns.get((controller, what, i))
-        if found is None:
-            found = self._turns[controller, what, i] = self._new_turn(controller, what, i)
-        return found
-
     def _new_turn(self, controller: int, what: int, i: int) -> Turn:
         trigger: Trigger
         if what == DEADLINE:
@@ -227,12 +221,10 @@ class Space:
         by_ns = min(times, default=0 if is_early else IDLE_NS)
         if by_ns <= 0:
             return []
-        key = (controller, by_ns, heard)
-        if key not in self._controller_later:
-            self._controller_later[key] = self._controllers.pass_time(*key)
+        later = self._controllers.pass_time(controller, by_ns, heard)
         nodes = [self._nodes[i].pass_time(number, by_ns, contacts[i]) for i, number in enumerate(state[1:-1])]
         text = f"{format_duration(by_ns)} pass" + (" (before what is about to happen)" if is_early else "")
-        after = (self._controller_later[key], *nodes, state[-1] - is_early)
+        after = (later, *nodes, state[-1] - is_early)
         pace = Pace.FAULT if is_early else Pace.LATER if times else Pace.FREE
         return [Move(after, text, pace)] if after != state else []
 

@@ -2,90 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import (
-    AnswerCheckpoint,
-    AskStep,
-    CloseStore,
-    OpenStore,
-    Order,
-    StartReplica,
-    StopAtStep,
-    StopReplica,
-    TellPeers,
-)
-from flowdist.control.protocol.messages import (
-    Acked,
-    Dismissed,
-    Heartbeat,
-    Join,
-    Leave,
-    Ordered,
-    Preempted,
-    Rejoin,
-    Report,
-    ToAgent,
-    ToController,
-)
+from flowdist.control.protocol import messages as msg
+
+PLAIN: dict[type, str] = {  # messages that are described by their type alone
+    msg.Heartbeat: "heartbeat",
+    msg.Preempted: "has a preemption notice",
+    msg.Leave: "leaves",
+    msg.Acked: "acknowledged",
+    msg.Rejoin: "join anew",
+    msg.Dismissed: "the job is over",
+}
 
 
-def describe(message: ToController | ToAgent) -> str:
+def describe(message: msg.ToController | msg.ToAgent) -> str:
     """Return the message in a few words, as `ReplicaExited worker/0#1 success`."""
     match message:
-        case Join():
+        case msg.Join():
             items = [f"{item.replica}#{item.attempt} {item.phase}" for item in message.inventory]
             return f"joins as incarnation {message.incarnation} with {', '.join(items) or 'nothing'}"
-        case Heartbeat():
-            return "heartbeat"
-        case Report():
-            return _event(message.event)
-        case Preempted():
-            return "has a preemption notice"
-        case Leave():
-            return "leaves"
-        case Acked():
-            return "acknowledged"
-        case Rejoin():
-            return "join anew"
-        case Ordered():
-            return _order(message.order)
-        case Dismissed():
-            return "the job is over"
-
-
-def _event(event: ev.Event) -> str:
-    name = type(event).__name__
-    match event:
-        case ev.StoreOpened() | ev.StoreLost():
-            return f"{name} {event.world} generation {event.generation}"
-        case ev.ReplicaExited():
-            return f"{name} {event.replica}#{event.attempt} {event.kind or 'success'}"
-        case ev.ReplicaStopped():
-            return f"{name} {event.replica}#{event.attempt}{' in place' if event.suspended else ''}"
-        case ev.StepTold():
-            return f"{name} {event.replica}#{event.attempt} {event.step}"
-        case (
-            ev.ReplicaStarted()
-            | ev.ReplicaReady()
-            | ev.ReplicaElastic()
-            | ev.ReplicaUnkillable()
-            | ev.ReplicaLeftStep()
-        ):
-            return f"{name} {event.replica}#{event.attempt}"
+        case msg.Report():
+            return _content(message.event)
+        case msg.Ordered():
+            return _content(message.order)
         case _:
-            return name
+            return PLAIN[type(message)]
 
 
-def _order(order: Order) -> str:
-    name = type(order).__name__
-    match order:
-        case OpenStore() | CloseStore():
-            return f"{name} {order.world} generation {order.generation}"
-        case StartReplica():
-            return f"{name} {order.replica}#{order.attempt} of generation {order.generation}"
-        case StopAtStep():
-            return f"{name} {order.replica}#{order.attempt} {order.step}"
-        case StopReplica(in_place=True):
-            return f"{name} {order.replica}#{order.attempt} in place"
-        case StopReplica() | AskStep() | TellPeers() | AnswerCheckpoint():
-            return f"{name} {order.replica}#{order.attempt}"
+def _content(item: Any) -> str:  # ev.Event | fx.Order
+    """Return the name of an event or order, what it is about, and what tells it apart from others of that name."""
+    name, more = type(item).__name__, ""
+    match item:
+        case ev.StoreOpened() | ev.StoreLost() | fx.OpenStore() | fx.CloseStore():
+            return f"{name} {item.world} generation {item.generation}"
+        case ev.ReplicaExited():
+            more = f" {item.kind or 'success'}"
+        case ev.ReplicaStopped(suspended=True) | fx.StopReplica(in_place=True):
+            more = " in place"
+        case ev.StepTold() | fx.StopAtStep():
+            more = f" {item.step}"
+        case fx.StartReplica():
+            more = f" of generation {item.generation}"
+    return f"{name} {item.replica}#{item.attempt}{more}" if hasattr(item, "attempt") else name

@@ -8,9 +8,10 @@ without room does not block other roles, since its nodes have no room for them (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
 from flowdist.control.incidents.health import exceeds_row, is_healthy, next_free_row, row_text
 from flowdist.control.protocol.ids import ReplicaId
@@ -18,24 +19,12 @@ from flowdist.faults.streams import spread
 from flowdist.graph import RoleSpec, format_duration
 from flowdist.sim.engine.node import TERM_NS
 from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.gang import fail
+from flowdist.sim.macro.gang import fail, resume, stall
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
 from flowdist.sim.macro.seats import Seats
 
 Phase = Literal["waiting", "opening", "running", "stopping", "over"]
-
-
-class Coordinator(Protocol):
-    """All auxiliary roles together, as one of them sees them. `auxiliary_roles.AuxiliaryRoles` implements it."""
-
-    @property
-    def may_restart_gang(self) -> bool: ...
-
-    def settle(self, now: int) -> None: ...
-    def stall_gang(self, replica: str, now: int) -> None: ...
-    def resume_gang(self, replica: str, now: int) -> None: ...
-    def restart_gang(self, role: AuxiliaryRole, replica: int, reason: str, now: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -66,16 +55,16 @@ class AuxiliaryRole:
 
     Attributes:
         depth: Roles of a higher depth end first: they wait for those of a lower one (R18).
-        is_upstream: The gang waits for it to start, or with `has_to_be_ready` to get ready.
-        restarts_gang: The gang restarts with it. Otherwise it waits in its work while a replica is away.
+        gate: The gate of the gang on this role; None: it has none. With `on_restart="restart"` the gang restarts with
+            the role. Otherwise it waits in its work while a replica is away.
     """
 
-    def __init__(self, job: Job, coordinator: Coordinator, role: RoleSpec, room: tuple[int, ...]) -> None:
-        self._job, self._coordinator, self.role = job, coordinator, role
+    def __init__(self, job: Job, role: RoleSpec, room: tuple[int, ...]) -> None:
+        self._job, self.role = job, role
         self.seats = Seats(role, job.options, room, len(job.scope.graph.cluster.nodes))
         self.replicas = [AuxiliaryReplica(Books(role.workload, 1)) for _ in range(role.max_replicas)]
         self.depth = len(role.gates) + (1 if role.gates and job.role.gates else 0)
-        self.is_upstream = self.has_to_be_ready = self.restarts_gang = False
+        self.gate = next((gate for gate in job.role.gates if gate.role == role.name), None)
         self._serving: dict[int, None] = {}
         self._away: dict[int, None] = {}  # replicas that served, and do not for now
         # Replicas that do not run in full, as the controller knows. In a large role they are few.
@@ -94,7 +83,7 @@ class AuxiliaryRole:
         """Return whether generations of the gang make no difference to the role: what waits, waits for a node."""
         if self._is_over:
             return True
-        if self.is_upstream and not self.lets_gang_form(NEVER - 1):
+        if self.gate is not None and not self.lets_gang_form(NEVER - 1):
             return False
         waits = any(replica.phase == "waiting" for replica in self._unsteady.values())
         return not waits or (self._missing <= 0 and not self.seats.free and not self._seated_and_waiting())
@@ -104,8 +93,13 @@ class AuxiliaryRole:
         seated = [replica for index, replica in self._unsteady.items() if self.seats.node_of[index] is not None]
         return self._missing <= 0 and all(self._is_up(replica, now) for replica in seated)
 
+    @property
+    def _restarts_gang(self) -> bool:
+        return self.gate is not None and self.gate.on_restart == "restart"
+
     def _is_up(self, replica: AuxiliaryReplica, now: int) -> bool:
-        return replica.phase == "running" and (replica.ready if self.has_to_be_ready else replica.formed) <= now
+        has_to_be_ready = self.gate is not None and self.gate.condition == "ready"
+        return replica.phase == "running" and (replica.ready if has_to_be_ready else replica.formed) <= now
 
     @property
     def _missing(self) -> int:
@@ -138,28 +132,30 @@ class AuxiliaryRole:
             if replica.phase == "running":
                 if self._job.dead_since[node] < replica.formed - self._job.times.message:
                     replica.formed = NEVER
-                self._plan(replica, at, self._halting(index, replica, node))
+                self._plan(replica, at, partial(self._halt, index, node))
 
-    def _halting(self, index: int, replica: AuxiliaryReplica, node: int) -> Callable[[int], None]:
-        def halt(now: int) -> None:
-            replica.turn += 1
-            replica.books.halt(now, answered_until=min(now, self._job.dead_since[node]))
-            if index in self._serving:
-                del self._serving[index]
-                self._away[index] = None
-                self._coordinator.stall_gang(self._name(index), now)
-
-        return halt
+    def _halt(self, index: int, node: int, now: int) -> None:
+        replica = self.replicas[index]
+        replica.turn += 1
+        replica.books.halt(now, answered_until=min(now, self._job.dead_since[node]))
+        if index in self._serving:
+            del self._serving[index]
+            self._away[index] = None
+            stall(self._job, self._name(index), now)
 
     def release_gang(self, now: int) -> None:
         """Let the gang go on without replicas that have no seat: no list of addresses names them."""
         for index in list(self._away):
             if self.seats.node_of[index] is None:
                 del self._away[index]
-                self._coordinator.resume_gang(self._name(index), now)
+                resume(self._job, self._name(index), now)
 
-    def lose_node(self, node: int, reason: str, now: int) -> None:
-        """Handle that the controller knows the node to be lost: its replicas start again once they have a seat."""
+    def lose_node(self, node: int, reason: str, now: int) -> Iterator[int]:
+        """Handle that the controller knows the node to be lost: its replicas start again once they have a seat.
+
+        Yields:
+            Each replica that the gang has to restart with. Before the gang has run there is nothing to restart.
+        """
         seats, job = self.seats, self._job
         lost = list(seats.on[node])
         seats.lose(node)
@@ -168,9 +164,9 @@ class AuxiliaryRole:
             was_up = replica.phase == "running"
             if was_up:
                 seats.note_loss(node, now)
-            if was_up and self.restarts_gang and self._coordinator.may_restart_gang:
+            if was_up and self._restarts_gang and job.result.generations:
                 self._turn(index, "stopping")
-                self._coordinator.restart_gang(self, index, reason, now)
+                yield index
                 continue
             if was_up:
                 job.note_incident("node_lost", reason, now)
@@ -278,13 +274,13 @@ class AuxiliaryRole:
     def _begin(self, index: int, replica: AuxiliaryReplica, now: int) -> None:
         if self.role.kind == "task":
             self._plan(replica, replica.books.begin(now), lambda at: self._complete(index, replica, at))
-        elif self.is_upstream:
-            if not self.restarts_gang:
+        elif self.gate is not None:
+            if not self._restarts_gang:
                 self._serving[index] = None
                 self._away.pop(index, None)
-                self._coordinator.resume_gang(self._name(index), now)
+                resume(self._job, self._name(index), now)
             replica.ready = now + self._job.times.message
-            self._plan(replica, replica.ready, self._coordinator.settle)
+            self._plan(replica, replica.ready, self._job.companions.settle)
 
     def _complete(self, index: int, replica: AuxiliaryReplica, now: int) -> None:
         """End the work of the replica. The controller does not hear of it from a node that is cut off."""
@@ -298,7 +294,7 @@ class AuxiliaryRole:
         self._turn(index, "over")
         self._succeeded += 1
         self.seats.release(index)
-        self._coordinator.settle(now)
+        self._job.companions.settle(now)
 
     def _note_success(self) -> None:
         """End the role once all replicas with a seat have done their work: those without one are not needed."""

@@ -8,30 +8,24 @@ as the service is away.
 
 from __future__ import annotations
 
+from functools import partial
+
 from flowdist.sim.macro.auxiliary_role import AuxiliaryRole
-from flowdist.sim.macro.gang import note_change, open_incident, stopped, take_room
+from flowdist.sim.macro.gang import give_up_waiting, note_change, open_incident, stopped, take_room
 from flowdist.sim.macro.job import Job
-from flowdist.sim.macro.result import NEVER
 
 
 class AuxiliaryRoles:
-    """The roles, and what they share with the gang. It implements `job.Companions` and `auxiliary_role.Coordinator`."""
+    """The roles, and what they share with the gang. It implements `job.Companions`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self.roles = [AuxiliaryRole(job, self, role, room) for role, room in job.scope.beside]
-        self.is_empty = not self.roles
+        self.roles = [AuxiliaryRole(job, role, room) for role, room in job.scope.beside]
         for role in self.roles:
             role.seats.others_have_room = lambda role=role: not self._lack_room(role)  # type: ignore[misc]
         job.seats.others_have_room = lambda: not self._lack_room(None)
-        gates = {gate.role: gate for gate in job.role.gates}
-        self._upstream = [role for role in self.roles if role.role.name in gates]
-        for role in self._upstream:
-            gate = gates[role.role.name]
-            role.has_to_be_ready = gate.condition == "ready"
-            role.is_upstream, role.restarts_gang = True, gate.on_restart == "restart"
+        self._upstream = [role for role in self.roles if role.gate is not None]
         self._joint: dict[tuple[str, int], AuxiliaryRole] = {}  # replicas in the open incident of the gang
-        self._away: dict[str, None] = {}  # replicas that the gang waits for in its work
 
     def _lack_room(self, asker: AuxiliaryRole | None) -> bool:
         """Return whether a role other than the asker (None: the gang) is below its minimum without room (R22)."""
@@ -41,13 +35,9 @@ class AuxiliaryRoles:
         return any(role is not asker and role.is_short for role in self.roles)
 
     @property
-    def is_gang_stalled(self) -> bool:
-        return bool(self._away)
-
-    @property
     def are_settled(self) -> bool:
         """Return whether all that the gang needs is there, and its generations make no difference to the roles."""
-        waits = self._joint or self._away or self._job.books.has_stalled
+        waits = self._joint or self._job.away or self._job.books.has_stalled
         return not waits and all(role.is_settled for role in self.roles)
 
     def let_gang_form(self, now: int) -> bool:
@@ -68,12 +58,13 @@ class AuxiliaryRoles:
 
     def lose_node(self, node: int, reason: str, now: int) -> None:
         for role in self.roles:
-            role.lose_node(node, reason, now)
+            for replica in role.lose_node(node, reason, now):
+                self._restart_gang(role, replica, reason, now)
 
     def settle(self, now: int) -> None:
         """Start what can start, the gang included: seats were lost or are free, or a replica has started."""
         job = self._job
-        if self.is_empty or job.result.outcome is not None:
+        if not self.roles or job.result.outcome is not None:
             return
         if job.is_started(now):
             self._joint.clear()
@@ -87,12 +78,7 @@ class AuxiliaryRoles:
 
     # Incidents of the gang and of what it depends on.
 
-    @property
-    def may_restart_gang(self) -> bool:
-        """Return whether the gang has run: before that there is nothing that could restart."""
-        return self._job.result.generations > 0
-
-    def restart_gang(self, role: AuxiliaryRole, replica: int, reason: str, now: int) -> None:
+    def _restart_gang(self, role: AuxiliaryRole, replica: int, reason: str, now: int) -> None:
         """Restart the gang with a replica that was up and is lost."""
         job = self._job
         self._joint[role.role.name, replica] = role
@@ -103,16 +89,8 @@ class AuxiliaryRoles:
         job.due = max(job.due if job.phase == "stopping" else now, self.stop(now))
         job.phase, job.on_due = "stopping", stopped
         if job.give_up_at is not None:
-            job.at(job.give_up_at, self.give_up_waiting)
+            job.at(job.give_up_at, partial(give_up_waiting, job))
         note_change(job, "node_lost", reason, now)
-
-    def give_up_waiting(self, now: int) -> None:
-        """End the gang's wait for nodes without failing the job, since the gang waits for a service by now."""
-        job = self._job
-        if job.give_up_at == now and job.phase in ("stopping", "gated"):
-            job.give_up_at = None
-            if job.books.bucket == "waiting":
-                job.books.move("re-formation", job.size_max, now)
 
     def stop(self, now: int) -> int:
         """Stop all replicas in the incident of the gang, count the change, and return when the last of them is gone."""
@@ -128,25 +106,6 @@ class AuxiliaryRoles:
             role.let_start(replica)
         for role in self.roles:
             role.settle(now)
-
-    # Services that the gang waits for in its work.
-
-    def stall_gang(self, replica: str, now: int) -> None:
-        """Make the gang wait in its work for the replica, which is away."""
-        job = self._job
-        if not self._away and job.books.begun is not None:
-            job.books.stall(now)
-            if job.phase == "running":
-                job.due = NEVER
-        self._away[replica] = None
-
-    def resume_gang(self, replica: str, now: int) -> None:
-        """End the gang's wait for the replica: it is there again, or it is needed no more."""
-        job = self._job
-        if self._away.pop(replica, replica) is None and not self._away and job.books.begun is not None:
-            done = job.books.resume(now)
-            if job.phase == "running":
-                job.due = done
 
     # The end of the job.
 

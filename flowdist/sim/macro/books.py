@@ -22,7 +22,7 @@ class Books:
         durable: The step that a restart resumes from.
         begun: When the present generation began to step; None: none steps.
         progressed: The controller knows of a checkpoint of the generation that stepped last.
-        lost_ns, lost_steps: Of one worker: work that had to be done again.
+        lost_steps: Steps of one worker that had to be done again.
     """
 
     def __init__(self, load: WorkloadSpec, replicas: int) -> None:
@@ -36,7 +36,7 @@ class Books:
         self.begun: int | None = None
         self._stalls: list[list[int]] = []  # of the present generation: from, to; NEVER: it lasts
         self.progressed = False
-        self.lost_ns = self.lost_steps = 0
+        self.lost_steps = 0
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
         """Book the time up to now, and count so many replicas to the bucket from now on."""
@@ -90,6 +90,11 @@ class Books:
         assert self.begun is not None
         return time - self.begun - sum(min(end, time) - start for start, end in self._stalls if start < time)
 
+    def _worked(self, time: int) -> int:
+        """Return the time in work alone since the present generation began to step."""
+        cycles, rest = divmod(self._position(time), self._cycle_ns)
+        return cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
+
     def halt(self, now: int, *, done: bool = False, answered_until: int | None = None, is_known: bool = False) -> None:
         """End the stepping of the generation, and book the work since the last checkpoint as lost.
 
@@ -101,13 +106,8 @@ class Books:
         """
         if self.begun is None:
             return
-        load, position = self._load, self._position(now)
-        cycles, rest = divmod(position, self._cycle_ns)
-        within = rest if rest < load.checkpoint_every_ns else load.checkpoint_every_ns
-        worked = cycles * load.checkpoint_every_ns + within
-        step = min(load.steps, self._first + worked // load.step_ns)
-        answered = now if answered_until is None else answered_until
-        saved = max(0, self._position(answered - ANSWER_NS) // self._cycle_ns)
+        load, position, worked, step = self._load, self._position(now), self._worked(now), self.step_at(now)
+        saved = self.reported((now if answered_until is None else answered_until) - ANSWER_NS)
         if done:
             self.durable = load.steps
         elif saved:
@@ -115,21 +115,17 @@ class Books:
             self.progressed = True
         kept = min(worked, (self.durable - self._first) * load.step_ns)
         spent, active = self.spent, self.active
-        spent["productive"] += active * kept
+        spent["productive"] -= active * (now - self.begun - kept)  # `move` books all of the time there
         spent["lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * (position - worked)
         spent["stalled"] += active * (now - self.begun - position)
-        if active != self._all:
-            spent["waiting"] += (self._all - active) * (now - self.since)
         self.lost_steps += step - self.durable
-        self.lost_ns += (step - self.durable) * load.step_ns
-        self.begun, self.bucket, self.since = None, "re-formation" if is_known else "detection", now
+        self.begun = None
+        self.move("re-formation" if is_known else "detection", active, now)
 
     def has_progressed(self, now: int) -> bool:
         """Return whether the controller knows of a checkpoint of the present generation."""
-        if self.progressed or self.begun is None:
-            return self.progressed
-        return self._position(now - LATENCY_NS) >= self._cycle_ns
+        return self.progressed or self.reported(now - LATENCY_NS) > 0
 
     def reported(self, time: int) -> int:
         """Return how many checkpoints of the present generation are complete by then."""
@@ -139,15 +135,13 @@ class Books:
         """Return the step that the gang has reached, saved or not."""
         if self.begun is None:
             return self.durable
-        cycles, rest = divmod(self._position(now), self._cycle_ns)
-        worked = cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
-        return min(self._load.steps, self._first + worked // self._load.step_ns)
+        return min(self._load.steps, self._first + self._worked(now) // self._load.step_ns)
 
     def close(self, result: MacroResult, halts: int | None, now: int) -> None:
         """Book everything up to now into the result. Members that were told to stop step until `halts`."""
         if self.begun is not None and halts is not None:
             self.halt(min(halts, now))
         result.step = max(self.durable, self.step_at(now))
-        result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
+        result.now, result.lost_ns, result.lost_steps = now, self.lost_steps * self._load.step_ns, self.lost_steps
         self.halt(now)  # what is not saved is booked as lost; the steps in the result are not lost yet
         self.move("done", 0, now)

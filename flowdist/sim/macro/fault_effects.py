@@ -11,7 +11,7 @@ from flowdist.sim.macro.job import Job
 
 
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
-    """Apply a fault to a node, to all nodes with a label (`zone=a`), or to a replica of the gang."""
+    """Apply a fault to a node, to all nodes with a label (`zone=a`), to a replica of the gang, or to all of them."""
     node = job.names.get(target)
     if node is not None:
         if what.kind == "add":
@@ -25,6 +25,9 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
             spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
             if tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
+    elif target in ("all", job.role.name):
+        for replica in range(job.role.max_replicas):
+            _kill_replica(job, replica, what, now)
     else:
         _kill_replica(job, int(target.rpartition("/")[2]), what, now)
 

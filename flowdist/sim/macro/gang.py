@@ -8,6 +8,8 @@ before that, the next phase begins at once, without a turn of the main loop.
 
 from __future__ import annotations
 
+from functools import partial
+
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
 from flowdist.faults.grammar import Fault, Rate
@@ -41,7 +43,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         job.companions.settle(now)
     awaited = any(job.seats.on[each] for each in job.death_known_at)
     if job.phase == "stopping" and job.due <= now and not awaited:
-        job.call_on_due(now)  # no other member's node has died that the controller does not know of
+        job.on_due(job, now)  # no other member's node has died that the controller does not know of
 
 
 def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
@@ -152,7 +154,7 @@ def open_incident(
     _stop_members(job, books.active if joined else job.seats.taken, now)
     job.due = max(job.due, job.companions.stop(now))
     if job.due < job.quiet_until() and not job.backoff_ns:
-        job.call_on_due(job.due)
+        job.on_due(job, job.due)
 
 
 def _stop_members(job: Job, members: int, now: int) -> None:
@@ -202,7 +204,7 @@ def form(job: Job, now: int) -> None:
     seats, books = job.seats, job.books
     if not job.companions.let_gang_form(now):
         if job.give_up_at is not None and job.phase == "waiting":
-            job.at(job.give_up_at, job.companions.give_up_waiting)
+            job.at(job.give_up_at, partial(give_up_waiting, job))
         job.phase, job.due, job.formed = "gated", NEVER, NEVER
         return
     if seats.free and seats.vacant:
@@ -232,8 +234,6 @@ def _start(job: Job, now: int) -> None:
     job.exited.clear()
     job.newcomers = set()
     job.phase, job.is_incomplete = "running", False
-    if job.keep:
-        job.result.sizes.append(seats.taken)
     job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
     if any(seats.on[node] for node in job.death_known_at):  # some members never run, which is not known yet
         job.due = job.formed = NEVER
@@ -245,7 +245,7 @@ def _start(job: Job, now: int) -> None:
     if job.seed:
         at += job.extra_startup_ns(draw(job.seed, job.role.name, "slowest", job.result.generations), seats.taken)
     plan_begin(job, at, job.formed)
-    if not job.companions.is_empty:
+    if job.scope.beside:
         job.at(job.formed, job.companions.settle)
     elif seats.vacant and seats.free:
         grow(job, job.result.generations, job.formed)
@@ -267,11 +267,37 @@ def _give_up(job: Job, now: int) -> None:
     fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
 
 
+def give_up_waiting(job: Job, now: int) -> None:
+    """End the gang's wait for nodes without failing the job, since the gang waits for a service by now."""
+    if job.give_up_at == now and job.phase in ("stopping", "gated"):
+        job.give_up_at = None
+        if job.books.bucket == "waiting":
+            job.books.move("re-formation", job.size_max, now)
+
+
 def begin(job: Job, now: int) -> None:
     """Begin to step: the last member is up."""
-    job.due, job.on_due = job.books.begin(now, is_stalled=job.companions.is_gang_stalled), complete
-    if job.keep:
-        job.result.begins.append(now)
+    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away)), complete
+
+
+# Services that the gang waits for in its work.
+
+
+def stall(job: Job, replica: str, now: int) -> None:
+    """Make the gang wait in its work for the replica, which is away."""
+    if not job.away and job.books.begun is not None:
+        job.books.stall(now)
+        if job.phase == "running":
+            job.due = NEVER
+    job.away[replica] = None
+
+
+def resume(job: Job, replica: str, now: int) -> None:
+    """End the gang's wait for the replica: it is there again, or it is needed no more."""
+    if job.away.pop(replica, replica) is None and not job.away and job.books.begun is not None:
+        done = job.books.resume(now)
+        if job.phase == "running":
+            job.due = done
 
 
 # Growth.
@@ -283,7 +309,7 @@ def add_node(job: Job, node: int, now: int) -> None:
     job.seats.join(node, now)
     job.companions.add_node(node, now)
     job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
-    if job.companions.is_empty:
+    if not job.scope.beside:
         take_room(job, now)
     job.companions.settle(now)
 
@@ -321,7 +347,7 @@ def complete(job: Job, now: int) -> None:
     """End the job with success: the work of the gang is done. Auxiliary roles stop, dependents first."""
     job.books.halt(now, done=True)
     ends = known = now + job.times.message
-    if not job.companions.is_empty:
+    if job.scope.beside:
         job.books.move("done", job.role.max_replicas, known)
         ends = job.companions.end_in_order(known)
     _end(job, "succeeded", f"every primary task has succeeded ({job.role.name})", ends)

@@ -25,13 +25,7 @@ Tell = Callable[[int, str, str, str], None]  # time, what, name, words: see `Mac
 class Companions(Protocol):
     """The roles beside the gang, as the gang sees them. `auxiliary_roles.AuxiliaryRoles` implements it."""
 
-    is_empty: bool  # the job consists of the gang alone
-
-    @property
-    def is_gang_stalled(self) -> bool: ...  # the gang waits in its work for a service that is away
-
     def let_gang_form(self, now: int) -> bool: ...
-    def give_up_waiting(self, now: int) -> None: ...
     def settle(self, now: int) -> None: ...
     def start(self, now: int) -> None: ...
     def stop(self, now: int) -> int: ...
@@ -73,6 +67,7 @@ class Job:
         exited: Members of the present generation whose processes ended by themselves.
         newcomers: Replicas that start with the next generation.
         incident_kind, opened: Of the last incident.
+        away: Replicas of services that the gang waits for in its work, by name.
         stopped_at: When the members that were told to stop have done so.
         halt_at: When the members stop stepping that were told to stop; None: they have no steps to do, or are dead.
         ran_from: While the gang stops: when the generation had formed.
@@ -81,11 +76,11 @@ class Job:
 
     companions: Companions
 
-    def __init__(self, scope: Scope, plan: Plan, *, seed: int, fault_seed: int, keep: bool, tell: Tell | None) -> None:
+    def __init__(self, scope: Scope, plan: Plan, *, seed: int, fault_seed: int, tell: Tell | None) -> None:
         graph, role = scope.graph, scope.role
         known = len(graph.cluster.nodes)
         self.scope, self.plan, self.role, self.options = scope, plan, role, graph.options
-        self.seed, self.tell, self.times, self.keep = seed, tell, scope.times, keep
+        self.seed, self.tell, self.times = seed, tell, scope.times
         self.names = {name: i for i, name in enumerate(scope.nodes)}
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, fault_seed)
         self.later, self.serial = list[Later](), 0
@@ -105,13 +100,14 @@ class Job:
 
         self.phase: Phase = "opening"
         self.due = NEVER
-        self.on_due: Callable[[Job, int], None] | None = None
+        self.on_due: Callable[[Job, int], None]
         self.formed = NEVER
         self.size_max = 0
         self.give_up_at: int | None = None
         self.is_incomplete = False
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
+        self.away: dict[str, None] = {}
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
@@ -139,13 +135,9 @@ class Job:
 
         With auxiliary roles it is 0: they may see each step of the gang.
         """
-        if not self.companions.is_empty:
+        if self.scope.beside:
             return 0
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self.until + 1)
-
-    def call_on_due(self, now: int) -> None:
-        assert self.on_due is not None
-        self.on_due(self, now)
 
     def say(self, now: int, what: str, name: str, words: str) -> None:
         if self.tell is not None:

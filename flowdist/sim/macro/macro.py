@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from functools import partial
 
 from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.sim.macro.auxiliary_roles import AuxiliaryRoles
@@ -23,7 +23,6 @@ class Macro:
         plan: The faults and rates. Those at a time have `at_ns`.
         seed: Draws the faults of the rates. 0 has nominal start-up times, others draw them.
         fault_seed: Draws the faults of the rates instead of `seed`.
-        keep: Fill `MacroResult.begins` and `MacroResult.sizes`.
         step_by_step: Do without `SteadyState`. The result is the same; tests compare the two.
         tell: Called at each change with the time in ns, what it is (`fault`, `gone`, `joined`, `incident`, `forms`,
             `ends`), a name, and a line of words.
@@ -36,37 +35,24 @@ class Macro:
         *,
         seed: int = 0,
         fault_seed: int | None = None,
-        keep: bool = False,
         step_by_step: bool = False,
         tell: Tell | None = None,
     ) -> None:
         fault_seed = seed if fault_seed is None else fault_seed
-        job = self._job = Job(scope, plan, seed=seed, fault_seed=fault_seed, keep=keep, tell=tell)
+        job = self._job = Job(scope, plan, seed=seed, fault_seed=fault_seed, tell=tell)
         self.result = job.result
         for add in plan.adds:
             job.at(add.at_ns + job.times.message, None, job.names[add.node])
         for fault in plan.faults:
             assert fault.when.at_ns is not None
-            job.at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
+            job.at(fault.when.at_ns + fault.offset_ns, partial(self.hit, fault.target, fault))
         job.companions = self._auxiliary = AuxiliaryRoles(job)
         self._steady = SteadyState(job) if may_become_steady(job) and not step_by_step else None
         # The nodes are there, so the minima of all roles get seats, and the gang forms (R2).
-        if not self._auxiliary.is_empty:
+        if scope.beside:
             job.seats.fill(job.times.message, job.role.min_replicas)
         self._auxiliary.admit(job.times.message)
         form(job, job.times.message)
-
-    def _firing(self, fault: Fault) -> Callable[[int], None]:
-        role = self._job.role
-
-        def fire(now: int) -> None:
-            if fault.target in ("all", role.name):
-                for replica in range(role.max_replicas):
-                    self.hit(f"{role.name}/{replica}", fault, now)
-            else:
-                self.hit(fault.target, fault, now)
-
-        return fire
 
     def run(self, until: int | None = None) -> MacroResult:
         """Run to the end of the job, or to the time `until` in ns."""
@@ -85,7 +71,7 @@ class Macro:
             if job.due < at and job.due < next_fault:
                 if job.due > end:
                     break
-                job.call_on_due(job.due)
+                job.on_due(job, job.due)
             elif at <= next_fault:
                 if at > end:
                     break

@@ -33,7 +33,6 @@ class MacroResult:
         causes: Incidents by kind.
         charged: Incidents that a budget has paid for.
         cordoned: Names of nodes.
-        begins, sizes: With `keep`: when each generation began to step, and its members.
         beside: Generation and saved step of each auxiliary replica, by name.
     """
 
@@ -49,8 +48,6 @@ class MacroResult:
     causes: Counter[str] = field(default_factory=Counter)
     charged: int = 0
     cordoned: list[str] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
     beside: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property

@@ -39,6 +39,9 @@ _OPTIONS = (
 )
 
 
+Refused = tuple[str, str]  # why something is not played, and what to do
+
+
 class MacroRefused(FlowdistError):
     """Error for a job that macro mode cannot play truly. Protocol mode, without --macro, can."""
 
@@ -54,11 +57,6 @@ class Times(NamedTuple):
     up: int  # from the order to start to the first step, without start-up and restore of the workload
     fence: int  # from the last heartbeat that was answered to the end of the workers of a node that is cut off
     silent: int  # from that heartbeat to the loss of the node, as the controller sees it
-
-    @property
-    def stop_and_go(self) -> int:
-        """Time from the death of a node to the order to start again, if nothing comes between."""
-        return self.proof + self.stop + self.open
 
 
 class Scope(NamedTuple):
@@ -234,44 +232,45 @@ def _words(name: str, value: object) -> str:
 
 def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
     of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
+    refused = _unplayed(rate, rate.name, rate.subject, of_replicas=of_replicas)
+    if refused is None and of_replicas:
+        refused = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
+    _refuse(rate, len(rate.name), refused)
+
+
+def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
+    role, slash, rest = fault.target.partition("/")
+    of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
+    refused = _unplayed(fault, f"{fault.kind!r} of {fault.target}", fault.target, of_replicas=of_replicas)
+    if refused is None and of_replicas:
+        refused = _of_replicas(role, graph, gang, f"{gang.name}{slash}{rest}@...")
+    if refused is None and fault.when.at_ns is None:
+        refused = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
+    _refuse(fault, len(fault.spec), refused)
+
+
+def _unplayed(what: Fault | Rate, name: str, target: str, *, of_replicas: bool) -> Refused | None:
+    """Return why this kind of fault is not played for its target."""
     known = KINDS["replica"] if of_replicas else KINDS["node"]
-    text, help = "", ""
-    if rate.subject == "controller" or rate.kind not in known:
-        text, help = f"macro mode cannot play {rate.name}", f"it can: {', '.join(known)}"
-    elif of_replicas:
-        text, help = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
-    if text:
-        refuse(rate.spec, 0, len(rate.name), text, help, rate.where)
-    _refuse_short(rate)
+    if target != "controller" and what.kind in known:
+        return None
+    return f"macro mode cannot play {name}", f"it can: {', '.join(known)}"
 
 
-def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> tuple[str, str]:
-    """Return why failures of these replicas by themselves are not played, and what to do; empty if they are."""
+def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Refused | None:
+    """Return why failures of these replicas by themselves are not played."""
     if gang.gates:
         text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
         return text, "name nodes, or leave --macro out"
     if who != gang.name and len(graph.roles) > 1:
         return f"macro mode has roles beside {gang.name} fail with their nodes alone", f"write {instead}"
-    return "", ""
+    return None
 
 
-def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
-    role, _, rest = fault.target.partition("/")
-    of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
-    known = KINDS["replica"] if of_replicas else KINDS["node"]
-    text, help = "", ""
-    if fault.target == "controller" or fault.kind not in known:
-        text, help = f"macro mode cannot play {fault.kind!r} of {fault.target}", f"it can: {', '.join(known)}"
-    elif of_replicas:
-        text, help = _of_replicas(role, graph, gang, f"{gang.name}{'/' * bool(rest)}{rest}@...")
-    if not text and fault.when.at_ns is None:
-        text, help = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
-    if text:
-        refuse(fault.spec, 0, len(fault.spec), text, help, fault.where)
-    _refuse_short(fault)
-
-
-def _refuse_short(what: Fault | Rate) -> None:
+def _refuse(what: Fault | Rate, end: int, refused: Refused | None) -> None:
+    """Raise FaultError with the text underlined up to `end`, or if the duration is too short."""
+    if refused is not None:
+        refuse(what.spec, 0, end, *refused, what.where)
     if what.duration_ns is not None and what.duration_ns < LEAST_AWAY_NS:
         text = "macro mode has nodes back after a second at the earliest"
         refuse(what.spec, 0, len(what.spec), text, "write /1s or more", what.where)

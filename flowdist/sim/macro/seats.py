@@ -56,7 +56,7 @@ class Seats:
 
     def _offer(self, node: int) -> None:
         left = self.room[node] - len(self.on[node])
-        if left > 0 and self.usable[node] and node not in self.cordoned:
+        if left > 0 and self._is_open(node):
             heapq.heappush(self.candidates, (self.sign * left, node))
 
     def _is_open(self, node: int) -> bool:
@@ -83,8 +83,7 @@ class Seats:
         before = self.taken
         while self.vacant and self.free and (most is None or self.taken - before < most):
             replica = self.vacant[0]
-            avoid = self._avoided(replica, now) if self.failures else []
-            node = self._best(avoid)
+            node = self._best(self._avoided(replica, now) if self.failures else [])
             if node is None:
                 node = self._best([])
             assert node is not None, "a free seat is not among the candidates"

@@ -54,9 +54,9 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 def is_steady(job: Job) -> bool:
     """Return whether the gang runs or waits, no dead or bad node and no back-off is in the way, and only sums count.
 
-    Callers that follow each change (`tell`), or want each generation (`keep`), get all steps.
+    Callers that follow each change (`tell`) get all steps.
     """
-    if job.death_known_at or job.cut_off_since or job.seats.wary or job.keep or job.tell is not None:
+    if job.death_known_at or job.cut_off_since or job.seats.wary or job.tell is not None:
         return False
     if job.phase == "waiting":
         return job.books.bucket == "waiting" and not job.is_counted
@@ -118,7 +118,8 @@ class SteadyState:
     def __post_init__(self) -> None:
         job = self.job
         role, times, load = job.role, job.times, job.role.workload
-        self.death_to_start, self.incident_to_start = times.stop_and_go, times.stop + times.open
+        self.incident_to_start = times.stop + times.open
+        self.death_to_start = times.proof + self.incident_to_start
         self.proof, self.started, self.restore = times.proof, times.started, load.restore_ns
         self.startup_fixed = times.up + load.startup_ns
         self.work, self.step = load.checkpoint_every_ns, load.step_ns
@@ -446,4 +447,3 @@ class SteadyState:
         books.bucket, books.active, books.since = "waiting" if self.waits else "start-up", self.active, self.since
         books.begun, books.progressed, books.durable = None, False, self.durable
         books.lost_steps += self.lost_steps
-        books.lost_ns += self.lost_steps * self.step

@@ -11,8 +11,6 @@ from flowdist.faults.grammar import Plan, added_node
 from flowdist.record.journal import FaultLine, Header, Line, record
 from flowdist.sim.macro.scope import Scope
 
-FIDELITY = "fidelity"
-
 
 class MacroTrace:
     """Collector of lines: pass `hear` to `Macro` as `tell`, and read `lines`."""
@@ -21,7 +19,7 @@ class MacroTrace:
         nodes = scope.graph.cluster.nodes
         self._specs = {node.name: node for node in nodes}
         self._graph, self._role, self._n = scope.graph, scope.role, 0
-        options = {FIDELITY: "macro"} | plan.rate_options
+        options = {"fidelity": "macro"} | plan.rate_options
         names = tuple(node.name for node in nodes)
         self.lines: list[Line] = [Header(scope.graph, names, seed=seed, options=options)]
 
