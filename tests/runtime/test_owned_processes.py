@@ -9,30 +9,41 @@ import subprocess
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import descendants
 
 
-class Nothing(msgspec.Struct):
-    """The argument of a module that takes none."""
+PROGRAM = "import json, os, sys; print('told', os.read(json.loads(sys.argv[1])['end'], 1))"
 
 
-def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path) -> None:
+class Config(msgspec.Struct):
+    """The argument of `PROGRAM`, which ends when the pipe does."""
+
+    end: int
+
+
+def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process runs before the supervisor knows its process id."""
     before = descendants(os.getpid())
+    (tmp_path / "until_the_pipe_ends.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    end, release = os.pipe()
 
     async def both() -> int:
         owned = OwnedProcesses(tmp_path)
-        starts = asyncio.create_task(owned.start("this", Nothing(), "own.log"))
+        starts = asyncio.create_task(owned.start("until_the_pipe_ends", Config(end), "own.log", [end]))
         while not set(descendants(os.getpid())) - set(before):
             await asyncio.sleep(0)
         assert not starts.done()
         await owned.kill_others(before)
+        os.close(release)
         return await (await starts).wait()
 
     assert asyncio.run(both()) == 0
-    assert "Zen" in (tmp_path / "own.log").read_text()
+    os.close(end)
+    assert "told b''" in (tmp_path / "own.log").read_text()
 
 
 def test_orphans_are_killed_and_spared_processes_are_not(tmp_path: Path) -> None:
