@@ -14,7 +14,6 @@ import pytest
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import descendants
 
-
 PROGRAM = "import json, os, sys; print('told', os.read(json.loads(sys.argv[1])['end'], 1))"
 
 
