@@ -8,11 +8,10 @@ import sys
 import textwrap
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.choosing import slow
+from tests.choosing import few
 from tests.leftovers import marked
 
 ROOT = Path(__file__).parents[1]
@@ -66,12 +65,6 @@ def test_it(start_in_fixture, tmp_path, monkeypatch):
 OUTER = "FLOWDIST_TEST_OF_LEFTOVERS"
 
 
-def first_two(bodies: dict[str, str]) -> list[Any]:
-    """Return the bodies as parameters of a test, all but the first two marked as slow."""
-    first, second, *others = bodies.values()
-    return [first, second, *slow(others)]
-
-
 def run(folder: Path, body: str, limit_s: float) -> str:
     """Run a test of that body in a pytest of its own, which has to end soon and to leave nothing. Return its output."""
     mark = uuid.uuid4().hex
@@ -86,13 +79,13 @@ def run(folder: Path, body: str, limit_s: float) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("body", first_two(FAILING), ids=FAILING)
+@pytest.mark.parametrize("body", few(FAILING.values()), ids=FAILING)
 def test_a_test_that_fails_waits_for_nothing(body: str, tmp_path: Path) -> None:
     output = run(tmp_path, body, limit_s=600)
     assert "1 failed, 1 passed" in output and "assert False" in output
 
 
-@pytest.mark.parametrize("body", first_two(HANGING), ids=HANGING)
+@pytest.mark.parametrize("body", few(HANGING.values()), ids=HANGING)
 def test_a_test_that_hangs_fails_at_its_limit(body: str, tmp_path: Path) -> None:
     output = run(tmp_path, body, limit_s=2)
     assert "1 failed, 1 passed" in output and "it took longer than 2 s" in output

@@ -12,6 +12,7 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Gate, RestartPolicy, Rule
 from flowdist.graph.roles import OnRestart
+from tests.choosing import few
 from tests.control.harness import Talk, graph, r, restart, role
 
 POLICIES = {
@@ -84,7 +85,7 @@ def in_every_order(loss: list[ev.Event], *others: ev.Event) -> list[tuple[ev.Eve
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("edge", ["reconnect", "restart"])
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("loss", few(LOSSES.values(), 1), ids=LOSSES)
 def test_r8_the_loss_of_a_servers_node_costs_its_trainers_nothing_in_whatever_order(
     policy: RestartPolicy | None, edge: OnRestart, loss: list[ev.Event]
 ):

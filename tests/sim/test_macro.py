@@ -25,7 +25,7 @@ from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from flowdist.sim.macro.trace import MacroTrace
-from tests.choosing import slow
+from tests.choosing import few, slow
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -135,7 +135,9 @@ def over_hours(rates: tuple[str, ...], seeds: int, max_restarts: int = 99, **par
     return list(compare(graph, parse_plan(rates=rates), range(1, seeds + 1), 2 * HOUR))
 
 
-@pytest.mark.parametrize("params", [{"replicas": "2:4"}, {"replicas": 4, "nodes": 6}, {"replicas": "3:4", "nodes": 5}])
+@pytest.mark.parametrize(
+    "params", [{"replicas": "2:4"}, *slow([{"replicas": 4, "nodes": 6}, {"replicas": "3:4", "nodes": 5}])]
+)
 def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, Any]) -> None:
     """Hours with dozens of failures, many inside a recovery. Where they are not equal, less than a thousandth is."""
     found = over_hours(RATES, 12, **params)

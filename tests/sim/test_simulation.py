@@ -53,8 +53,9 @@ CROWD = ["node3@90s/2m", "node4@90s/2m", "trainer/1@90s", "ps/0@90s", "node7@5m:
 
 @cache
 def crowd(seed: int) -> str:
-    """Return the digest of what 64 nodes go through, everything at the same moments."""
-    graph = load("ps.py", nodes=64, trainers="32:96", evaluators=20)
+    """Return the digest of what many nodes go through, everything at the same moments."""
+    nodes = examples(16, 64)
+    graph = load("ps.py", nodes=nodes, trainers=f"{nodes // 2}:{3 * nodes // 2}", evaluators=5 * nodes // 16)
     return run(graph, *CROWD, seed=seed, until=12 * 60 * SECOND).digest
 
 

@@ -52,6 +52,7 @@ def test_a_digest_changes_with_each_line_and_can_be_asked_for_at_any_time() -> N
     assert asked[-1] == trace_of(lines(BLOCK + 5)).digest()
 
 
+@pytest.mark.slow
 def test_a_line_that_is_kept_costs_few_bytes() -> None:
     count = 20 * BLOCK
     tracemalloc.start()

@@ -28,6 +28,7 @@ from flowdist.testing import assert_recovers, explore, graph_of, simulate
 from flowdist.testing.campaign import Failure, campaign, horizon, replay_command
 from flowdist.testing.corpus import Corpus
 from flowdist.testing.repro_command import replay_lines
+from tests.choosing import examples
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 GANG = str(TOPOLOGIES / "gang.py")
@@ -160,7 +161,7 @@ def test_the_nemesis_stays_within_what_is_declared() -> None:
     assert tolerance_of(graph).budgets == {"ps": 0, "trainer": 2, "logger": 0}
     graph_roles = [role.name for role in graph.roles]
     nemesis = Nemesis(graph, horizon(graph))
-    for seed in range(200):
+    for seed in range(examples(40, 200)):
         plan = nemesis.plan(seed)
         assert plan == Nemesis(graph, horizon(graph)).plan(seed)
         ends = [fault for fault in plan.faults if fault.kind in ("hang", "exit", "oom")]

@@ -289,6 +289,7 @@ def test_from_the_command_line_a_property_is_found_replayed_and_kept(tmp_path: P
     assert "keeps them" in held.stdout and '"seed": 2' in corpus.read_text()
 
 
+@pytest.mark.slow
 def test_a_point_that_no_run_reached_is_red_and_bounds_hold_for_single_runs(tmp_path: Path) -> None:
     path = written(tmp_path, "never = sometimes('five of them', lambda job: job.worlds['trainer'].up == 5)\n")
     done = flowdist("simulate", GANG, "--seeds", "1:3", "--properties", str(path))
@@ -343,6 +344,7 @@ def test_a_schedule_shrinks_to_one_order_of_the_nominal_run() -> None:
     assert simulate(GANG, **schedule._asdict()).lines == simulate(GANG, **schedule._asdict()).lines
 
 
+@pytest.mark.slow
 def test_topologies_shrink_to_the_smallest_that_still_fails() -> None:
     graph = find(topologies(), lambda graph: any(spec.gang for spec in graph.roles), settings=QUICK)
     assert len(graph.roles) <= 2 and all(spec.max_replicas == 1 for spec in graph.roles)

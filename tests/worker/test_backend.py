@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-torch = pytest.importorskip("torch")
+
+@pytest.fixture
+def torch() -> Any:
+    """Import torch, which takes seconds, not before a test needs it."""
+    return pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +26,7 @@ torch = pytest.importorskip("torch")
     ],
 )
 def test_nccl_is_for_workers_with_a_gpu_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, devices: int, env: dict[str, str], backend: str
+    torch: Any, monkeypatch: pytest.MonkeyPatch, devices: int, env: dict[str, str], backend: str
 ) -> None:
     from flowdist import worker
 
@@ -34,7 +40,7 @@ def test_nccl_is_for_workers_with_a_gpu_of_their_own(
     assert worker.backend() == backend
 
 
-def test_a_torch_without_nccl_has_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_nccl_has_gloo(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from flowdist import worker
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -44,7 +50,7 @@ def test_a_torch_without_nccl_has_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_real_gpu_it_is_nccl() -> None:
+def test_on_a_real_gpu_it_is_nccl(torch: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU, or a torch without CUDA")
     from flowdist import worker
