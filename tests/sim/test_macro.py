@@ -25,7 +25,7 @@ from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from flowdist.sim.macro.trace import MacroTrace
-from tests.choosing import few, slow
+from tests.choosing import slow
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
