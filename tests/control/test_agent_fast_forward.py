@@ -30,14 +30,14 @@ def running(step: int = 3) -> Talk:
 def test_heartbeats_that_are_renewed_leave_the_lease_of_those_that_are_played(seconds: float) -> None:
     played, renewed = Talk(), Talk()
     played.at(seconds, ack=True)
-    assert renewed.agent.renew(round(seconds * SECOND), 0) == (lease(played)[0] or None)
+    assert renewed.agent.lease.renew(round(seconds * SECOND), 0) == (lease(played)[0] or None)
     assert lease(renewed) == lease(played)
 
 
 def test_a_heartbeat_that_cannot_be_answered_yet_is_not_renewed_but_taken() -> None:
     talk = Talk()
     now = 10 * BEAT + MS
-    assert talk.agent.renew(now, 2 * MS) == 9 * BEAT
+    assert talk.agent.lease.renew(now, 2 * MS) == 9 * BEAT
     assert talk.agent.take_heartbeat(now) == msg.Heartbeat("node0", 1, 10 * BEAT)
     assert lease(talk) == (9 * BEAT, 11 * BEAT), "it is on its way, and the next one is due a period later"
     assert talk.agent.take_heartbeat(now) is None
@@ -53,7 +53,7 @@ def test_a_heartbeat_that_is_not_overdue_is_left_to_the_agent(now: int) -> None:
 def test_without_a_connection_no_heartbeat_is_renewed_or_taken() -> None:
     talk = Talk()
     talk.tell(io.Disconnected())
-    assert talk.agent.renew(MINUTE, 0) is None
+    assert talk.agent.lease.renew(MINUTE, 0) is None
     assert talk.agent.take_heartbeat(MINUTE) is None
     assert talk.agent.lease.acked_ns == 0
 

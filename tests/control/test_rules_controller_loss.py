@@ -209,11 +209,11 @@ def test_r19_a_lease_that_is_renewed_at_one_go_is_where_played_heartbeats_leave_
             sent = played.beat_at_ns
             played.beat(sent)
             played.acked(sent)
-        last = renewed.renew(now, 2 * MS)
+        last = renewed.lease.renew(now, 2 * MS)
         assert (renewed.lease.acked_ns, renewed.lease.beat_at_ns) == (played.acked_ns, played.beat_at_ns)
         assert last in (None, played.acked_ns)
     talk.tell(io.Disconnected())
-    assert talk.agent.renew(60 * SECOND, 2 * MS) is None
+    assert talk.agent.lease.renew(60 * SECOND, 2 * MS) is None
 
 
 def test_r20_an_agent_that_joined_anew_ignores_orders_for_its_earlier_incarnation():

@@ -48,7 +48,7 @@ class Agent:
         self.is_leaving = False
         self.is_over = False
         self._now = 0
-        self._due_at_ns: int | None = None  # the earliest deadline of an attempt; only `handle` changes them
+        self.due_at_ns: int | None = None  # the earliest deadline of an attempt; only `handle` changes them
         self._out: list[io.AgentOutput] = []
 
     def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
@@ -60,26 +60,18 @@ class Agent:
         self._record(event)
         if self.delayed or self.is_leaving or self.is_fencing:
             self._settle()
-        self._due_at_ns = first_date(self.attempts.values())
+        self.due_at_ns = first_date(self.attempts.values())
         return self._out
 
     def deadline(self) -> int | None:
         """Return when to call handle(AgentTimePassed(), now) at the latest; None if nothing is due."""
         if self.is_over:
             return None
-        first = self.duty()
+        first = self.due_at_ns
         for time in (self.lease.beat_at_ns, self._fence_at_ns()):
             if time is not None and (first is None or time < first):
                 first = time
         return first
-
-    def duty(self) -> int | None:
-        """Return the deadline without heartbeats and lease, for a simulator that computes these: see `renew`."""
-        return self._due_at_ns
-
-    def renew(self, now: int, round_trip_ns: int) -> int | None:
-        """Renew the lease as if each heartbeat that could be answered by now had been: see `Lease.renew`."""
-        return self.lease.renew(now, round_trip_ns)
 
     def take_heartbeat(self, now: int) -> msg.Heartbeat | None:
         """Return the heartbeat that was due before `now`, sent when it was due, for a simulator that carries it."""
@@ -116,13 +108,12 @@ class Agent:
 
     def _keep_deadlines(self) -> None:
         now, lease = self._now, self.lease
-        fence_at = self._fence_at_ns()
-        if fence_at is not None and fence_at <= now:
+        if not self.is_fencing and (fence_at := lease.fence_at()) is not None and fence_at <= now:
             self._fence()
         if lease.beat_at_ns is not None and lease.beat_at_ns <= now:
             self._send(msg.Heartbeat(self.spec.name, self.incarnation, now))
             lease.beat(now)
-        if self._due_at_ns is None or self._due_at_ns > now:
+        if self.due_at_ns is None or self.due_at_ns > now:
             return
         for attempt in self.attempts.values():
             if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:

@@ -42,7 +42,7 @@ SKIPPED = {
     "Node": ("spec", "free", "order", "lost_because"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
-    "Agent": ("spec", "graph", "address", "_now", "_out", "_due_at_ns"),
+    "Agent": ("spec", "graph", "address", "_now", "_out", "due_at_ns"),
     "Lease": ("_options", "_lasts_ns"),
 }
 

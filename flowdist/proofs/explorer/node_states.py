@@ -187,7 +187,7 @@ class NodeStates:
         """Return the ns until the agent's next deadline, by what happens to its heartbeats."""
         agent = agent_state.agent
         times: dict[Contact, int | None] = {
-            "answered": agent.duty(),
+            "answered": agent.due_at_ns,
             "refused": self._deadline_refused(agent),
             "unanswered": _deadline_unanswered(node, agent),
         }
@@ -201,8 +201,8 @@ class NodeStates:
         """Return the agent's next deadline while it cannot connect."""
         since, options = agent.lease.outage_since_ns, self._graph.options
         if since is None or agent.is_fencing or agent.lease.acked_ns is None:
-            return agent.duty()
-        times = [agent.duty(), since + options.controller_outage_ns - options.lease_margin_ns]
+            return agent.due_at_ns
+        times = [agent.due_at_ns, since + options.controller_outage_ns - options.lease_margin_ns]
         return min(time for time in times if time is not None)
 
     def _step(self, text: str, pace: Pace, node: NodeState, reaction: Reaction, listens: bool | None = None) -> Step:
@@ -314,5 +314,5 @@ def _deadline_unanswered(node: NodeState, agent: Agent) -> int | None:
     """
     if node.link == "none" or not (node.up or node.down):
         return agent.deadline()
-    times = [time for time in (agent._fence_at_ns(), agent.duty()) if time is not None]
+    times = [time for time in (agent._fence_at_ns(), agent.due_at_ns) if time is not None]
     return min(times, default=None)

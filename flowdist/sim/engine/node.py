@@ -170,7 +170,7 @@ class SimNode:
         """Take the heartbeats as played that could have been sent and answered before now."""
         if self._plays_heartbeats:
             return
-        sent = self.agent.renew(now - 1, ROUND_TRIP_NS)
+        sent = self.agent.lease.renew(now - 1, ROUND_TRIP_NS)
         if sent is not None:
             self._beat_ns, self._beats_wait = sent, True
         beat = self.agent.take_heartbeat(now)
@@ -318,7 +318,7 @@ class SimNode:
 
     def _plan(self) -> None:
         """Plan a wake-up at the deadline of the agent. While it is heard, heartbeats and lease are no deadline."""
-        due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()
+        due = self.agent.deadline() if self._plays_heartbeats else self.agent.due_at_ns
         if due is None or (self._planned is not None and self._queue.now < self._planned <= due):
             return
         self._planned = due
@@ -330,7 +330,7 @@ class SimNode:
         self._planned = None
         if self.is_paused:
             return
-        duty = self.agent.duty()
+        duty = self.agent.due_at_ns
         if self._plays_heartbeats or (duty is not None and duty <= self._queue.now):
             self.tell(io.AgentTimePassed())
         elif self.is_alive:

@@ -38,7 +38,7 @@ their progress again. So `catch_up` tells all agents before any fault acts (`Age
 * The world makes progress: `time_of_checkpoint` is None while it waits for something.
 
 **Heartbeats** are left out in the same way, by `engine.node`: while a node is heard and its link has no fault, they are
-taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Agent.renew`). One
+taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Lease.renew`). One
 that is on its way when the link breaks is put on its way after all (`Agent.take_heartbeat`).
 
 **Why `SETTLED_NS` is 4 * LATENCY_NS (2 ms).** A checkpoint that is played is followed by messages: its reports and the
