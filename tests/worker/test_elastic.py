@@ -31,7 +31,7 @@ def _no_group() -> Iterator[None]:
 
 def say(side: AgentSide, message: dict[str, object]) -> None:
     """Send a message on the elastic connection, which was the first."""
-    side.links[0].sendall(json.dumps(message).encode() + b"\n")
+    side.first_link().sendall(json.dumps(message).encode() + b"\n")
 
 
 def leave(side: AgentSide, state: worker.ElasticState) -> None:

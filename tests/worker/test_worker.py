@@ -40,6 +40,7 @@ class AgentSide:
             with self.arrived:
                 self.connections += 1
                 self.links.append(link)
+                self.arrived.notify_all()
             threading.Thread(target=self._serve, args=(link,), daemon=True).start()
 
     def _serve(self, link: socket.socket) -> None:
@@ -52,6 +53,12 @@ class AgentSide:
                 with self.arrived:
                     self.lines.append(message)
                     self.arrived.notify_all()
+
+    def first_link(self) -> socket.socket:
+        """Wait for the first connection: the worker does not wait until it is accepted."""
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: self.links, 10)
+            return self.links[0]
 
     def wait_for(self, count: int) -> list[dict[str, object]]:
         with self.arrived:
