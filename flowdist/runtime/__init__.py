@@ -1,1 +1,1 @@
-"""The real runtime: the same decisions as in the simulator, carried out on processes. Needs Linux."""
+"""The runtime: it runs a job on real processes, with the controller and agents of the simulator. Needs Linux."""
