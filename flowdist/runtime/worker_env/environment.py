@@ -43,7 +43,7 @@ class RunPaths(NamedTuple):
         return Path(self.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
 
     def latest(self, start: StartReplica, role: RoleSpec) -> Path:
-        """Return the path of the file that names the latest checkpoint, of the role if it is a gang, else of the replica.
+        """Return the path of the file that names the latest checkpoint: of the role for a gang, else of the replica.
 
         Args:
             start: The order that starts an attempt of the replica.
