@@ -1,4 +1,4 @@
-"""Configuration of the processes of a node, and the signal that kills them."""
+"""Configuration of the processes of a node, and the signal on which a guardian kills them."""
 
 from __future__ import annotations
 
