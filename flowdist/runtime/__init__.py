@@ -1,1 +1,4 @@
-"""The runtime: it runs a job on real processes, with the controller and agents of the simulator. Needs Linux."""
+"""The runtime, which runs a job on real processes. Its decisions are those of `control`, as in the simulator.
+
+Needs Linux.
+"""

@@ -76,7 +76,8 @@ class _AgentProcess:
         self._writer: asyncio.StreamWriter | None = None
         python = os.environ.get("PYTHON_EXEC", sys.executable)
         reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
-        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
+        # Workers that do not import torch have no process group, and so no use for a store that is started eagerly.
+        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)
 
     async def run(self) -> None:
         """Serve workers, spawner and controller until the pure agent orders the end of this process (EndAgent)."""

@@ -1,8 +1,8 @@
 """The guardian of a node: a small process that is the last one of its node to end.
 
 The guardian starts the node's spawner and agent and waits. When the supervisor, the spawner or the agent ends, or a
-fault kills the node, the guardian kills all of its descendants, including adopted ones, and ends. Its end proves that
-nothing of the node runs any more (R19).
+fault kills the node, the guardian kills all of its descendants, including adopted ones, and ends. An end with exit code
+0 proves that nothing of the node runs any more (R19).
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Workers:
                 self._workers[id] = (start, local_rank)
                 self._resume(before, start, local_rank, envs[local_rank])
         over = [key for key in self._attempts if key[0] == start.replica and key[1] < start.attempt]
-        for key in over:  # an agent that runs for weeks has thousands
+        for key in over:  # else an agent that runs for weeks keeps thousands
             del self._attempts[key]
         if not attempt.missing:
             self._all_spawned(attempt)

@@ -100,7 +100,7 @@ class ForkServers:
         self._selector, self._answer, self._start = selector, answer, start
         self._servers: dict[ForkServerSpec, ForkServerProcess] = {}
         self._upkeep: defaultdict[ForkServerSpec, ForkServerUpkeep] = defaultdict(ForkServerUpkeep)
-        self._reported_cold: dict[ForkServerSpec, None] = {}  # StartedCold was answered
+        self._reported_cold: dict[ForkServerSpec, None] = {}  # for these StartedCold was answered
         self._preparing: ForkServerSpec | None = None  # a Prepare that is not answered yet
 
     def prepare(self, spec: ForkServerSpec) -> None:
@@ -157,7 +157,7 @@ class ForkServers:
         return True
 
     def signal(self, request: Signal) -> bool:
-        """Pass a signal for a worker on to its fork server. Return False if the worker is not one of a fork server.
+        """Pass a signal for a worker on to its fork server. Return False if no fork server has the worker.
 
         A worker that still waits for the imports misses the signal: see `cancel`.
         """

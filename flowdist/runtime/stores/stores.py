@@ -1,7 +1,7 @@
 """The agent's side of the stores: it binds a socket for each generation and starts a store host when one is needed.
 
-A generation whose workers never use a store costs a socket and nothing else. Its store host is started by the first
-connection; or at once for a world of several workers, whose process group will need the store.
+A store host is started by the first connection to the socket, or at once where the controller expects that workers will
+connect. A generation whose workers never use a store costs a socket and nothing else.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class FaultTarget:
     def inject(self, fault: RemoteFault, job: JobState) -> None:
         """Announce a fault on the terminal and inject it, unless the node does not run.
 
-        A pause or slowdown ends by itself after the fault's duration; a killed node is started again after it.
+        After the fault's duration a pause or slowdown ends, and a node that was killed or has left is started again.
 
         Args:
             fault: The fault of the node, or of workers of one attempt. Workers that do not run are left out.

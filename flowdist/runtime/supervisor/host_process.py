@@ -108,7 +108,7 @@ class HostProcess:
         return self.finished is not None or self.over.is_set()
 
     def begin(self, interrupted: Callable[[], None]) -> None:
-        """Adopt orphaned descendants and open the lifeline from now on; call `interrupted` at each interrupt.
+        """Open the lifeline; from now on adopt orphaned descendants, and call `interrupted` at each interrupt.
 
         The lifeline is a pipe: every process of flowdist on this host ends when this process closes its end, or dies.
         An interrupt is SIGINT, SIGTERM or SIGHUP.

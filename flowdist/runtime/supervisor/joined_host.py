@@ -120,10 +120,10 @@ class JoinedHost:
         """Do nothing: the controller learns of the new incarnation from its agent."""
 
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
-        """Kill the rest of the node if its guardian was killed, and send the controller the proof of that.
+        """Kill the rest of the node if its guardian was killed, and then send the controller the proof of death.
 
-        A guardian that ends by itself has done both. If this host is leaving the job or the job has ended, this process
-        ends now.
+        A guardian that ends by itself does both itself. Without a connection no proof is sent: the controller waits for
+        the end of the node's lease. If this host is leaving the job, or the job has ended, this process ends now.
         """
         if was_killed:
             await self._host.processes.kill_others()
@@ -206,7 +206,8 @@ class JoinedHost:
             self._host.printer.skip(record)
             return
         if self._host.print(record):
-            wait_s = WIND_DOWN_S if self._node.process is not None else 0  # for the agent, which was dismissed
+            # The controller dismisses the agent, whose guardian then ends: normally that ends this process earlier.
+            wait_s = WIND_DOWN_S if self._node.process is not None else 0
             asyncio.get_running_loop().call_later(wait_s, self._host.over.set)
             self._faults.resume_all()
 

@@ -80,7 +80,7 @@ class LocalNode:
         return self._incarnation - 1
 
     async def start(self) -> None:
-        """Start a guardian with the next incarnations, and watch it in the background."""
+        """Start a guardian, whose agents have higher incarnations than those before, and watch it in the background."""
         self._owner.node_starts(self._name)
         config = msgspec.structs.replace(self._config, incarnation=self._incarnation)
         self._incarnation += INCARNATIONS
@@ -101,8 +101,8 @@ class LocalNode:
     async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
         """Wait for the end of the guardian, report it to the owner, and start the next guardian if there is to be one.
 
-        A guardian ends only when its node is empty, unless it was itself killed. Then the processes that it leaves
-        behind become children of this process.
+        A guardian that ends by itself, with exit code 0 or 1, has killed the other processes of its node. If it was
+        itself killed, the processes that it leaves behind become children of this process.
         """
         await guardian.wait()
         await self._owner.guardian_ended(self._name, was_killed=guardian.returncode not in (0, 1))

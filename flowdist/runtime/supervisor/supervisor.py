@@ -46,7 +46,7 @@ class Observer(Protocol):
         """Handle the next record of the journal. Called for all of them, also those from before a resume."""
 
     def look(self, job: JobState, now: int) -> None:
-        """Handle the present state of the job, at `now` ns of its time. Called at least every LOOK_S seconds."""
+        """Handle the present state of the job at `now`, its time in ns. Called at least every LOOK_S seconds."""
 
 
 class Hosting(NamedTuple):
@@ -295,7 +295,7 @@ class Supervisor:
             self._outbox.send(HealLink(node, why))
 
     def kill_controller(self) -> None:
-        """Kill the controller process. The next one is started at once, and continues from the journal."""
+        """Kill the controller process for an injected fault. The next one continues from the journal."""
         self._controller.kill()
 
     def operate(self, event: Operation) -> None:

@@ -65,6 +65,9 @@ def worker_env(
 ) -> dict[str, str]:
     """Return the whole environment of one worker that is to be started or resumed.
 
+    Inherited variables come first, then those of torchrun and flowdist and the GPUs, then the role's `env=` with its
+    macros replaced, then the role's secrets; of two variables with one name the later is taken.
+
     Args:
         start: The order that starts the attempt.
         role: The role of its replica.
@@ -148,11 +151,12 @@ def _flowdist_variables(
 def _virtual_local_rank(env: Mapping[str, str], local_rank: int) -> dict[str, str]:
     """Return the variables by which a worker sees its own GPU alone, as device 0: see torchrun --virtual-local-rank.
 
-    FLOWDIST_VISIBLE_DEVICES lists all GPUs of the replica. A worker of a replica without GPUs sees none.
+    FLOWDIST_VISIBLE_DEVICES gets all GPUs among which the worker's own was chosen.
 
     Args:
-        env: The environment of the worker without these variables.
-        local_rank: The worker's number in the replica; workers share the GPUs in turn if there are fewer GPUs.
+        env: The environment of the worker so far. The GPUs in its CUDA_VISIBLE_DEVICES go to the workers in turn. If
+            the variable is unset, the worker gets the GPU of number `local_rank`; if it is empty, none.
+        local_rank: The worker's number in the replica, from 0.
     """
     visible = [word.strip() for word in env.get("CUDA_VISIBLE_DEVICES", str(local_rank)).split(",") if word.strip()]
     device = visible[local_rank % len(visible)] if visible else ""
@@ -202,9 +206,9 @@ def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
 def macro_values(
     start: StartReplica, role: RoleSpec, local_rank: int, paths: RunPaths, ports: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the value of each macro for one worker, by name: that of `${rank}` is the value of the key `rank`.
+    """Return the values of all macros for one worker; the key of the macro `${rank}` is `rank`.
 
-    An address of another role is missing as long as the start order has none.
+    Addresses of other roles are among them only as far as the start order has them.
     """
     values = {
         "role": role.name,
