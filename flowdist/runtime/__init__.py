@@ -1,1 +1,4 @@
-"""The real runtime: the same decisions as in the simulator, carried out on processes. Needs Linux."""
+"""The runtime, which runs a job on real processes. Its decisions are those of `control`, as in the simulator.
+
+Needs Linux.
+"""

@@ -17,7 +17,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
             milliseconds.
 
     Raises:
-        OSError: The file cannot be written; the old one is unchanged.
+        OSError: The file cannot be written, for example because its folder does not exist; the old content stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
@@ -29,6 +29,6 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
 
 
 def write_json(path: Path, content: object, *, durable: bool = False) -> None:
-    """Replace the content of a file as `write_atomically` does, by JSON; make its folder if there is none."""
+    """Write `content` to a file as JSON, as `write_atomically` does. Folders of the path that are missing are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content), durable=durable)

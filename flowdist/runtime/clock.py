@@ -6,5 +6,5 @@ import time
 
 
 def boot_ns() -> int:
-    """Return the nanoseconds since the machine was started."""
+    """Return the time since this machine was started, in ns. All of its processes read the same clock."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

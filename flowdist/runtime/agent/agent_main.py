@@ -1,7 +1,7 @@
-"""The agent process of a node: a driver for the pure agent.
+"""The agent process of a node, which drives the pure agent (`flowdist.control.agent`).
 
-It gives the pure agent (`flowdist.control.agent`) its inputs in the order in which they arrive, and carries out each
-output. It makes no decisions.
+The process gives the pure agent its inputs in the order in which they arrive, and carries out each output. It makes no
+decisions.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to ser
 
 
 def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> None:
-    """Run the agent until the job is over or the node leaves it.
+    """Run the agent process, which the guardian has forked, until the job is over or the node has left it.
+
+    If the spawner ends before that, the process exits with code 1.
 
     Args:
         config: The node and its place in the run.
         channel: The socket to the spawner.
-        token: Token of the job, for a controller on another host.
+        token: The token of the job; needed only for a controller on another host.
     """
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
         os.environ.setdefault(name, config.interface)  # else gloo looks up the host's name, which may fail
@@ -58,7 +60,7 @@ def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> No
 
 
 class _AgentProcess:
-    """Event loop around the pure agent."""
+    """Event loop around the pure agent. The arguments are those of `run_agent`."""
 
     def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
         self._config, self._spawner, self._token = config, spawner.Channel(channel), token
@@ -74,9 +76,11 @@ class _AgentProcess:
         self._writer: asyncio.StreamWriter | None = None
         python = os.environ.get("PYTHON_EXEC", sys.executable)
         reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
-        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
+        # Workers that do not import torch have no process group, and so no use for a store that is started eagerly.
+        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)
 
     async def run(self) -> None:
+        """Serve workers, spawner and controller until the pure agent orders the end of this process (EndAgent)."""
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._set_up_workers()
@@ -113,7 +117,11 @@ class _AgentProcess:
         )
 
     async def _keep_connected(self) -> None:
-        """Connect to the controller, pass its messages to the pure agent, and connect again whenever that ends."""
+        """Connect to the controller and pass its messages to the pure agent; connect again when the connection ends.
+
+        The pure agent gets an input for each connection, for its end, and for each refused attempt to connect. The
+        coroutine runs until it is cancelled.
+        """
         is_local = self._config.controller is None
         retry_s = LOCAL_RETRY_S if is_local else REMOTE_RETRY_S
         while True:
@@ -143,9 +151,10 @@ class _AgentProcess:
             self._writer.write(encode(message))
 
     def _handle(self, event: io.AgentInput) -> None:
-        """Have the pure agent handle an input and carry out its outputs.
+        """Have the pure agent handle an input, and carry out its outputs.
 
-        An output may produce the next input at once: that input waits until all outputs of this one are carried out.
+        Carrying out an output may call this method again with the next input. That input waits until all outputs of
+        this one are carried out.
         """
         self._inputs.append(event)
         if self._is_handling:
@@ -204,7 +213,10 @@ class _AgentProcess:
         return self._paths.attempt_dir(output.replica, output.attempt)
 
     def _read_answers(self) -> None:
-        """Pass the spawner's answers on: those about store hosts to the stores, those about workers to the workers."""
+        """Read the spawner's answers and pass them on, about store hosts to `Stores` and about workers to `Workers`.
+
+        If the spawner has ended, this process exits with code 1.
+        """
         answers = self._spawner.receive()
         if answers is None:
             os._exit(1)  # without a spawner the node is lost: the guardian kills the rest of it

@@ -1,7 +1,8 @@
-"""The guardian of a node: a small process that ends last.
+"""The guardian of a node: a small process that is the last one of its node to end.
 
-It starts the node's spawner and agent and waits. When the supervisor, the spawner or the agent ends, it kills every
-descendant, including adopted ones, and ends. Its end proves that nothing of the node runs any more (R19).
+The guardian starts the node's spawner and agent and waits. When the supervisor, the spawner or the agent ends, or a
+fault kills the node, the guardian kills all of its descendants, including adopted ones, and ends. An end with exit code
+0 proves that nothing of the node runs any more (R19).
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can 
 
 
 def main() -> None:
+    """Run the guardian process. The command line's only argument is its NodeConfig, as JSON.
+
+    The process ends with exit code 0, or 1 if a descendant has outlived SIGKILL. If the controller is on another host
+    and the agent has not ended in order, the guardian first sends the controller the proof that the node is empty.
+    """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     token = os.environ.pop(TOKEN, "")  # workers must not inherit it
     become_subreaper()
@@ -94,7 +100,17 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
 
 
 def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
-    """Wait until the node has to end and return the cause; empty when the agent has exited with code 0."""
+    """Wait until the processes of the node have to be killed, and return the cause.
+
+    Args:
+        lifeline: A pipe whose other end closes when the supervisor ends.
+        wake: A pipe that delivers the numbers of the signals that this process gets.
+        agent: The process id of the agent.
+        spawner: The process id of the spawner.
+
+    Returns:
+        The cause in words; empty if the agent has exited with code 0, which means that the node has left the job.
+    """
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP)
     poll.register(wake, select.POLLIN)
@@ -108,13 +124,13 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
         ended = _reap_any()
         if agent in ended:
             return "" if ended[agent] == 0 else "its agent died"
-        if spawner in ended:  # it ends when the agent does, and its end may be reported first
+        if spawner in ended:  # the spawner also ends when the agent ends, and its end may be reported first
             give_up_s = time.monotonic() + EXIT_WAIT_S
     return "its agent died"
 
 
 def _reap_any() -> dict[int, int]:
-    """Reap every child that has ended, including adopted ones; return their wait statuses by process id."""
+    """Reap every child that has ended, including adopted ones, without waiting; return wait statuses by process id."""
     ended: dict[int, int] = {}
     while True:
         try:

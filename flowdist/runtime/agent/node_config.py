@@ -1,4 +1,4 @@
-"""Configuration of the processes of a node, and the signal that kills them."""
+"""Configuration of the processes of a node, and the signal on which a guardian kills them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     socket_dir: str
     lifeline: int
     lock: int  # file descriptor, open until nothing of the node runs any more: see folder.lock_run
-    devices: tuple[str, ...] = ()  # real GPUs of the node, by its own numbers
+    devices: tuple[str, ...] = ()  # real GPUs, as CUDA_VISIBLE_DEVICES names them; the first is the node's GPU 0
     address: str = "127.0.0.1"  # by which the other nodes of the job reach this one
     interface: str = "lo"  # network interface that has the address; empty: unknown
     controller: ControllerEndpoint | None = None  # None: the controller is on this host, at `control_socket`

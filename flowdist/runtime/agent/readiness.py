@@ -1,4 +1,4 @@
-"""Readiness checks of replicas, repeated until they pass. The caller cancels a check when its attempt ends."""
+"""Readiness checks of replicas, which the agent repeats until they pass."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ PAUSE_S = 0.05
 async def until_ready(
     check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, since_ns: int
 ) -> None:
-    """Repeat a readiness check until it passes.
+    """Repeat the readiness check of an attempt every PAUSE_S until it passes.
+
+    There is no timeout: the caller cancels this coroutine when the attempt ends. A check of kind `call` never passes
+    here, because the worker itself reports that it is ready.
 
     Args:
-        check: The check.
-        address: The address of the replica's node.
-        ports: The ports at which the replica listens, by name.
-        workdir: The folder that the name of a file is relative to.
-        folder: The log folder of the attempt.
-        since_ns: Wall clock of the attempt's start: a file that is older belongs to an earlier attempt.
+        check: The kind of the check, and its target.
+        address: The address of the replica's node, for `tcp` and `http`.
+        ports: The ports at which the replica listens, by name, for `tcp` and `http`.
+        workdir: The folder that a target of `file` is relative to.
+        folder: The folder of the attempt, in which the check `log` searches the output of all workers.
+        since_ns: When the attempt was started, in ns on the wall clock: an older target of `file` belongs to an earlier
+            attempt and does not count.
     """
     while not await _passes(check, address, ports, workdir, folder, since_ns):
         await asyncio.sleep(PAUSE_S)
@@ -54,7 +58,10 @@ def _matches(pattern: re.Pattern[str], file: Path) -> bool:
 
 
 async def _answers(address: str, port: int, path: str | None) -> bool:
-    """Return whether a connection to the port succeeds and, if there is a path, a GET for it has a status below 400."""
+    """Return whether a connection to the port succeeds and, unless `path` is None, an HTTP GET of it gives no error.
+
+    An HTTP status of 400 or more is an error, and so is no status within 5 s.
+    """
     try:
         reader, writer = await asyncio.open_connection(address, port)
     except OSError:

@@ -13,10 +13,13 @@ from flowdist.runtime.worker_env.worker_errors import error_line, is_out_of_memo
 
 
 class WorkerExits:
-    """Describes the exits of a node's workers for the pure agent.
+    """Interpreter of the exits of a node's workers, for the pure agent.
 
     The kernel does not say which process it killed for lack of memory. A worker counts as such if SIGKILL ended it, the
     agent did not send that signal, and the kernel's count of such kills has grown since the last failed worker.
+
+    Args:
+        mask: Hides the values of secrets in error texts.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -26,13 +29,14 @@ class WorkerExits:
     def describe(
         self, start: StartReplica, local_rank: int, code: int, folder: Path, was_killed: bool
     ) -> io.WorkerExited:
-        """Return the event for the exit of a worker.
+        """Return the input that reports the exit of a worker to the pure agent. Call this once for each exit.
 
         Args:
             start: The order by which the worker was started.
-            local_rank: Its rank within the replica.
-            code: Its exit code as `subprocess` has it: negative for a signal. An injected fault may replace it.
-            folder: Its log folder.
+            local_rank: The worker's number in the replica, from 0.
+            code: The worker's exit code as `subprocess` has it, negative for a signal. An injected fault may have left
+                another code in the folder, which is reported then.
+            folder: The worker's log folder, in which its error is looked up.
             was_killed: Whether the agent has sent SIGKILL to the attempt.
         """
         code = injected_code(folder, code)
@@ -53,6 +57,9 @@ class WorkerExits:
         )
 
     def _has_oom_kill(self, folder: Path) -> bool:
-        """Return whether the kernel has killed a process for lack of memory since the last call, or a fault says so."""
+        """Return whether the kernel has killed a process for lack of memory since the last call of this method.
+
+        An injected fault that left its file in the worker's folder counts as such a kill.
+        """
         before, self._oom_kills = self._oom_kills, oom_kills()
         return self._oom_kills > before or (folder / INJECTED_OOM).exists()

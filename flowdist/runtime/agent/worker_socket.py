@@ -1,6 +1,6 @@
 """The Unix socket between the workers of a node and their agent.
 
-Both sides write lines of JSON, because a worker has only the standard library.
+Both sides write lines of JSON, because `flowdist.worker` uses only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ _Identity = tuple[ReplicaId, int, int]  # of a worker: its replica, attempt and 
 
 
 class WorkerSocket:
-    """Turns lines of workers into inputs of the pure agent, and the agent's answers into lines."""
+    """The agent's side of the connections to its workers.
+
+    Lines that workers write become inputs of the pure agent; the other methods write lines to workers.
+
+    Args:
+        handle: Gives the pure agent an input.
+    """
 
     def __init__(self, handle: Callable[[io.AgentInput], None]) -> None:
         self._handle = handle
@@ -28,32 +34,38 @@ class WorkerSocket:
         self._in_elastic: dict[_Identity, asyncio.StreamWriter] = {}
 
     async def serve(self, path: str) -> asyncio.Server:
-        """Listen on a Unix socket that only this user may open."""
+        """Make a Unix socket that only this user may open, accept workers at it, and return the server."""
         server = await asyncio.start_unix_server(self._serve_worker, path, limit=LINE_MAX)
         Path(path).chmod(0o600)
         return server
 
     def answer(self, answer: io.AnswerWorker) -> None:
-        """Answer the workers that offered the checkpoint and are still connected."""
+        """Write the controller's answer to the workers that wait for it after `commit()`.
+
+        These are the workers of the attempt that offered this path and are still connected; there may be none.
+        """
         line = {"commit": {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason}}
         for writer in self._offers.pop((answer.replica, answer.attempt, answer.path), []):
             writer.write(json.dumps(line).encode() + b"\n")
 
     def leave(self, replica: ReplicaId, attempt: int) -> None:
-        """Tell the attempt's workers that are in elastic code to leave their generation."""
+        """Ask the workers of the attempt that have entered `flowdist.worker.elastic()` to leave their generation.
+
+        Each reports later that it is suspended. Workers that are not connected get nothing.
+        """
         for key, writer in self._in_elastic.items():
             if key[:2] == (replica, attempt):
                 writer.write(b'{"leave": true}\n')
 
     def resume(self, replica: ReplicaId, before: int, attempt: int, local_rank: int, env: dict[str, str]) -> None:
-        """Tell a worker that has left its generation to continue as a worker of another attempt.
+        """Have a suspended worker continue as a worker of another attempt. One that is not connected gets nothing.
 
         Args:
             replica: The worker's replica.
-            before: The attempt that it belonged to.
-            attempt: The attempt that it belongs to now.
-            local_rank: Its rank within the replica.
-            env: The environment variables that change.
+            before: The attempt that the worker belonged to.
+            attempt: The attempt that the worker belongs to now.
+            local_rank: The worker's number in the replica, from 0.
+            env: The environment variables that change, with their new values.
         """
         writer = self._in_elastic.pop((replica, before, local_rank), None)
         if writer is not None:

@@ -1,7 +1,8 @@
-"""The workers of a node: started, signalled and resumed through the spawner, on orders of the pure agent.
+"""The workers of a node: started and signalled through the spawner, on orders of the pure agent.
 
-What the spawner answers becomes inputs of the pure agent. An attempt counts as spawned when all of its workers are; if
-one of them cannot be started, the others are killed and the attempt has failed to start.
+Suspended workers are resumed through the worker socket. Answers of the spawner become inputs of the pure agent. An
+attempt counts as spawned when all of its workers run; if one of them cannot be started, the others are killed and the
+attempt has failed to start.
 """
 
 from __future__ import annotations
@@ -36,25 +37,31 @@ from flowdist.runtime.worker_env.secret_values import Mask
 
 @dataclass(slots=True)
 class _Attempt:
-    """An attempt of a replica whose workers have been ordered."""
+    """An attempt of a replica whose workers were requested from the spawner, or were resumed."""
 
     start: StartReplica
     ports: dict[str, int]
-    since_ns: int  # wall clock
+    since_ns: int  # when it was ordered, on the wall clock
     missing: set[int]  # local ranks of the workers that are not spawned yet
     refused: str | None = None  # why a worker could not be started
-    server: spawner.ForkServerSpec | None = None  # from which its workers are forked, as far as is known
+    server: spawner.ForkServerSpec | None = None  # that its workers ask for; None: none, or it was reported unusable
     was_killed: bool = False  # the agent has sent it SIGKILL
 
 
 class Workers:
-    """All workers of a node, by the ids that the spawner knows them by.
+    """All workers of a node, by their ids in the spawn protocol.
 
     Args:
+        config: The node and its place in the run.
+        graph: The job.
+        paths: Paths of the run.
         handle: Gives the pure agent an input.
-        report: Sends the controller a report.
+        report: Sends the controller the error report of a worker.
         send: Sends the spawner a request.
-        ids: The ids of workers and of store hosts: the spawner does not distinguish them.
+        ids: New ids for workers and store hosts, which share them: the spawner does not distinguish the two.
+        sockets: The connections of the workers to this agent.
+        gpus: The GPUs of the node.
+        stores: The stores of the node.
     """
 
     def __init__(
@@ -81,7 +88,11 @@ class Workers:
         self._exits = WorkerExits(self._mask)
 
     def prepare(self) -> spawner.ForkServerSpec | None:
-        """Have the fork server import its modules before the first order, if all roles use the same one; return it."""
+        """Request the node's fork server before the first order, so that its imports are done when a worker starts.
+
+        Returns:
+            The spec of the fork server; None, with nothing requested, if no role uses one or roles use different ones.
+        """
         wanted: dict[spawner.ForkServerSpec, None] = {}
         for role in self._graph.roles:
             size = role.max_replicas * role.procs
@@ -97,11 +108,14 @@ class Workers:
         return server
 
     def spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
-        """Start the workers of an attempt.
+        """Start the workers of an attempt, or resume those that have stayed in place.
+
+        The pure agent gets WorkersSpawned when all of them run, else SpawnFailed: at once if a port, a secret or the
+        cores of a GPU are missing, later if a command cannot be started.
 
         Args:
-            start: The order.
-            kept: Local ranks whose workers of the attempt before stay in place and are resumed as workers of this one.
+            start: The order that starts the attempt.
+            kept: Local ranks of suspended workers, which are resumed as workers of this attempt.
         """
         role = self._graph.role(start.replica.role)
         try:
@@ -120,7 +134,7 @@ class Workers:
                 self._workers[id] = (start, local_rank)
                 self._resume(before, start, local_rank, envs[local_rank])
         over = [key for key in self._attempts if key[0] == start.replica and key[1] < start.attempt]
-        for key in over:  # an agent that runs for weeks has thousands
+        for key in over:  # else an agent that runs for weeks keeps thousands
             del self._attempts[key]
         if not attempt.missing:
             self._all_spawned(attempt)
@@ -141,13 +155,20 @@ class Workers:
     def _command(
         self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int], env: dict[str, str]
     ) -> tuple[tuple[str, ...], spawner.ForkServerSpec | None]:
-        """Return the command of a worker, and the fork server that it may be forked from."""
+        """Return the command of a worker, and the fork server that it may be forked from; None: it needs exec."""
         values = macro_values(start, role, local_rank, self._paths, ports)
         argv = expand_command(role.command, values, os.environ)
         return argv, fork_server_spec(role, argv, os.environ, env, values)
 
     def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
-        """Have a worker that has left its generation continue as a worker of this attempt."""
+        """Have a suspended worker continue in another attempt, by the changed part of its environment.
+
+        Args:
+            before: The order of the attempt that the worker belonged to.
+            start: The order of the attempt that the worker belongs to now.
+            local_rank: The worker's number in the replica, from 0.
+            env: The worker's whole environment in the new attempt.
+        """
         folder = self._folder(start, local_rank)
         folder.mkdir(parents=True, exist_ok=True)
         if (pid := spawner.read_pid(self._folder(before, local_rank))) is not None:
@@ -164,14 +185,17 @@ class Workers:
         return env
 
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
-        """Send a signal to the process group of each worker of the attempt."""
+        """Have the spawner send a signal to the process group of each worker of the attempt that has not ended."""
         if number == signal.SIGKILL and (replica, attempt) in self._attempts:
             self._attempts[replica, attempt].was_killed = True
         for id in self._ids_of(replica, attempt):
             self._send(spawner.Signal(id, number))
 
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
-        """Give up starting the attempt's workers that still wait for a GPU or a fork server."""
+        """Cancel the start of the attempt's workers that still wait for a GPU or a fork server.
+
+        The pure agent gets SpawnFailed, or for each cancelled worker an exit by SIGTERM. Workers that run keep running.
+        """
         self._gpus.cancel(replica, attempt)
         for id in self._ids_of(replica, attempt):
             self._send(spawner.CancelSpawn(id))
@@ -182,7 +206,11 @@ class Workers:
     def handle_answer(
         self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold
     ) -> None:
-        """Handle an answer of the spawner about a worker."""
+        """Handle an answer of the spawner about a worker, and give the pure agent the inputs that follow from it.
+
+        These report that all workers of the attempt run, that the attempt has failed to start, that it starts cold, or
+        that one worker has ended.
+        """
         start, local_rank = self._workers[answer.id]
         attempt = self._attempts[start.replica, start.attempt]
         match answer:
@@ -215,7 +243,10 @@ class Workers:
         self._watch_readiness(attempt)
 
     def _fail_start(self, attempt: _Attempt) -> None:
-        """Kill the workers of an attempt some of which could not be started; report the failure once none is left."""
+        """Kill the workers of an attempt of which one could not be started; if none is left, report SpawnFailed.
+
+        `_ended` calls this method again when the last of these workers has ended.
+        """
         key = (attempt.start.replica, attempt.start.attempt)
         self.signal(*key, signal.SIGKILL)
         if not self._ids_of(*key):
@@ -252,14 +283,22 @@ class Workers:
         return self._paths.attempt_dir(start.replica, start.attempt) / str(local_rank)
 
     def write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
-        """Write the addresses of other roles where the attempt's workers read them."""
+        """Write the addresses of other roles into the file from which workers of the attempt read `peers()`.
+
+        Args:
+            replica: The replica of the attempt.
+            attempt: The number of the attempt.
+            addresses: Pairs of `role:port` and the addresses of all replicas of that role, with commas between them.
+        """
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
         write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
 
     def answer_commit(self, answer: io.AnswerWorker) -> None:
-        """Tell a worker whether its checkpoint is accepted; if so, publish it first.
+        """Send the workers that offered a checkpoint the controller's answer; before that, publish an accepted one.
 
-        In that order a worker that received "accepted" finds its checkpoint again after any crash.
+        To publish it is to write its path into the file that names the latest checkpoint. In that order a worker that
+        was answered "accepted" finds its checkpoint again after any crash. Nothing is published for an attempt that
+        a newer one has replaced.
         """
         attempt = self._attempts.get((answer.replica, answer.attempt))
         if answer.accepted and attempt is not None:

@@ -1,4 +1,4 @@
-"""The workers that one process has started: their ends, and the signals that they get."""
+"""The workers that are children of one process, a spawner or a fork server: their signals and their ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flowdist.runtime.processes.spawn_protocol import Ended, Spawned
 
 @contextlib.contextmanager
 def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
-    """Bind this thread, and so every process that it starts meanwhile, to these cores; to its own again afterwards.
+    """Bind the calling thread to these cores for the time of a `with` block, and with it every process started there.
 
-    For a process with one thread: the binding is that of the calling thread alone. With no cores it does nothing.
+    Other threads keep their cores. With an empty `cpus` nothing is bound.
 
     Raises:
-        OSError: if this machine has none of the cores.
+        OSError: if this process may use none of the cores.
     """
     before = os.sched_getaffinity(0)
     if cpus:
@@ -31,10 +31,13 @@ def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
 
 
 class Children:
-    """The workers whose parent is this process.
+    """The workers whose parent is this process, by their ids in the spawn protocol.
 
-    Each leads a session of its own. When a leader ends, the rest of its process group is killed before the leader is
-    reaped: until then no other process can get its process id.
+    Each worker leads a session and a process group of its own. When a worker ends, the rest of its group is killed
+    before the worker is reaped: until then no other process can get its process id.
+
+    Args:
+        selector: Reports the end of each worker, with its id as data.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -45,12 +48,12 @@ class Children:
         return len(self._running)
 
     def add(self, id: int, pid: int, wait: Callable[[], int]) -> Spawned:
-        """Watch a worker: the selector reports its end, with the id as data.
+        """Watch a worker that was just started, and return the answer that reports the start.
 
         Args:
-            id: The worker's id in the protocol.
-            pid: Its process id.
-            wait: Reaps it and returns its exit code.
+            id: The worker's id in the spawn protocol.
+            pid: The worker's process id.
+            wait: Reaps the worker, which has ended, and returns its exit code.
         """
         pidfd = os.pidfd_open(pid)
         self._running[id] = (pid, pidfd, wait)
@@ -58,13 +61,16 @@ class Children:
         return Spawned(id, pid)
 
     def signal(self, id: int, number: int) -> None:
-        """Signal the process group of a worker, if the worker still runs."""
+        """Send the signal `number` to the process group of a worker. A worker that has ended is no error."""
         if id in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._running[id][0], number)
 
     def end(self, id: int) -> Ended:
-        """Kill the rest of the worker's group and reap the worker. Call it when the selector has reported its end."""
+        """Reap a worker that has ended, after killing the rest of its group, and return the answer with its exit code.
+
+        Call this method once, when the selector has reported the end of the worker.
+        """
         pid, pidfd, wait = self._running.pop(id)
         self._selector.unregister(pidfd)
         os.close(pidfd)
@@ -74,7 +80,7 @@ class Children:
         return Ended(id, wait())
 
     def close_in_child(self) -> None:
-        """Forget all workers, in a fork of this process: they are children of the original alone."""
+        """In a fork of this process, forget all workers: they are children of the original process alone."""
         for _, pidfd, _ in self._running.values():
             os.close(pidfd)
         self._running.clear()

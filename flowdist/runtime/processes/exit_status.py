@@ -6,10 +6,14 @@ import signal
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that an exit code stands for: -9 is `KILL`."""
+    """Return the name of the signal that a negative exit code stands for: `KILL` for -9.
+
+    Raises:
+        ValueError: if Python has no name for the signal, such as 35, a real-time signal.
+    """
     return signal.Signals(-code).name.removeprefix("SIG")
 
 
 def describe_exit(code: int) -> str:
-    """Return `exit code 3`, or `signal KILL`."""
+    """Return an exit code in words: `exit code 3`, or `signal KILL` for -9. Raises as `signal_name` does."""
     return f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"

@@ -1,7 +1,7 @@
 """The fork server: a process that imports what workers need, checks that forking is safe, and forks the workers.
 
-It never touches a GPU and starts no thread. In each worker `serve` returns the request, so that almost no frame of
-flowdist is below the user's code.
+A fork server never touches a GPU and starts no thread. In each forked worker `serve` returns the request, so that
+almost no frame of flowdist is below the user's code.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of
 
 
 def serve(channel: int, parent: int) -> Spawn:
-    """Serve requests until the spawner closes its side, which ends this process. Returns only in forked workers.
+    """Serve the spawner's requests until the spawner closes its side, which ends this process.
+
+    The function returns only in forked workers.
 
     Args:
         channel: The descriptor of the socket to the spawner.
-        parent: The process id of the spawner; the fork server dies with it.
+        parent: The process id of the spawner; the kernel kills the fork server when the spawner ends.
 
     Returns:
         The request of the worker that this process has become.
@@ -57,6 +59,7 @@ class _ForkServer:
         self._standbys = StandbyPool(self._selector, fork)
 
     def run(self) -> Spawn:
+        """Serve requests and keep the pool of standbys; in a forked worker, return the request for that worker."""
         while True:
             for key, _ in self._selector.select(self._standbys.seconds_until_due()):
                 if isinstance(key.data, Standby):
@@ -71,9 +74,10 @@ class _ForkServer:
                 return self._stand_by(channel)
 
     def _handle_requests(self) -> Spawn | None:
-        """Carry out the requests that have arrived. Returns one of them only in the worker that was forked for it.
+        """Carry out the requests that have arrived. End this process if the spawner has ended.
 
-        It ends this process if the spawner has ended.
+        Returns:
+            None in the fork server; in a worker that was forked here, the request for that worker.
         """
         requests = self._channel.receive()
         if requests is None:
@@ -92,7 +96,7 @@ class _ForkServer:
         return None
 
     def _get_ready(self, imports: Imports) -> None:
-        """Import the modules, and answer whether workers may be forked from this process."""
+        """Import the modules, and send the spawner Ready, which says whether this process is safe to fork from."""
         own_files = _open_files()
         unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
         self._kept_files = _open_files() - own_files
@@ -100,7 +104,11 @@ class _ForkServer:
         self._channel.send(Ready(unsafe))
 
     def _spawn(self, request: Spawn) -> bool:
-        """Start a worker, from a standby process if there is one. Returns True in the worker, False in the server."""
+        """Start a worker: assign it to a standby process if one waits, else fork; send the spawner the result.
+
+        Returns:
+            False in the fork server, also when the start was refused; True in a worker that was forked here.
+        """
         folder = Path(request.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +133,11 @@ class _ForkServer:
         return False
 
     def _stand_by(self, channel: socket.socket) -> Spawn:
-        """Wait, in a standby process, until a worker is wanted. Returns its request."""
+        """In a standby process, wait until the fork server assigns it a worker, and return the request for that worker.
+
+        Args:
+            channel: The standby's end of its socket to the fork server.
+        """
         self._drop_inherited(channel.fileno())
         request, files = receive_work(channel)
         os.chdir(request.cwd)
@@ -133,7 +145,10 @@ class _ForkServer:
         return request
 
     def _drop_inherited(self, *keep: int) -> None:
-        """Close what a forked child has inherited from the fork server, except the files that imports hold open."""
+        """In a forked child, begin a session and close the descriptors of the fork server.
+
+        The standard streams, the files that imports have opened and the descriptors in `keep` stay open.
+        """
         os.setsid()
         gc.enable()
         # The objects are closed too: their finalizers would close descriptors that the worker has opened since.
@@ -146,7 +161,7 @@ class _ForkServer:
 
 
 def _install_stdio(files: list[int]) -> None:
-    """Make the files stdin, stdout and stderr, in this order."""
+    """Make three open files stdin, stdout and stderr of this process, in this order, and close their descriptors."""
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
@@ -155,7 +170,7 @@ def _install_stdio(files: list[int]) -> None:
 def fork() -> int:
     """Fork as os.fork does, after flushing the standard streams and without Python's warning about threads.
 
-    The warning adds nothing: `running_threads` has checked for threads.
+    The warning adds nothing: the fork server has checked with `running_threads` that no thread runs.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -165,7 +180,11 @@ def fork() -> int:
 
 
 def fork_with_pid(folder: Path) -> int:
-    """Fork, and return in the child only once its process id is in the folder. Returns as os.fork does."""
+    """Fork a worker as os.fork does. The child returns only after the parent has written the worker's pid file.
+
+    Args:
+        folder: The log folder of the worker, which gets the pid file.
+    """
     gate, opener = os.pipe()
     pid = -1
     try:
@@ -181,12 +200,13 @@ def fork_with_pid(folder: Path) -> int:
 
 
 def shadowed_module(first_path: str) -> str:
-    """Find a module beside the script whose name this process has imported from elsewhere already.
+    """Return why a module beside the user's script makes this process unfit to be forked from; empty if none does.
 
-    A worker forked from here would get the other module.
+    Such a module has the name of a module that this process has imported from elsewhere. The script of a forked worker
+    would import that other module instead.
 
-    Returns:
-        A sentence that names the file; empty if there is none.
+    Args:
+        first_path: The folder of the script; empty: there is nothing to check.
     """
     if first_path:
         with contextlib.suppress(OSError):
@@ -202,7 +222,11 @@ def shadowed_module(first_path: str) -> str:
 
 
 def _import(imports: Imports) -> str:
-    """Import the modules. Returns the first error in words; empty if all were imported."""
+    """Import the modules in the order of `preload`, up to the first that fails.
+
+    Returns:
+        That module and its error in words; empty if all were imported.
+    """
     if imports.first_path:
         sys.path.insert(0, imports.first_path)
     sys.argv[:] = [""]
@@ -215,7 +239,7 @@ def _import(imports: Imports) -> str:
 
 
 def _why_unsafe(own_files: set[int]) -> str:
-    """Say why workers must not be forked from this process, after the imports; empty if they may.
+    """Return why workers must not be forked from this process after its imports; empty if they may be.
 
     Args:
         own_files: The descriptors that were open before the imports.
@@ -242,13 +266,13 @@ def _why_unsafe(own_files: set[int]) -> str:
 
 
 def running_threads(tasks: Path, pid: int) -> list[str]:
-    """Return the names of the threads that run beside the main thread.
+    """Return the names of the threads of a process that run beside its main thread.
 
     A thread that is ending does not count: joining a thread may return a moment before the kernel removes the thread
     from the list.
 
     Args:
-        tasks: `/proc/PID/task`.
+        tasks: The folder `/proc/PID/task` of the process.
         pid: The process id, which is also the id of the main thread.
     """
     names = []
@@ -262,7 +286,7 @@ def running_threads(tasks: Path, pid: int) -> list[str]:
 
 
 def _open_files() -> set[int]:
-    """Return the open descriptors of this process."""
+    """Return the numbers of the descriptors that are open in this process."""
     found = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now

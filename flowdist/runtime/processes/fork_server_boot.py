@@ -1,4 +1,4 @@
-"""The program of a fork server process. It is run by its path: `-m` would change the workers' sys.flags or sys.path."""
+"""The program of a fork server, started by its path: `-m` would change the sys.flags or sys.path of forked workers."""
 
 import sys
 

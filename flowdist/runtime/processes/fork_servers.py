@@ -1,7 +1,8 @@
-"""The spawner's side of the fork servers: one server for each set of imports and of what they may have read.
+"""The spawner's side of the fork servers: one server for each ForkServerSpec.
 
-A fork server is started by the first worker that asks for it. Workers wait for its imports, which each would otherwise
-have to do itself. If the server turns out to be unsafe to fork from, its workers are started by exec instead.
+The first worker that asks for a fork server starts it, unless Prepare did. Workers wait for the server's imports, which
+each would otherwise have to do itself. If the server turns out to be unsafe to fork from, its workers are started by
+exec instead.
 """
 
 from __future__ import annotations
@@ -40,10 +41,19 @@ BOOT = Path(__file__).with_name("fork_server_boot.py")
 
 
 class ForkServerProcess:
-    """One fork server: its process, the requests that wait for its imports, and the workers that it has forked."""
+    """One fork server: its process, the requests that wait for its imports, and the workers that it has forked.
+
+    Args:
+        spec: The imports of the server, and what they may read.
+        selector: Reports answers of the server on `channel`, with this object as data.
+    """
 
     def __init__(self, spec: ForkServerSpec, selector: selectors.BaseSelector) -> None:
-        """Start the process. Raises OSError or ValueError if the interpreter of the spec cannot be started."""
+        """Start the process and send it its imports.
+
+        Raises:
+            OSError, ValueError: if the interpreter of the spec cannot be started.
+        """
         self.spec = spec
         ours, theirs = socket.socketpair()
         try:
@@ -62,13 +72,13 @@ class ForkServerProcess:
         self._selector, self.channel = selector, Channel(ours)
         self._selector.register(self.channel, selectors.EVENT_READ, self)
         self.is_ready = False
-        self.deadline_s = time.monotonic() + PATIENCE_S
+        self.deadline_s = time.monotonic() + PATIENCE_S  # for the imports
         self.waiting: dict[int, Spawn] = {}
         self.running: dict[int, int] = {}  # pids by id; 0 until the worker is forked
         self.channel.send(Imports(spec.first_path, spec.preload))
 
     def end(self) -> int:
-        """Kill the process and return its exit code, that of its own end if it has ended already."""
+        """Kill the process unless it has ended already, reap it, and return its exit code, negative for a signal."""
         self._selector.unregister(self.channel)
         self.channel.close()
         self._process.kill()
@@ -81,7 +91,7 @@ class ForkServers:
     Args:
         selector: Reports the channels of the servers, with the ForkServerProcess as data.
         answer: Sends an answer to the agent.
-        start: Starts a worker by exec, and answers for it.
+        start: Starts a worker by exec, and sends the agent the answer.
     """
 
     def __init__(
@@ -90,11 +100,14 @@ class ForkServers:
         self._selector, self._answer, self._start = selector, answer, start
         self._servers: dict[ForkServerSpec, ForkServerProcess] = {}
         self._upkeep: defaultdict[ForkServerSpec, ForkServerUpkeep] = defaultdict(ForkServerUpkeep)
-        self._reported_cold: dict[ForkServerSpec, None] = {}  # StartedCold was answered
+        self._reported_cold: dict[ForkServerSpec, None] = {}  # for these StartedCold was answered
         self._preparing: ForkServerSpec | None = None  # a Prepare that is not answered yet
 
     def prepare(self, spec: ForkServerSpec) -> None:
-        """Start a fork server before it is needed. Prepared is answered when it is ready, or known to be unusable."""
+        """Start a fork server before the first worker asks for it; the agent sends at most one such request.
+
+        The agent gets Prepared when the server is ready or known to be unusable.
+        """
         self._preparing = spec
         self._ensure_started(spec)
         if spec not in self._servers:
@@ -106,22 +119,24 @@ class ForkServers:
             self._answer(Prepared(spec in self._servers))
 
     def _ensure_started(self, spec: ForkServerSpec) -> None:
-        """Start the fork server, unless it runs already or is known to be unusable."""
+        """Start the fork server, unless it runs already or is known to be unusable. A failed start is no error here."""
         if spec not in self._servers and not self._upkeep[spec].useless:
             with contextlib.suppress(OSError, ValueError):  # exec will report what is wrong
                 self._servers[spec] = ForkServerProcess(spec, self._selector)
 
     def _server_of(self, id: int) -> ForkServerProcess | None:
-        """Return the server for which the worker waits, or which has forked it."""
+        """Return the fork server for which the worker waits, or which was asked to fork it; None if there is none."""
         servers = self._servers.values()
         return next((server for server in servers if id in server.waiting or id in server.running), None)
 
     def spawn(self, request: Spawn) -> bool:
-        """Have the worker forked by the fork server that it asks for, now or once that server is ready.
+        """Have a worker forked by the fork server that its request names, now or once that server is ready.
 
-        The server is started if needed. Returns False if the worker has to be started by exec: it asks for no server,
-        or the server cannot be started or was given up. For each server that was given up, StartedCold is answered
-        once.
+        The server is started if needed. Once for each server that was given up, the agent gets StartedCold.
+
+        Returns:
+            False if the caller has to start the worker by exec: the request names no server, or the server cannot be
+            started or was given up.
         """
         spec = request.server
         if spec is None:
@@ -142,14 +157,20 @@ class ForkServers:
         return True
 
     def signal(self, request: Signal) -> bool:
-        """Pass the signal on to the server of the worker. Returns False if no fork server has the worker."""
+        """Pass a signal for a worker on to its fork server. Return False if no fork server has the worker.
+
+        A worker that still waits for the imports misses the signal: see `cancel`.
+        """
         server = self._server_of(request.id)
         if server is not None:
             server.channel.send(request)
         return server is not None
 
     def cancel(self, id: int) -> None:
-        """Drop a worker that still waits for imports, and answer as if SIGTERM had ended it."""
+        """Drop a worker that still waits for imports, and send the agent answers as if SIGTERM had ended the worker.
+
+        A worker that does not wait, or is unknown, is left as it is.
+        """
         server = self._server_of(id)
         if server is not None and id in server.waiting:
             del server.waiting[id]
@@ -157,7 +178,10 @@ class ForkServers:
             self._answer(Ended(id, -signal.SIGTERM))
 
     def receive(self, server: ForkServerProcess) -> None:
-        """Handle what a server has answered, or its end. Call it when the selector reports the server's channel."""
+        """Handle the answers of a fork server, or its end, and pass on to the agent what concerns workers.
+
+        Call this method when the selector reports the server's channel.
+        """
         received = server.channel.receive()
         if received is None:
             self._handle_death(server)
@@ -176,12 +200,12 @@ class ForkServers:
                     raise TypeError(f"not from a fork server: {answer}")
 
     def seconds_until_deadline(self) -> float | None:
-        """Return the time until `abandon_slow` has to be called; None if every server is ready."""
+        """Return the seconds until `abandon_slow` has to be called; None if every server is ready."""
         times = [server.deadline_s for server in self._servers.values() if not server.is_ready]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def abandon_slow(self) -> None:
-        """Stop the servers whose imports have taken too long, and start their workers by exec."""
+        """Kill the servers whose imports have taken more than PATIENCE_S, and start their workers by exec."""
         for server in list(self._servers.values()):
             if not server.is_ready and server.deadline_s <= time.monotonic():
                 self._upkeep[server.spec].is_slow(PATIENCE_S)
@@ -199,7 +223,7 @@ class ForkServers:
         self._answer_prepared(server.spec)
 
     def _abandon(self, server: ForkServerProcess) -> None:
-        """Stop a server that has forked nothing. The workers that wait for it are spawned anew, normally by exec."""
+        """Kill a server that has forked nothing, and start the workers that wait for it anew, normally by exec."""
         if server.spec in self._servers:
             self._remove(server)
         for request in server.waiting.values():
@@ -208,7 +232,11 @@ class ForkServers:
         self._answer_prepared(server.spec)
 
     def _handle_death(self, server: ForkServerProcess) -> None:
-        """Kill the workers of a server that has died: without their parent nothing could report their exit codes."""
+        """Kill the workers of a server that has died, and report them to the agent as ended by SIGKILL.
+
+        Without their parent nothing could report their exit codes. If the server died during its imports, it has no
+        workers, and those that wait for it are started by exec.
+        """
         code = self._remove(server)
         how = f"signal {signal_name(code)}" if code < 0 else f"exit {code}"
         self._upkeep[server.spec].died(how, is_ready=server.is_ready)
@@ -224,6 +252,6 @@ class ForkServers:
             self._answer(Ended(id, -signal.SIGKILL))
 
     def _remove(self, server: ForkServerProcess) -> int:
-        """Forget the server and its workers, and kill its process. Returns its exit code."""
+        """Forget a server and kill its process; return the exit code of the process."""
         del self._servers[server.spec]
         return server.end()

@@ -1,4 +1,4 @@
-"""Flowdist's own processes: a module started as a process, and those that a supervisor has started."""
+"""Flowdist's own processes: starting a module as a process, and tracking those that this process has started."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ async def start_module(
     pass_fds: Sequence[int] = (),
     stdin: int = asyncio.subprocess.DEVNULL,
 ) -> Process:
-    """Start `python -m MODULE CONFIG` in a session of its own: Ctrl-C at the terminal does not reach it.
+    """Start `python -m MODULE CONFIG` in a session of its own, so that Ctrl-C at the terminal does not reach it.
 
     Args:
         module: The full name of a module of flowdist.
         config: Becomes the argument, as JSON.
-        log: The file to which its output is appended.
+        log: The file to which stdout and stderr of the process are appended.
         pass_fds: Descriptors that the process inherits.
         stdin: As for `asyncio.create_subprocess_exec`.
     """
@@ -38,7 +38,7 @@ async def start_module(
 
 
 class OwnedProcesses:
-    """The processes that a supervisor has started, whose logs are in `run_dir`."""
+    """The processes of flowdist that a supervisor or joined host has started, whose logs are in `run_dir`."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -46,16 +46,28 @@ class OwnedProcesses:
         self._changing = asyncio.Lock()  # between the start of a process and the moment when it is in `_known`
 
     async def start(self, module: str, config: msgspec.Struct, log: str, hold: Sequence[int] = ()) -> Process:
-        """Start a module of flowdist: see `start_module`. `log` is a file name, `hold` the inherited descriptors."""
+        """Start a module of flowdist as `start_module` does, and return the process.
+
+        Args:
+            module: The full name of the module.
+            config: Becomes the argument, as JSON.
+            log: The name of the log file in `run_dir`.
+            hold: Descriptors that the process inherits.
+        """
         async with self._changing:
             process = await start_module(module, config, self._run_dir / log, pass_fds=hold)
             self._known = [*self.running(), process]
             return process
 
     def running(self) -> list[Process]:
+        """Return the processes that `start` has started and that have not ended."""
         return [process for process in self._known if process.returncode is None]
 
     async def kill_others(self, spare: Iterable[int] = ()) -> None:
-        """Kill every descendant of this process, but the started ones, those in `spare`, and all below them."""
+        """Kill and reap every descendant of this process, except `running` processes, `spare` and what is below them.
+
+        Args:
+            spare: The process ids of further processes that are left alone.
+        """
         async with self._changing:
             kill_descendants(spare=frozenset([*(process.pid for process in self.running()), *spare]))

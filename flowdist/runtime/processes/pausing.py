@@ -1,7 +1,7 @@
 """Processes that an injected fault pauses: for good (hang), for a while (pause), or again and again (slow).
 
-They are stopped by SIGSTOP, which no process can ignore, and resumed by SIGCONT. Each is signalled through its pidfd:
-when it has ended, its process id may belong to another process.
+They are stopped by SIGSTOP, which no process can ignore, and resumed by SIGCONT. A pidfd of each is kept: when the
+process has ended, its process id may belong to another process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ PERIOD_S = 0.05  # a slowed worker runs for a part of each period
 
 
 class PausedWorker:
-    """The process group of one worker, which the worker leads."""
+    """The process group of one worker, to be paused by `pause` until `resume`.
+
+    Args:
+        pid: The process id of the worker, which leads the group.
+
+    Raises:
+        ProcessLookupError: if the worker has ended and was reaped.
+    """
 
     def __init__(self, pid: int) -> None:
-        """Find the worker. Raises ProcessLookupError if it has ended."""
         self._pid, self._pidfd = pid, os.pidfd_open(pid)
 
     def signal(self, number: signal.Signals) -> bool:
-        """Signal the group. Returns False if the worker has ended."""
+        """Send a signal to the group. Return False, with nothing sent, if the worker has ended."""
         try:
             signal.pidfd_send_signal(self._pidfd, 0)
             os.killpg(self._pid, number)
@@ -33,16 +39,23 @@ class PausedWorker:
         return True
 
     def pause(self) -> None:
+        """Stop the group. A worker that has ended is no error."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the group for good: this object cannot be used again."""
+        """Resume the group and close the pidfd: this object cannot be used again."""
         self.signal(signal.SIGCONT)
         os.close(self._pidfd)
 
 
 class PausedNode:
-    """All processes of a node but its guardian, which must be able to clean up if `flowdist run` is killed now."""
+    """All processes of a node but its guardian, to be paused together by `pause` until `resume`.
+
+    The guardian has to run, because it kills the others if `flowdist run` is killed meanwhile.
+
+    Args:
+        guardian: The process id of the guardian.
+    """
 
     def __init__(self, guardian: int) -> None:
         self._guardian = guardian
@@ -72,7 +85,14 @@ class PausedNode:
 
 
 class SlowedWorker:
-    """A worker that runs for `1 / factor` of each period and is stopped for the rest of it."""
+    """A worker that runs for `1 / factor` of each period of PERIOD_S and is stopped for the rest of it.
+
+    Timers of the running event loop stop and resume the worker.
+
+    Args:
+        worker: The process group of the worker. `resume` uses it up.
+        factor: How many times slower the worker becomes; more than 1.
+    """
 
     def __init__(self, worker: PausedWorker, factor: float) -> None:
         self._worker = worker
@@ -81,7 +101,10 @@ class SlowedWorker:
         self._timer: asyncio.TimerHandle | None = None
 
     def pause(self) -> None:
-        """Begin to slow the worker down."""
+        """Begin a period: stop the worker for the idle part, then let it run, and so on until `resume` is called.
+
+        The periods end by themselves when the worker has ended.
+        """
         if self._worker.signal(signal.SIGSTOP):
             self._timer = self._loop.call_later(PERIOD_S - self._runs_s, self._run)
 
@@ -90,7 +113,7 @@ class SlowedWorker:
             self._timer = self._loop.call_later(self._runs_s, self.pause)
 
     def resume(self) -> None:
-        """Let the worker run at full speed from now on."""
+        """Let the worker run at full speed from now on. This object cannot be used again."""
         if self._timer is not None:
             self._timer.cancel()
         self._worker.resume()

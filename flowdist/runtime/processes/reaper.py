@@ -1,4 +1,4 @@
-"""Killing of every descendant of a process, so that no process of a node or a run is left behind.
+"""Killing of all descendants of a process, so that no process of a node or a run is left behind.
 
 A subreaper adopts the orphans of its descendants, double-forked and in sessions of their own included, so that walking
 the tree of parents finds them all (prctl(2), PR_SET_CHILD_SUBREAPER).
@@ -23,12 +23,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """Make orphans among the descendants become children of this process."""
+    """Have the kernel make this process the parent of each of its descendants whose own parent ends, from now on."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, or end it now if the parent has ended already."""
+    """Have the kernel kill this process when its parent ends; exit with code 1 if the parent has ended already.
+
+    Args:
+        parent: The process id of the parent, known from before the fork or exec.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -40,7 +44,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _parent_pids() -> dict[int, int]:
-    """Return the parent of every process on the machine, without processes that end meanwhile."""
+    """Return the parent's process id of every process on the machine, by process id.
+
+    Processes that end while the list is made may be missing.
+    """
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208  # speed: a lost node waits for this, and a machine has many processes
         if name.isdigit():
@@ -56,7 +63,7 @@ def _parent_pids() -> dict[int, int]:
 
 
 def descendants(root: int, *, spare: frozenset[int] = frozenset()) -> list[int]:
-    """Return all descendants of `root`, without the processes in `spare` and their descendants."""
+    """Return the process ids of all descendants of `root`, without those in `spare` and their descendants."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parent_pids().items():
         children.setdefault(parent, []).append(pid)
@@ -71,16 +78,17 @@ def descendants(root: int, *, spare: frozenset[int] = frozenset()) -> list[int]:
 
 
 def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float = 30.0) -> list[int]:
-    """Kill and reap the descendants of this process until none is left.
+    """Kill the descendants of this process until none is left, and reap them.
 
-    A process may fork before its SIGKILL arrives, so that the list is made anew until it is empty.
+    A process may fork before its SIGKILL arrives. The descendants are therefore listed again until there are none. Call
+    `become_subreaper` early: without it, a descendant whose own parent has ended is not found.
 
     Args:
-        spare: Processes that are left alone, with their descendants.
+        spare: Process ids that are left alone, with their descendants.
         patience_s: How long to try, in seconds.
 
     Returns:
-        The processes that have outlived SIGKILL for so long, normally none.
+        The process ids that are left after `patience_s`, which have outlived SIGKILL; normally none.
     """
     me = os.getpid()
     return _kill_all(lambda: descendants(me, spare=spare), patience_s)[1]
@@ -100,16 +108,24 @@ def _log_writers(folder: Path) -> list[int]:
 
 
 def kill_log_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[int]]:
-    """Kill the processes that write to a worker's log in the folder, until there are none.
+    """Kill this user's processes that write to a worker's log in the folder, until there are none.
+
+    Args:
+        folder: The folder of a run, searched with everything below it.
+        patience_s: How long to try, in seconds.
 
     Returns:
-        How many were killed, and those that have outlived SIGKILL for `patience_s` seconds.
+        How many processes were killed, and the process ids that are left after `patience_s`; normally none are.
     """
     return _kill_all(lambda: _log_writers(folder), patience_s)
 
 
 def _kill_all(find: Callable[[], list[int]], patience_s: float) -> tuple[int, list[int]]:
-    """Kill the processes that `find` returns, and reap those that are children, until it returns none."""
+    """Kill the processes that `find` returns, and reap those that are children, until `find` returns none.
+
+    Returns:
+        How many processes were found, and the process ids that `find` last returned if `patience_s` has passed.
+    """
     give_up, killed = time.monotonic() + patience_s, set[int]()
     while left := find():
         killed.update(left)
@@ -123,7 +139,7 @@ def _kill_all(find: Callable[[], list[int]], patience_s: float) -> tuple[int, li
 
 
 def _kill(pids: list[int]) -> None:
-    """Send SIGKILL and wait until all have ended, at most PASS_S seconds."""
+    """Send SIGKILL to the processes and wait until all have ended, at most PASS_S seconds."""
     ends = []
     for pid in pids:
         with contextlib.suppress(OSError):  # the process has ended

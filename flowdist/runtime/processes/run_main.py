@@ -1,7 +1,7 @@
 """Running of the user's script or module in a forked worker, as `python script.py` would run it.
 
-The worker gets a fresh `__main__`, its own arguments, path, environment and random numbers. An exception of the script
-reaches the interpreter, which ends as usual; only the frames of flowdist are removed from the traceback.
+The worker gets a fresh `__main__`, its own arguments, environment and random numbers. An exception of the script
+reaches the interpreter, which ends as usual; only the frames of flowdist are removed from the printed traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _OWN_FILES = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
 
 
 def run(request: Spawn) -> None:
-    """Run the script or module of the request to its end."""
+    """Run the script or module of the request as `__main__` of this process, a forked worker, until it returns.
+
+    Exceptions of the user's code, SystemExit included, are raised here. A missing script ends the worker with exit code
+    2, as it ends the interpreter.
+    """
     command = python_command(request.argv)
     assert isinstance(command, PythonCommand)
     if request.cpus:
@@ -64,7 +68,10 @@ def _run_script(script: str, main: ModuleType) -> None:
 
 
 def _reseed() -> None:
-    """Give the worker random numbers of its own. `random` does so itself after a fork."""
+    """Seed the generators of numpy and torch anew, and renew the key of multiprocessing, as far as these are imported.
+
+    Else all workers of one fork server would draw the same numbers. Python seeds `random` itself after a fork.
+    """
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed()
     if (torch := sys.modules.get("torch.random")) is not None:

@@ -1,4 +1,4 @@
-"""The protocol between agent, spawner and fork servers, and the files that it leaves in a worker's folder.
+"""The protocol between agent, spawner and fork servers, and the files in a worker's folder that belong to it.
 
 One protocol serves both ways of starting a worker, by exec and by fork: a Spawn is answered by Spawned or SpawnRefused,
 and later, when the worker has ended, by Ended. Each message is a frame of `wire/framing.py`.
@@ -19,7 +19,10 @@ from flowdist.runtime.wire.framing import encode as encode
 
 
 class ForkServerSpec(msgspec.Struct, frozen=True):
-    """Key of a fork server: everything that its imports may have read. Workers with equal specs share one process."""
+    """Key of a fork server: what it imports, and everything that the imports may read.
+
+    Workers whose specs are equal are forked from one process.
+    """
 
     interpreter: tuple[str, ...]  # with its flags
     env: tuple[tuple[str, str], ...]
@@ -29,19 +32,19 @@ class ForkServerSpec(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Request to start one worker: by a fork from `server`, else by exec.
+    """Request to start one worker: by a fork from `server`, or by exec if `server` is None or cannot be used.
 
-    `folder` gets its stdout.log, stderr.log and pid. The pid file is written before the worker runs any code of its
-    own, and before Spawned is answered.
+    `folder` gets the files stdout.log, stderr.log and pid of the worker. The pid file is written before the worker runs
+    any code of the user, and before Spawned is answered.
     """
 
-    id: int
+    id: int  # chosen by the agent, different for each worker of a node; answers and later requests name it
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
     folder: str
     server: ForkServerSpec | None = None
-    cpus: tuple[int, ...] = ()  # cores that it is bound to; none: those that the spawner may use
+    cpus: tuple[int, ...] = ()  # cores that the worker is bound to; none: those that the spawner may use
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True):
@@ -58,7 +61,10 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelSpawn(msgspec.Struct, frozen=True, tag=True):
-    """Request to drop a Spawn that waits for its fork server. The answer is as if SIGTERM had ended the worker."""
+    """Request to drop a Spawn that waits for its fork server. The answers are as if SIGTERM had ended the worker.
+
+    A Spawn that does not wait is left as it is, without an answer.
+    """
 
     id: int
 
@@ -67,7 +73,7 @@ class Spawned(msgspec.Struct, frozen=True, tag=True):
     """Answer: the worker was started."""
 
     id: int
-    pid: int
+    pid: int  # 0 if it was dropped, or its fork server has died, before it had a process
 
 
 class SpawnRefused(msgspec.Struct, frozen=True, tag=True):
@@ -104,7 +110,11 @@ class Prepared(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
-    """Answer: a worker that was to be forked is started by exec. Sent once for each fork server that cannot be used."""
+    """Answer: a worker that was to be forked is started by exec; `reason` says why.
+
+    The spawner sends this answer once for each fork server that it has given up, before Spawned of the first worker
+    that is concerned.
+    """
 
     id: int
     reason: str
@@ -121,14 +131,14 @@ INJECTED_OOM = "injected_oom"  # file: an injected fault wants its SIGKILL repor
 def write_pid(folder: str | Path, pid: int) -> None:
     """Write the pid file of a worker atomically.
 
-    On a full disk the file is missing, but the worker runs: only injected faults need the file.
+    If the file cannot be written, for example on a full disk, the worker runs without it: only injected faults need it.
     """
     with contextlib.suppress(OSError):
         write_atomically(Path(folder, "pid"), f"{pid}\n")
 
 
 def read_pid(folder: str | Path) -> int | None:
-    """Return the process id in a worker's folder; None if the file is missing or cannot be read."""
+    """Return the process id in the pid file of a worker's folder; None if the file is missing or cannot be read."""
     try:
         return int(Path(folder, "pid").read_text())
     except (OSError, ValueError):
@@ -136,18 +146,22 @@ def read_pid(folder: str | Path) -> int | None:
 
 
 def injected_code(folder: Path, code: int) -> int:
-    """Return the exit code to report for a worker that ended with `code`.
+    """Return the exit code to report for a worker that ended with `code`, negative for a signal.
 
-    An injected `exit=3` kills the worker, since one process cannot make another exit, and is reported as exit code 3.
+    Normally that is `code`. An injected `exit=3` kills the worker by SIGKILL, since one process cannot make another
+    exit, and leaves a file in the worker's `folder`: then the code to report is 3.
     """
     file = folder / INJECTED_EXIT
     return int(file.read_text()) if code == -signal.SIGKILL and file.exists() else code
 
 
 class Channel:
-    """One end of a connection between agent, spawner and fork server: a blocking socket that carries messages.
+    """One end of a connection between agent and spawner, or between spawner and fork server.
 
-    A selector or an event loop may watch it as it watches the socket.
+    A selector or an event loop may watch this object in place of its socket.
+
+    Args:
+        connection: A blocking socket, which `close` closes.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -155,12 +169,15 @@ class Channel:
         self.fileno, self.close = connection.fileno, connection.close
 
     def send(self, message: Request | Answer) -> None:
-        """Send a message. Messages are small and rare: blocking for a moment is simpler than a write buffer."""
+        """Send a message; drop it if the other side has ended.
+
+        Messages are small and rare: blocking for a moment is simpler than a write buffer.
+        """
         with contextlib.suppress(ConnectionError):  # the other side has ended: the next read finds out
             self._socket.sendall(encode(message))
 
     def receive(self) -> list[Request | Answer] | None:
-        """Wait for data and return the messages that it completes; None if the other side has ended.
+        """Wait for data and return the messages that it completes, perhaps none; None if the other side has ended.
 
         A side that was killed may have left a message unread. The connection is reset then, which is no error here.
         """
@@ -170,5 +187,5 @@ class Channel:
         return self.feed(data) if data else None
 
     def feed(self, data: bytes) -> list[Request | Answer]:
-        """Return the messages that data completes which was read in another way."""
+        """Add bytes that were read from the socket by other means than `receive`; return the messages they complete."""
         return [_DECODER.decode(body) for body in self._frames.feed(data)]

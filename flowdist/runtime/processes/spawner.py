@@ -1,6 +1,6 @@
-"""The spawner, the parent of a node's workers: it starts them by exec or through a fork server, and reports their ends.
+"""The spawner, a process of each node: it starts workers by exec or through a fork server, and reports their ends.
 
-A pidfd of each worker reports its end at once.
+Requests come from the agent, to which all answers go.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flowdist.runtime.processes.spawn_protocol import (
 
 
 class Spawner:
-    """The loop of the spawner. `channel` is the socket to the agent."""
+    """The loop of the spawner process. `channel` is the socket to the agent."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = Channel(channel)
@@ -38,7 +38,7 @@ class Spawner:
         self._servers = ForkServers(self._selector, self._channel.send, self._start)
 
     def run(self) -> None:
-        """Serve requests until the agent closes its side."""
+        """Serve the agent's requests until the agent closes its side of the channel or ends."""
         while True:
             for key, _ in self._selector.select(self._servers.seconds_until_deadline()):
                 if key.fileobj is self._channel:

@@ -1,9 +1,9 @@
 """Standby processes: forks of a fork server that were made in advance and wait for the worker that they will become.
 
 To fork a process that has torch imported takes milliseconds, and several workers are forked one after the other. With
-standbys that time is spent while nothing else happens: the pool keeps as many as workers of the fork server run, at
-most `STANDBY_MAX`. A standby shares its memory with the fork server, runs no code of the user's, and ends with the fork
-server.
+standbys that time is spent while no worker starts or ends: the pool keeps as many standbys as workers of the fork
+server run, at most `STANDBY_MAX`. A standby shares its memory with the fork server, runs no code of the user, and ends
+with the fork server.
 """
 
 from __future__ import annotations
@@ -17,19 +17,24 @@ from collections.abc import Callable
 from flowdist.runtime.processes.spawn_protocol import Channel, Spawn, encode, write_pid
 
 STANDBY_MAX = 8
-CALM_S = 0.5  # without a start or an end of a worker, before the pool forks: no start waits for such a fork
+CALM_S = 0.5  # the pool forks after so long without a start or an end of a worker: no start waits for such a fork
 FILES = 3  # stdin, stdout, stderr
 
 
 class Standby:
-    """One standby process, seen from the fork server."""
+    """One standby process, as its fork server sees it.
+
+    Args:
+        pid: The process id of the standby.
+        channel: The fork server's end of the socket to the standby.
+    """
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid, self.channel = pid, channel
         self.pidfd = os.pidfd_open(pid)
 
     def close(self) -> None:
-        """Close the channel. The process ends then, unless it was assigned a worker."""
+        """Close the channel and the pidfd. The process ends then, unless the fork server has assigned it a worker."""
         self.channel.close()
         os.close(self.pidfd)
 
@@ -38,8 +43,8 @@ class StandbyPool:
     """The standby processes of one fork server.
 
     Args:
-        selector: Reports the ends of the processes, with the Standby as data.
-        fork: As os.fork.
+        selector: Reports the end of each standby process, with its Standby as data.
+        fork: Forks this process and returns as os.fork does.
     """
 
     def __init__(self, selector: selectors.BaseSelector, fork: Callable[[], int]) -> None:
@@ -55,11 +60,11 @@ class StandbyPool:
             self._calm_at_s = time.monotonic() + CALM_S
 
     def seconds_until_due(self) -> float | None:
-        """Return the time until `adjust` has to be called; None while the pool is as large as wanted."""
+        """Return the seconds until `adjust` has to be called; None: nothing is due until a worker starts or ends."""
         return None if self._calm_at_s is None else max(0.0, self._calm_at_s - time.monotonic())
 
     def adjust(self, running: int) -> socket.socket | None:
-        """Fork or end one standby process, if it is due and the pool is not of the wanted size.
+        """Fork or end one standby process, if CALM_S has passed and the pool is not of the wanted size.
 
         Args:
             running: How many workers of the fork server run.
@@ -79,13 +84,16 @@ class StandbyPool:
         return None
 
     def assign(self, request: Spawn, files: list[int]) -> int | None:
-        """Have a standby process become the worker of the request.
+        """Take a standby process out of the pool and have it become the worker of the request.
+
+        A standby that turns out to have died is dropped, and the next one is taken.
 
         Args:
-            files: The worker's stdin, stdout and stderr.
+            request: The request to start the worker.
+            files: The descriptors of the worker's stdin, stdout and stderr; the caller still has to close them.
 
         Returns:
-            The process id; None if the pool is empty.
+            The process id of the worker; None if the pool is empty.
         """
         while self._waiting:
             standby = self._waiting.pop(0)
@@ -105,16 +113,17 @@ class StandbyPool:
         return None
 
     def handle_death(self, standby: Standby) -> None:
-        """Turn the pool off: something has killed a standby process, perhaps the kernel for want of memory.
+        """Stop forking standbys for good: something has killed one of them, perhaps the kernel for want of memory.
 
-        The process may have left the pool already, if a request was handled before its end was reported.
+        Call this method when the selector reports the end of a standby. The standby may have left the pool already, if
+        `assign` has found it dead. The other standbys can still be assigned.
         """
         if standby in self._waiting:
             self._drop(standby)
         self._is_off, self._calm_at_s = True, None
 
     def close_in_child(self) -> None:
-        """Forget all standby processes, in a fork of the fork server: they belong to the original alone."""
+        """In a fork of the fork server, forget all standbys: they are children of the original process alone."""
         for standby in self._waiting:
             standby.close()
         self._waiting.clear()
@@ -145,10 +154,12 @@ class StandbyPool:
 
 
 def receive_work(channel: socket.socket) -> tuple[Spawn, list[int]]:
-    """Wait, in a standby process, for the worker that it will become. Ends the process if the fork server closes.
+    """In a standby process, wait until the fork server assigns it a worker; then close the channel.
+
+    If the fork server closes its end first, or ends, this process ends.
 
     Returns:
-        The request, and the descriptors of stdin, stdout and stderr.
+        The request to start the worker, and the descriptors of its stdin, stdout and stderr.
     """
     data, files, _, _ = socket.recv_fds(channel, 1 << 16, FILES)
     requests = Channel(channel)

@@ -1,7 +1,7 @@
 """Store hosts that are forked from a node's fork server: they start within milliseconds and share its memory.
 
-For the spawner a store host is a worker like any other. It gets its listening socket through a Unix socket that the
-agent opens for this one handover.
+For the spawner a store host is a worker like any other. The agent hands the listening socket of the store to the store
+host through a Unix socket that it opens for this one handover.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ StoreKey = tuple[str, int]  # world and generation
 
 
 class StoreForks:
-    """The store hosts that were forked from the node's fork server.
+    """The store hosts that were forked from the node's fork server, and the handovers of their sockets.
 
     Args:
+        loop: The agent's event loop.
         send: Sends a request to the spawner.
         ids: The ids of the spawner's workers, of which each store host takes one.
         run_dir: The folder of the run, which gets the logs.
@@ -46,7 +47,14 @@ class StoreForks:
         self._handovers: dict[StoreKey, socket.socket] = {}
 
     def start(self, key: StoreKey, listening: socket.socket) -> bool:
-        """Fork a store host, which takes the listening socket over. Returns False if that is not possible."""
+        """Have the fork server fork a store host that serves the listening socket.
+
+        This process closes its copy of the socket once the store host has received the socket.
+
+        Returns:
+            True; or False, with nothing started, if no fork server is known to be usable or the path of the handover
+            socket would be too long. That the start failed later shows in the spawner's answer.
+        """
         id = next(self._ids)
         path = f"{self._socket_dir}/s{os.getpid()}-{id}.sock"
         if self.server is None or len(path.encode()) > SOCKET_PATH_MAX:
@@ -64,7 +72,7 @@ class StoreForks:
         return True
 
     def kill(self, key: StoreKey) -> bool:
-        """Kill the store host. Returns False if none of these serves the store."""
+        """Have the spawner kill the host of this store. Return False if the store has no host that was forked here."""
         if key in self._hosts:
             self._send(Signal(self._hosts[key], signal.SIGKILL))
         return key in self._hosts
@@ -74,7 +82,11 @@ class StoreForks:
         return id in self._hosts.values()
 
     def ended(self, id: int) -> StoreKey:
-        """Forget a store host that has ended. Returns the key of its store."""
+        """Forget a store host that has ended or could not be started, and return the key of its store.
+
+        Args:
+            id: The spawner's id of the store host; `owns` has to be true for it.
+        """
         key = next(key for key, own in self._hosts.items() if own == id)
         del self._hosts[key]
         self._close_handover(key)

@@ -1,6 +1,6 @@
-"""The process that serves the store of one generation, forked from a process that has torch imported already.
+"""The store host, which serves the store of one generation: a fork of a process that has torch imported already.
 
-It is forked from the node's fork server if that has torch imported, else from a template process that the agent starts.
+That process is the node's fork server if it has torch imported, else a template process that the agent starts.
 The agent binds the listening socket and reports its port at once; clients queue in the socket's backlog until the store
 answers. A template starts no thread, so that each store is forked from a process without threads. Needs torch.
 """
@@ -20,10 +20,14 @@ from flowdist.runtime.processes.reaper import die_with_parent
 
 
 class StoreTemplate:
-    """Process that imports torch once and forks a store host for each request.
+    """Loop of the template process, which imports torch once and forks a store host for each request.
 
-    Requests and answers are lines of JSON. `{"key", "host", "port"}`, sent with a listening socket, starts a store
-    host; `{"key"}` kills it. `{"key", "status"}` reports that a store host has ended, with its wait status.
+    Requests and answers are lines of JSON. The request `{"key", "host", "port"}`, sent with a listening socket, starts
+    a store host, and `{"key"}` kills it. The answer `{"key", "status"}` reports that a store host has ended, with its
+    wait status.
+
+    Args:
+        channel: The socket to the agent.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -33,7 +37,7 @@ class StoreTemplate:
         self._hosts: dict[str, tuple[int, int]] = {}  # by key: pid, pidfd
 
     def run(self) -> None:
-        """Serve requests until the agent closes its side."""
+        """Import torch, then serve requests until the agent closes its side of the channel."""
         import torch.distributed  # noqa: F401  # imported here, to be shared by all forks
 
         while True:
@@ -81,7 +85,16 @@ class StoreTemplate:
 
 
 def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
-    """Serve the store until this process is killed."""
+    """Serve the store in this process until the process is killed, at the latest when its parent ends.
+
+    If the store cannot be served, the error goes to stderr and the process ends with exit code 1.
+
+    Args:
+        parent: The process id that the parent had before the fork.
+        host: The address to which the listening socket is bound.
+        port: The port to which it is bound.
+        listening: The descriptor of the listening socket.
+    """
     from torch.distributed import TCPStore
 
     try:
@@ -97,7 +110,10 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
 
 
 def serve_from(path: str) -> NoReturn:
-    """Receive the listening socket from the agent, at the Unix socket `path`, and serve the store on it."""
+    """Receive the listening socket from the agent, at the Unix socket `path`, and serve the store on it: see `_serve`.
+
+    This is the main function of a store host that was forked from a fork server.
+    """
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)

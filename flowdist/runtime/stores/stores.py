@@ -1,7 +1,7 @@
 """The agent's side of the stores: it binds a socket for each generation and starts a store host when one is needed.
 
-A generation whose workers never use a store costs a socket and nothing else. Its store host is started by the first
-connection; or at once for a world of several workers, whose process group will need the store.
+A store host is started by the first connection to the socket, or at once where the controller expects that workers will
+connect. A generation whose workers never use a store costs a socket and nothing else.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ BACKLOG = 1024
 
 
 class Stores:
-    """The stores of one node.
+    """The stores of one node: their listening sockets, and the store hosts that serve them.
 
     Args:
-        handle: Gives the pure agent an input, when a store host has ended, asked to or not.
+        loop: The agent's event loop.
+        handle: Passes to the pure agent that a store host has ended, by itself or because `kill` was called.
         forks: Starts store hosts from the node's fork server, where there is one.
         address: The node's address, at which stores listen.
     """
@@ -46,11 +47,13 @@ class Stores:
         self.has_torch = importlib.util.find_spec("torch") is not None
 
     def bind(self, key: StoreKey, eager: bool) -> int:
-        """Bind the store of a generation and return its port.
+        """Bind the listening socket of a generation's store and return its port.
 
-        Without torch flowdist does not serve the store, and leaves the port to the worker of rank 0.
+        Without torch flowdist does not serve the store: it closes the socket and leaves the port to the worker of
+        rank 0.
 
         Args:
+            key: The world and the generation.
             eager: Whether to start the store host now instead of at the first connection.
         """
         listening = socket.create_server((self._address, 0), family=family_of(self._address), backlog=BACKLOG)
@@ -66,7 +69,10 @@ class Stores:
         return port
 
     def kill(self, key: StoreKey) -> None:
-        """Close the store; its clients lose their connections."""
+        """End a store: kill its host, whose end is reported, or close its socket if it has no host yet.
+
+        Clients lose their connections. A store that is unknown, or has ended, is no error.
+        """
         listening = self._listening.pop(key, None)
         if listening is not None:
             self._loop.remove_reader(listening)
@@ -76,12 +82,16 @@ class Stores:
             self._template.kill(key)
 
     def fork_from(self, server: ForkServerSpec | None) -> None:
-        """Fork store hosts from this fork server from now on, if it has imported torch."""
+        """Fork store hosts from this fork server from now on, if its `preload` has torch; else change nothing."""
         if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
             self._forks.server = server
 
     def handle_answer(self, answer: Spawned | SpawnRefused | Ended | StartedCold) -> bool:
-        """Handle an answer of the spawner about a store host. Returns False if it is about a worker."""
+        """Handle an answer of the spawner if it is about a store host; return False if it is about a worker.
+
+        The end of a store host is reported to the pure agent. So is a refused start, after which later store hosts are
+        forked from the template process.
+        """
         if not self._forks.owns(answer.id):
             return False
         match answer:
@@ -93,7 +103,11 @@ class Stores:
         return True
 
     def end_waiting(self, is_usable: bool) -> None:
-        """Start the store hosts that have waited for a fork server, which is ready now, or not usable."""
+        """Start the store hosts that have waited for the fork server in `awaited`.
+
+        Args:
+            is_usable: Whether the fork server is ready; else store hosts are forked from the template process.
+        """
         self.fork_from(self.awaited if is_usable else None)
         self.awaited = None
         deferred, self._deferred = self._deferred, {}
@@ -115,7 +129,7 @@ class Stores:
         listening.close()
 
     def _ended(self, key: StoreKey, detail: str) -> None:
-        """Report that a store host has ended."""
+        """Report to the pure agent, once, that a fork of the template process has ended."""
         if key in self._hosted:
             del self._hosted[key]
             self._handle(io.StoreExited(*key, detail))
@@ -127,10 +141,11 @@ class Stores:
 
 
 class TemplateProcess:
-    """The agent's side of a `store_host.StoreTemplate`: its process, and the socket to it.
+    """The agent's side of a `store_host.StoreTemplate`: the template process, which it starts, and the socket to it.
 
     Args:
-        ended: Called with the key and the wait status, in words, of a store host that has ended.
+        loop: The agent's event loop.
+        ended: Called with the key of a store and the wait status of its host, in words, when the host has ended.
         died: Called when the template process itself has ended.
     """
 
@@ -151,11 +166,17 @@ class TemplateProcess:
         loop.add_reader(ours, self._read)
 
     def start(self, key: StoreKey, listening: socket.socket) -> None:
+        """Have the template process fork a store host. The host gets a copy of the listening socket.
+
+        Raises:
+            OSError: if the template process has ended.
+        """
         host, port = listening.getsockname()[:2]
         line = json.dumps({"key": f"{key[0]} {key[1]}", "port": port, "host": host}) + "\n"
         socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
 
     def kill(self, key: StoreKey) -> None:
+        """Have the template process kill the host of this store, if it still runs."""
         with contextlib.suppress(OSError):
             self._channel.send((json.dumps({"key": f"{key[0]} {key[1]}"}) + "\n").encode())
 

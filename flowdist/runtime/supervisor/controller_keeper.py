@@ -1,4 +1,4 @@
-"""Keeps a controller running: one after the other, each of which continues from the journal of the last (R21)."""
+"""The controller process of a run, started again when it dies; each controller continues from the journal (R21)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ CONNECT_RETRY_S = 0.01  # between two attempts to connect to a controller that i
 
 
 class ControllerKeeper:
-    """Starts the controller, reads its journal, and starts the next one when it dies, while all else continues.
+    """Keeper of the controller process: starts it, reads its journal, and starts the next one when it has died.
+
+    Agents and workers continue meanwhile.
 
     Args:
         host: The foreground process.
-        configure: Returns the configuration for the next controller.
-        outbox: Gets the connection to the controller.
-        handle: Is called with each line of the journal that is new to this process.
+        configure: Returns the configuration for the next controller process.
+        outbox: Gets the connection to each controller, and loses it when that controller has died.
+        handle: Called with each line of the journal that is new to this process, in order.
     """
 
     def __init__(
@@ -34,11 +36,11 @@ class ControllerKeeper:
     ) -> None:
         self._host, self._configure, self._outbox, self._handle = host, configure, outbox, handle
         self._restarts = ControllerUpkeep(str(host.run_dir))
-        self.lines_read = 0
-        self.lost = ""  # why no controller is left
+        self.lines_read = 0  # of the journal, by this process
+        self.lost = ""  # why no controller is started any more; empty: one is
 
     async def start(self) -> None:
-        """Start a controller."""
+        """Start a controller process, which continues from the journal if the run has one."""
         config = self._configure()
         self._socket = config.control_socket
         hold = [config.lifeline] if config.metrics is None else [config.lifeline, config.metrics]
@@ -47,7 +49,10 @@ class ControllerKeeper:
         )
 
     async def keep(self) -> None:
-        """Read the journal until the job is over. If too many controllers die, set `lost` and end the job."""
+        """Read the journal, and start the next controller whenever one has died, until `over` of the host is set.
+
+        The first controller has to be started before. If too many controllers die, this method sets `lost` and `over`.
+        """
         over = self._host.over
         while not over.is_set():
             await self._read_journal()
@@ -66,7 +71,10 @@ class ControllerKeeper:
             await self.start()
 
     async def _read_journal(self) -> None:
-        """Connect to the controller and handle every new line of the journal, until the connection ends."""
+        """Connect to the controller and handle every new line of the journal, until the connection ends.
+
+        Return at once if the controller ends before it accepts the connection.
+        """
         reader = None
         while reader is None and self._process.returncode is None:
             try:
@@ -85,7 +93,7 @@ class ControllerKeeper:
                     self._handle(line)
 
     def kill(self) -> None:
-        """Kill the controller, as a fault demands."""
+        """Kill the controller process for an injected fault, if it runs. `keep` starts the next one."""
         if self._process.returncode is None:
             self._process.kill()
             self._outbox.detach()

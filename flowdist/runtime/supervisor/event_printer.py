@@ -18,13 +18,13 @@ KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "w
 
 
 class EventPrinter:
-    """Shows records on the terminal, in order with the workers' output.
+    """Printer of records on the terminal, in order with the workers' output.
 
     Args:
         graph: The job.
-        follower: Reads the output files of workers.
+        follower: Prints the output of the attempts that this object orders it to follow.
         here: The nodes whose workers write their output on this host.
-        show: Prints a line.
+        show: Prints a line on the terminal.
     """
 
     def __init__(self, graph: RoleGraph, follower: Follower, here: Container[NodeName], show: Show) -> None:
@@ -33,11 +33,18 @@ class EventPrinter:
         self._suspended: dict[ReplicaId, NodeName] = {}  # replicas whose workers wait in place for their next attempt
 
     def skip(self, record: Record) -> None:
-        """Take note of a record that was shown earlier, for example before a run was resumed."""
+        """Remember the starts in a record without printing anything.
+
+        Use this for records from before the run was resumed, or before this host joined.
+        """
         self._latest |= {e.replica: e for e in record.effects if isinstance(e, StartReplica)}
 
     def print(self, record: Record) -> None:
-        """Show a record."""
+        """Print what a record says: the end of a replica's work, starts of replicas, and the controller's messages.
+
+        The output of attempts that start on this host is followed from now on. If they replace earlier attempts, the
+        rest of the earlier output is printed first.
+        """
         if isinstance(record.event, ReplicaExited | ReplicaStopped):
             self._follower.read()  # the worker's last output comes before the message about its end
         if isinstance(record.event, ReplicaExited) and record.event.kind is None:

@@ -14,9 +14,14 @@ from flowdist.runtime.wire.fault_messages import RemoteFault
 
 
 class FaultTarget:
-    """Injects faults into the node of this host and its workers.
+    """Injector of the supervisor's faults on a joined host: into its node, or workers of the node.
 
     That gives the controller's host no new power: a host that joins a job runs the job's commands anyway.
+
+    Args:
+        node: The node of this host.
+        run_dir: The folder of the run on this host, where workers are found by their pid files.
+        show: Prints a line on the terminal.
     """
 
     def __init__(self, node: LocalNode, run_dir: Path, show: Show) -> None:
@@ -24,7 +29,14 @@ class FaultTarget:
         self._paused: list[PausedNode | Paused] = []
 
     def inject(self, fault: RemoteFault, job: JobState) -> None:
-        """Inject a fault, unless the node does not run."""
+        """Announce a fault on the terminal and inject it, unless the node does not run.
+
+        After the fault's duration a pause or slowdown ends, and a node that was killed or has left is started again.
+
+        Args:
+            fault: The fault of the node, or of workers of one attempt. Workers that do not run are left out.
+            job: The state of the job. A fault of a replica that the job does not have is not injected.
+        """
         guardian = self._node.process
         if guardian is None:
             return
@@ -44,7 +56,7 @@ class FaultTarget:
                 self._node.take_away(fault)
 
     def resume_all(self) -> None:
-        """Resume whatever faults have paused or slowed down."""
+        """Resume all processes that faults have paused or slowed down. The faults end with that."""
         for paused in list(self._paused):
             self._resume(paused)
 

@@ -1,8 +1,8 @@
 """The part of the foreground process that is the same on the controller's host and on a host that has joined.
 
-It owns all processes below it, the lock and the sockets of the run's folder, and the terminal. It keeps a mirror of the
-controller that it feeds with the journal: what is shown, what faults wait for and what the summary says comes from that
-mirror, never from decisions of its own.
+The foreground process owns all processes below it, the lock and the sockets of the run's folder, and the terminal. It
+keeps a mirror of the controller, to which it gives every line of the journal. The text on the terminal, the times of
+faults and the summary follow from that mirror, never from decisions of this process.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
 from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
 
-LOOK_S = 0.1  # between two looks at the workers' output
-WIND_DOWN_S = 5.0  # for processes to end by themselves
+LOOK_S = 0.1  # between two times that the workers' output is read
+WIND_DOWN_S = 5.0  # for processes to end by themselves, before they are killed
 EARLY = "interrupted before it began"
 
 
 @dataclass(slots=True)
 class RunResult:
-    """The end of a run: outcome and reason, the mirror's last state, and what the summary needs besides."""
+    """The end of a run: outcome and reason, the last state of the job, and what the summary needs besides."""
 
     outcome: str
     reason: str
     run_dir: str
     job: JobState
     faults: list[Line]  # the journal's lines about faults
-    unfired: list[Fault]
+    unfired: list[Fault]  # faults of the plan that were never injected
     sheet: Timesheet  # how the time was spent
 
 
 def cancelled_before_start(run_dir: Path, graph: RoleGraph) -> RunResult:
-    """Return the result of a run that was interrupted before anything of it had started, and so has no journal.
+    """Return the result of a run that was interrupted before any of its processes had started.
 
-    It is what a controller would have decided on, had it been cancelled before anything else.
+    Such a run has no journal. A fresh controller decides the result here: cancellation is its first and only event.
     """
     replay = Replay(Header(graph, tuple(node.name for node in graph.cluster.nodes)))
     replay.decide(CancelRequested(EARLY, now=True), now=0)
@@ -61,17 +61,19 @@ def cancelled_before_start(run_dir: Path, graph: RoleGraph) -> RunResult:
 
 
 class HostProcess:
-    """The foreground process of one host. `begin` starts it, `close` ends it.
+    """The parts of a foreground process that do not depend on its host: processes, mirror, terminal, signals, lock.
+
+    Call `begin` first, in the event loop, and `close` last.
 
     Args:
         run_dir: The run's folder on this host.
-        lock: The file descriptor of its lock, which this object closes.
+        lock: The file descriptor of the folder's lock, which `close` closes.
         nodes: The names of the nodes that may run on this host.
         graph: The job, as this host runs it.
+        known_nodes: The nodes that the controller expects from its start.
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
-        journal_graph: The job as the journal has it, where that differs from `graph`.
-        known_nodes: The nodes that the controller expects from its start.
+        journal_graph: The job as the journal has it; None if that is `graph`.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class HostProcess:
 
     @property
     def state(self) -> JobState:
-        """The state of the mirror."""
+        """The state of the job, as of the last line of the journal that `apply` was given."""
         return self._mirror.job
 
     @property
@@ -106,7 +108,11 @@ class HostProcess:
         return self.finished is not None or self.over.is_set()
 
     def begin(self, interrupted: Callable[[], None]) -> None:
-        """Adopt orphaned descendants, open the lifeline, and call `interrupted` on SIGINT, SIGTERM and SIGHUP."""
+        """Open the lifeline; from now on adopt orphaned descendants, and call `interrupted` at each interrupt.
+
+        The lifeline is a pipe: every process of flowdist on this host ends when this process closes its end, or dies.
+        An interrupt is SIGINT, SIGTERM or SIGHUP.
+        """
         become_subreaper()
         self.over = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -114,18 +120,21 @@ class HostProcess:
         self.lifeline, self._lifeline_end = os.pipe()
 
     def background(self, job: Coroutine[None, None, None]) -> None:
-        """Run a coroutine until it returns or this process winds down."""
+        """Start a coroutine in the background, where it runs until it returns or `cancel_tasks` is called."""
         task = asyncio.create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def wait(self, timeout_s: float = LOOK_S) -> None:
-        """Wait until `over` is set, at most for `timeout_s`."""
+        """Wait until `over` is set, at most for `timeout_s` seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.over.wait(), timeout_s)
 
     def apply(self, line: Line) -> Record | None:
-        """Feed the mirror with the next line of the journal. Return the line if it is a record, else None."""
+        """Give the mirror the next line of the journal. Return the line if it is a record, else None.
+
+        If the mirror decides otherwise than the record says, an error is shown.
+        """
         if (difference := self._mirror.hear(line)) is not None:
             self.show("error", f"{difference.text}: please report this as a bug")
         if isinstance(line, FaultLine):
@@ -133,7 +142,7 @@ class HostProcess:
         return line if isinstance(line, Record) else None
 
     def print(self, record: Record) -> bool:
-        """Show a record on the terminal. Return whether it ends the job, which is then `finished`."""
+        """Print a record on the terminal. Return whether it ends the job; if so, set `finished` to that end."""
         self.printer.print(record)
         ends = [effect for effect in record.effects if isinstance(effect, FinishJob)]
         if ends:
@@ -141,11 +150,11 @@ class HostProcess:
         return bool(ends)
 
     def result(self, unfired: list[Fault], failure: BaseException) -> RunResult:
-        """Return the result of the run, or raise `failure` if the job has not ended.
+        """Return the result of the run, or raise `failure` if the journal has no end of the job.
 
         Args:
             unfired: The faults of the plan that were never injected.
-            failure: Says why this process ends without the end of the job.
+            failure: The error that says why this process ends before the job does.
         """
         end, folder = self.finished, str(self.run_dir)
         if end is None:
@@ -153,17 +162,24 @@ class HostProcess:
         return RunResult(end.outcome, end.reason, folder, self.state, self.fault_lines, unfired, self._mirror.sheet)
 
     async def end_processes(self) -> None:
-        """Close the lifeline, on which every process of flowdist ends, and wait for them, at most WIND_DOWN_S."""
+        """Close the lifeline, so that every process of flowdist on this host ends, and wait for their ends.
+
+        After WIND_DOWN_S seconds the method returns all the same, and leaves the rest to `close`.
+        """
         os.close(self._lifeline_end)
         await wait_for_ends(self.processes.running())
 
     def cancel_tasks(self) -> None:
-        """Cancel what runs in the background."""
+        """Cancel the coroutines that `background` has started and that still run, without waiting for them."""
         for task in list(self._tasks):
             task.cancel()
 
     def close(self) -> None:
-        """Show the rest of the output, kill every process that is left below this one, and release the run's folder."""
+        """Print the rest of the workers' output, kill every descendant of this process, and release the run's folder.
+
+        To release the folder is to close its lock and to remove its sockets. Descendants that outlive SIGKILL are shown
+        as an error.
+        """
         self.cancel_tasks()
         self.follower.read(final=True)
         if left := kill_descendants():
@@ -174,7 +190,7 @@ class HostProcess:
 
 
 async def wait_for_ends(processes: Iterable[Process]) -> None:
-    """Wait until the processes have ended, at most WIND_DOWN_S."""
+    """Wait until the processes have ended, at most WIND_DOWN_S seconds; those that still run then are left running."""
     waits = [asyncio.create_task(process.wait()) for process in processes]
     if waits:
         await asyncio.wait(waits, timeout=WIND_DOWN_S)

@@ -1,7 +1,7 @@
 """The foreground process of a host that has joined the job of another host: it runs one node of the job.
 
-It reads the journal over its own connection to the controller, as the supervisor does on the controller's host. When it
-has had no connection for `controller_outage`, it stops everything on this host.
+The process reads the journal over its own connection to the controller, as the supervisor does on the controller's
+host. When it has had no connection for `controller_outage`, it stops everything on this host.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class JoinedHost:
     """One node of a job whose controller is on another host.
 
     Args:
-        joined: The place in the job.
+        joined: The place of this host in the job, from `join_job`.
         token: The token of the job.
-        spec: The size of the node.
+        spec: The size of the node; its name comes from `joined`.
         graph: The job, as this host runs it.
         site: The address of this host.
-        devices: Its GPUs.
-        run_dir: The folder for logs on this host.
+        devices: The GPUs of the node, as CUDA_VISIBLE_DEVICES names them.
+        run_dir: The folder of the run on this host, for logs.
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
     """
@@ -74,11 +74,16 @@ class JoinedHost:
         self._lost = ""  # why the job is over for this host although it has not ended
 
     async def run(self) -> RunResult:
-        """Run the node until the job is over, this host has left it, or the controller is lost.
+        """Run the node until the job is over, the node has left the job, or the controller is lost.
+
+        Nothing of the run is left on this host then.
+
+        Returns:
+            The result of the job.
 
         Raises:
-            JobFailed: The controller is lost, or the node's own processes keep failing.
-            KeyboardInterrupt: SIGTERM or Ctrl-C ended it: the node has left the job.
+            JobFailed: The controller is lost or refuses this host, or the guardian of the node keeps failing.
+            KeyboardInterrupt: An interrupt made the node leave before the job was over.
         """
         host = self._host
         host.begin(self._interrupted)
@@ -115,7 +120,11 @@ class JoinedHost:
         """Do nothing: the controller learns of the new incarnation from its agent."""
 
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
-        """Empty the node if its guardian could not, and prove that to the controller."""
+        """Kill the rest of the node if its guardian was killed, and then send the controller the proof of death.
+
+        A guardian that ends by itself does both itself. Without a connection no proof is sent: the controller waits for
+        the end of the node's lease. If this host is leaving the job, or the job has ended, this process ends now.
+        """
         if was_killed:
             await self._host.processes.kill_others()
             if self._writer is not None:
@@ -125,12 +134,15 @@ class JoinedHost:
             self._host.over.set()
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """End this process when the node is not started again: it has no other."""
+        """End this process if the node was given up: this host has no other node."""
         if is_given_up:
             self._end(f"{node}: {cause}")
 
     async def _keep_connected(self) -> None:
-        """Read the journal; when the connection is lost, connect again within `controller_outage` (R21)."""
+        """Read the journal; when the connection is lost, connect again within `controller_outage` (R21).
+
+        The coroutine returns when the job has ended, the controller has said farewell, or no new connection was made.
+        """
         connection: Connection | None = self._joined.connection
         address = self._joined.controller.address
         while connection is not None:
@@ -145,7 +157,10 @@ class JoinedHost:
             connection = await self._reconnect()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Handle messages until the connection ends or one is invalid."""
+        """Handle the controller's messages until the connection ends, a message is invalid, or the controller ends.
+
+        Messages are lines of the journal, faults for this node, and the farewell, which ends this process.
+        """
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             while (message := await read_from_controller(reader)) is not None:
                 match message:
@@ -161,7 +176,10 @@ class JoinedHost:
                         return
 
     async def _reconnect(self) -> Connection | None:
-        """Return a new connection; None, after ending this process, if the controller is lost or refuses this host."""
+        """Connect to the controller again and return the connection.
+
+        If the controller refuses this host, or does not answer for `controller_outage`, return None after `_end`.
+        """
         address = self._joined.controller.address
         outage_ns = self._host.state.graph.options.controller_outage_ns
         try:
@@ -188,17 +206,18 @@ class JoinedHost:
             self._host.printer.skip(record)
             return
         if self._host.print(record):
-            wait_s = WIND_DOWN_S if self._node.process is not None else 0  # for the agent, which was dismissed
+            # The controller dismisses the agent, whose guardian then ends: normally that ends this process earlier.
+            wait_s = WIND_DOWN_S if self._node.process is not None else 0
             asyncio.get_running_loop().call_later(wait_s, self._host.over.set)
             self._faults.resume_all()
 
     def _end(self, why: str) -> None:
-        """End this process without the end of the job."""
+        """End this process although the job has not ended. The first reason is the one that `run` raises."""
         self._lost = self._lost or why
         self._host.over.set()
 
     def _interrupted(self) -> None:
-        """Leave the job in order at the first interrupt, at once at the second."""
+        """Leave the job in order at the first interrupt; at the second, or if the node does not run, at once."""
         self._interrupts += 1
         guardian = self._node.process
         if self._interrupts > 1 or guardian is None:  # None: a fault has taken the node away
@@ -210,7 +229,7 @@ class JoinedHost:
                     guardian.terminate()
 
     async def _wind_down(self) -> None:
-        """End everything on this host; processes that do not end within WIND_DOWN_S are killed."""
+        """End every process of the run on this host; those that do not end within WIND_DOWN_S are killed."""
         self._faults.resume_all()
         await self._host.end_processes()
         self._host.cancel_tasks()

@@ -22,7 +22,7 @@ REPORT_S = 5.0  # until the first message that no controller answers; later ones
 
 
 class Connection(NamedTuple):
-    """A connection to the controller."""
+    """A connection to the controller that is ready for frames."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -34,7 +34,11 @@ class Connection(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A place in the job. `controller` is its endpoint for this run; `uid` is that of this host."""
+    """The place of this host in the job of another host.
+
+    `controller` is the endpoint of the run at the address that has answered. This host sends `uid` whenever it connects
+    again, to distinguish itself from hosts of the same name.
+    """
 
     connection: Connection
     controller: ControllerEndpoint
@@ -48,13 +52,16 @@ async def join_job(controller: ControllerEndpoint, token: str, host: str, timeou
     Args:
         controller: Where the controller listens, and for which job.
         token: The token of the job.
-        host: The name of this host, from which the controller makes the name of its node.
-        timeout_s: How long to try.
-        show: Prints a line on the terminal.
+        host: The name of this host, from which the controller makes the name of the node.
+        timeout_s: How long to try, in seconds.
+        show: Prints a line on the terminal; every few seconds, why no controller answers.
+
+    Returns:
+        The open connection, and the name and the job that the controller has given this host.
 
     Raises:
-        JobFailed: No controller answered in that time.
-        ConnectionRejected: The controller refuses this host, or the peer is no controller.
+        JobFailed: No controller has answered, or each answer was to try again, for `timeout_s`.
+        ConnectionRejected: The controller refuses this host for good, or the peer is no controller.
     """
     loop = asyncio.get_running_loop()
     until, report_at = loop.time() + timeout_s, loop.time() + REPORT_S
@@ -87,11 +94,18 @@ async def join_job(controller: ControllerEndpoint, token: str, host: str, timeou
 
 
 async def rejoin(joined: Joined, token: str, timeout_ns: int) -> Connection:
-    """Connect to a controller again, after the connection was lost, and keep the name of the node (R21).
+    """Connect to the controller again, or to the next one, after the connection was lost (R21).
+
+    The node keeps its name. Attempts are repeated until one succeeds.
+
+    Args:
+        joined: The place of this host in the job, from `join_job`.
+        token: The token of the job.
+        timeout_ns: How long to try, in ns.
 
     Raises:
-        TimeoutError: No controller answered for `timeout_ns`. The text is the last reason, or empty.
-        ConnectionRejected: The controller refuses this host.
+        TimeoutError: No controller has answered for `timeout_ns`. The text is the last reason, or empty.
+        ConnectionRejected: The controller refuses this host for good.
     """
     until = boot_ns() + timeout_ns
     why = ""
@@ -110,10 +124,10 @@ async def rejoin(joined: Joined, token: str, timeout_ns: int) -> Connection:
 
 
 async def _request(connection: Connection, request: JoinRequest) -> Welcome:
-    """Send the request and return the controller's answer.
+    """Send a request to join over the connection, and return the controller's Welcome.
 
     Raises:
-        OSError: The connection ended before the answer.
+        OSError: The connection ended, or HANDSHAKE_S passed, before the answer.
         ConnectionRejected: The controller refuses this host, or its answer is invalid.
     """
     connection.writer.write(encode(request))
@@ -131,7 +145,7 @@ async def _request(connection: Connection, request: JoinRequest) -> Welcome:
 
 
 def _reason(error: OSError) -> str:
-    """Return an error in words: `connection refused`, `no answer`."""
+    """Return an error of a connection in words for the user, such as `connection refused` or `no answer`."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError) or f"[Errno {ECONNREFUSED}]" in str(error):  # of several addresses

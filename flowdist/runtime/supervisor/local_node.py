@@ -17,27 +17,42 @@ from flowdist.runtime.wire.fault_messages import RemoteFault
 
 
 class Site(NamedTuple):
-    """The address by which other hosts reach this one, and the network interface that has it; empty if unknown."""
+    """The address by which other hosts reach this one, and the network interface that has it; "" if that is unknown."""
 
     address: str
     interface: str
 
 
 class NodeOwner(Protocol):
-    """The supervisor or the joined host, as seen by its local nodes."""
+    """The calls that a LocalNode makes to the foreground process that owns it: a supervisor or a joined host."""
 
     def node_starts(self, node: NodeName) -> None:
-        """Prepare for a start of the node's guardian."""
+        """Prepare for a start of the node's guardian. Called before each start."""
 
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
-        """Handle the end of a guardian. If it was killed, the processes of its node are left to this process."""
+        """Handle the end of the node's guardian. Called at each end, before `node_gone`.
+
+        Args:
+            node: The node.
+            was_killed: The guardian did not end by itself, so that this method has to kill the rest of the node.
+        """
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """Handle that nothing of the node runs any more. With `is_given_up` it is not started again."""
+        """Handle that nothing of the node runs any more. Called only while the job continues.
+
+        Args:
+            node: The node.
+            cause: Why its guardian has ended, in words.
+            is_given_up: The guardian has ended by itself too often and is not started again. False for a node that an
+                injected fault has killed, even if that is for good.
+        """
 
 
 class LocalNode:
-    """One node of this host. When its guardian ends while the job continues, it is started again.
+    """One node of this host: its guardian, which is started again when it ends while the job continues.
+
+    A guardian that keeps ending by itself is given up. One that an injected fault has ended is started again after the
+    fault's duration, if it has one.
 
     Args:
         host: The foreground process.
@@ -56,7 +71,7 @@ class LocalNode:
 
     @property
     def process(self) -> asyncio.subprocess.Process | None:
-        """The guardian, while it runs."""
+        """The process of the guardian; None while no guardian runs."""
         return self._process if self._process is not None and self._process.returncode is None else None
 
     @property
@@ -65,7 +80,7 @@ class LocalNode:
         return self._incarnation - 1
 
     async def start(self) -> None:
-        """Start the guardian, and watch it in the background."""
+        """Start a guardian, whose agents have higher incarnations than those before, and watch it in the background."""
         self._owner.node_starts(self._name)
         config = msgspec.structs.replace(self._config, incarnation=self._incarnation)
         self._incarnation += INCARNATIONS
@@ -74,15 +89,20 @@ class LocalNode:
         self._host.background(self._watch(self._process))
 
     def take_away(self, fault: RemoteFault) -> None:
-        """Inject a fault that ends the node: at once for a `kill`, in order for a `leave`."""
+        """Inject a fault that ends the node: at once for a `kill`, in order for a `leave`.
+
+        The guardian is started again after `fault.duration_ns`, or never if that is None. A node that does not run is
+        left as it is.
+        """
         if (guardian := self.process) is not None:
             self._taken_away = fault
             guardian.send_signal(KILL_NODE if fault.kind == "kill" else signal.SIGTERM)
 
     async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
-        """Wait for the end of the guardian, which proves that its node is empty, and start the next one.
+        """Wait for the end of the guardian, report it to the owner, and start the next guardian if there is to be one.
 
-        Only a guardian that was itself killed leaves processes behind; they become children of this process.
+        A guardian that ends by itself, with exit code 0 or 1, has killed the other processes of its node. If it was
+        itself killed, the processes that it leaves behind become children of this process.
         """
         await guardian.wait()
         await self._owner.guardian_ended(self._name, was_killed=guardian.returncode not in (0, 1))

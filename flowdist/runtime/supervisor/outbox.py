@@ -1,7 +1,7 @@
-"""The supervisor's messages to the controller, across deaths of controllers (R21).
+"""The supervisor's messages to the controller, which survive the death of a controller (R21).
 
 A controller may die before it has read a message. A message that becomes a line of the journal is therefore kept until
-that line appears, and sent again to the next controller. Nothing is sent to a controller before it has shown all lines
+that line appears, and sent again to the next controller. Nothing is sent to a controller before it has sent all lines
 that the last one wrote: else a message could be handled twice.
 """
 
@@ -18,23 +18,30 @@ from flowdist.runtime.wire.frames import Injected, Operate, encode
 
 
 class Outbox:
-    """A queue of messages: `attach` a controller, `observe` each line read from it, `detach` it when it dies."""
+    """A queue of messages to the controller: `attach` its connection, `observe` each line that it sends of the journal.
+
+    When the controller dies, `detach` it; the next one gets the messages that are not in the journal yet.
+    """
 
     def __init__(self) -> None:
-        self._kept: list[msgspec.Struct] = []  # for the next controller
+        self._kept: list[msgspec.Struct] = []  # not sent yet, or sent and not in the journal yet
         self._write: Callable[[bytes], None] | None = None
-        self._is_ready = False  # the controller has shown all that the last one wrote
+        self._is_ready = False  # the controller has sent all lines that the last one wrote
 
     def attach(self, write: Callable[[bytes], None]) -> None:
-        """Use this connection, to which `write` writes, once the controller is ready."""
+        """Use a new connection, to which `write` writes, as soon as a line of this controller's own was observed."""
         self._write, self._is_ready = write, False
 
     def detach(self) -> None:
-        """Drop the connection; messages from now on wait for the next controller."""
+        """Stop using the connection; messages from now on wait for the next controller."""
         self._write, self._is_ready = None, False
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message to the controller, or to the next one if none is ready."""
+        """Send a message to the controller; if none is ready, keep it until one is.
+
+        Messages that become lines of the journal (Operate, Injected) are kept until `observe` gets that line. Others
+        are lost if the controller dies before it reads them.
+        """
         if not self._is_ready or isinstance(message, Operate | Injected):
             self._kept.append(message)
         if self._is_ready and self._write is not None:
@@ -42,9 +49,9 @@ class Outbox:
                 self._write(encode(message))
 
     def observe(self, line: Line) -> None:
-        """Handle a new line of the journal: drop the message that it records.
+        """Handle a new line of the journal: drop the oldest kept message that the line records, if there is one.
 
-        The first line that a controller writes itself shows that the controller is ready.
+        The first line that a controller writes itself shows that it is ready: the kept messages are sent to it.
         """
         if isinstance(line, Header) or (isinstance(line, Record) and isinstance(line.event, ControllerStarted)):
             self._is_ready = self._write is not None
@@ -57,7 +64,10 @@ class Outbox:
                 break
 
     def withdraw_gone(self, node: str) -> None:
-        """Drop messages that the node is gone: it starts again, and they would be taken for its new incarnation."""
+        """Drop kept messages that the node is gone, because the node starts again.
+
+        The controller would take such a message for the end of the node's new incarnation.
+        """
         self._kept = [message for message in self._kept if not _reports_gone(message, node)]
 
 

@@ -12,7 +12,10 @@ from types import FrameType
 
 
 class StartupSignals:
-    """Context manager that counts SIGINT until another handler is installed, and restores the handler before it."""
+    """Context manager that counts SIGINT in `count`, from its start until another handler is installed.
+
+    Its end, or `end`, restores the handler that was installed before.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -27,13 +30,13 @@ class StartupSignals:
         self.end()
 
     def end(self) -> None:
-        """Stop counting: SIGINT is handled as before the block."""
+        """Stop counting: SIGINT is handled as before the `with` block. A second call does nothing."""
         if self._is_on:
             self._is_on = False
             signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal was counted."""
+        """Raise KeyboardInterrupt if a SIGINT was counted."""
         if self.count:
             raise KeyboardInterrupt
 

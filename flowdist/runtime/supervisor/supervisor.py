@@ -1,7 +1,7 @@
 """The foreground process on the controller's host: it keeps the controller and the nodes of this host running.
 
-It passes orders of the operator and faults of the plan on, and shows what happens; every decision about the job is the
-controller's.
+The supervisor also injects the faults of a plan, passes orders of the operator on to the controller, and prints the
+records of the journal; every decision about the job is the controller's.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ from flowdist.runtime.wire.frames import Injected, Operate, Operation
 
 
 class Observer(Protocol):
-    """A spectator of the job: gets every record that is new to this process, and sees the state every LOOK_S."""
+    """A spectator of the job, such as a live display."""
 
-    def hear(self, record: Record) -> None: ...
-    def look(self, job: JobState, now: int) -> None: ...
+    def hear(self, record: Record) -> None:
+        """Handle the next record of the journal. Called for all of them, also those from before a resume."""
+
+    def look(self, job: JobState, now: int) -> None:
+        """Handle the present state of the job at `now`, its time in ns. Called at least every LOOK_S seconds."""
 
 
 class Hosting(NamedTuple):
@@ -59,15 +62,15 @@ class Supervisor:
     Args:
         graph: The job. With `hosting`, its nodes are those of this host; other hosts bring more.
         gpus: The GPUs of this machine.
-        plan: Faults to inject, and orders of the operator to give.
+        plan: Faults to inject, and orders of the operator to give, at their times.
         run_dir: The folder of the run. If it has a journal, the run is resumed.
-        show: Prints a line on the terminal; its first argument is the kind.
+        show: Prints a line on the terminal; its first argument is the kind of the line.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
-        hosting: Lets other hosts join.
-        onlooker: A spectator of the job.
-        metrics: The file descriptor of a listening socket at which the controllers answer scrapes.
+        hosting: Settings that let other hosts join; None: the run uses this machine alone.
+        onlooker: A spectator of the job; None: there is none.
+        metrics: The file descriptor of a listening socket at which the controllers answer scrapes; None: no metrics.
         seed: The seed of the plan's random faults.
-        early: Interrupts from before `run`.
+        early: The interrupts from before `run`, which count as interrupts of the run.
 
     Raises:
         FlowdistError: The run cannot be resumed, or something of it still runs.
@@ -124,8 +127,11 @@ class Supervisor:
     async def run(self) -> RunResult:
         """Run the job until it is over and nothing of it is left on this host.
 
+        Returns:
+            The result of the job, also if the job has failed or was cancelled in order.
+
         Raises:
-            JobFailed: flowdist's own processes keep failing.
+            JobFailed: Controllers keep dying, so that the job has no end in the journal.
             KeyboardInterrupt: An interrupt ended the run before the controller could end the job in order.
         """
         host = self._host
@@ -177,25 +183,25 @@ class Supervisor:
         )
 
     def node_starts(self, node: NodeName) -> None:
-        """Withdraw what concerned the node's last incarnation: messages about its end, faults of its connection."""
+        """Drop messages about the node's last end that are not in the journal yet, and end faults of its connection."""
         self._outbox.withdraw_gone(node)
         for name, why in list(self._link_faults):
             if name == node:
                 self.heal_link(name, why)
 
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
-        """Empty the node if its guardian could not."""
+        """Kill the rest of the node if its guardian was killed."""
         if was_killed:
             await self._host.processes.kill_others(self._hooks.pids())
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """Prove to the controller that nothing of the node runs any more."""
+        """Report to the controller that nothing of the node runs any more; show the cause if the node was given up."""
         self.operate(NodeGone(node, cause))
         if is_given_up:
             self._show("error", f"{node}: {cause}")
 
     async def _until_over(self) -> None:
-        """Show output and inject faults until the job has ended."""
+        """Print the workers' output, and inject faults when they are due, until `over` is set."""
         while not self._host.over.is_set():
             next_ns = self._injector.next_ns()
             until_next_s = (next_ns - self.now_ns()) / 1e9 if next_ns is not None else LOOK_S
@@ -206,7 +212,7 @@ class Supervisor:
                 self._onlooker.look(self._host.state, self.now_ns())
 
     def now_ns(self) -> int:
-        """Return the time of the job in ns. It stands still until the job begins."""
+        """Return the time of the job in ns. Before `run` it is the time at which the journal ends, 0 in a new run."""
         return boot_ns() - self._start_ns if self._start_ns else self._past.last_ns
 
     def _handle_line(self, line: Line) -> None:
@@ -232,7 +238,8 @@ class Supervisor:
     def _interrupted(self) -> None:
         """Cancel the job: in order at the first interrupt, at once at the second, without the controller at the third.
 
-        At the second, the controller is left out already if it has not yet written a line of its journal.
+        If the controller has not written a line of the journal yet, the second already ends the run without it. Once
+        the job is over, an interrupt kills the hooks instead.
         """
         if self._host.over.is_set():
             self._hooks.stop()
@@ -246,19 +253,19 @@ class Supervisor:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
     def is_remote(self, node: str) -> bool:
-        """Return whether the node is on another host."""
+        """Return whether the node is on another host: it is not one of this run's own nodes."""
         return node not in self._specs
 
     def apply_remotely(self, fault: RemoteFault) -> None:
-        """Have the controller pass the fault to the foreground process of the node's host."""
+        """Have the controller pass the fault to the foreground process of the other host that runs the node."""
         self._outbox.send(fault)
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
-        """Kill everything of the node, and start it again after so many ns; None: never."""
+        """Kill all processes of the node, and start it again after `back_after_ns`; None: never."""
         self._take_away(RemoteFault(name, "kill", duration_ns=back_after_ns))
 
     def make_node_leave(self, name: str, back_after_ns: int | None) -> None:
-        """Have the node leave the job in order, and start it again after so many ns; None: never."""
+        """Have the node leave the job in order, and start it again after `back_after_ns`; None: never."""
         self._take_away(RemoteFault(name, "leave", duration_ns=back_after_ns))
 
     def _take_away(self, fault: RemoteFault) -> None:
@@ -268,41 +275,51 @@ class Supervisor:
             self._nodes[fault.node].take_away(fault)
 
     def add_node(self, name: str) -> None:
-        """Start a node that the plan adds."""
+        """Start a node that the plan adds to the job, in the background."""
         self._show("event", f"{name}: agent started")
         self._host.background(self._nodes[name].start())
 
     def guardian_of(self, name: str) -> int | None:
-        """Return the process id of the node's guardian, if it runs on this host."""
+        """Return the process id of the node's guardian; None if it does not run, or runs on another host."""
         guardian = self._nodes[name].process if name in self._nodes else None
         return guardian.pid if guardian is not None else None
 
     def add_link_fault(self, fault: LinkFault) -> None:
-        """Begin a fault of a node's connection, in this controller and in those after it."""
+        """Begin a fault of a node's connection. The controllers that follow this one continue the fault."""
         self._link_faults[fault.node, fault.why] = fault
         self._outbox.send(fault)
 
     def heal_link(self, node: str, why: str) -> None:
-        """End a fault of a node's connection."""
+        """End the fault of the node's connection that `why` identifies; do nothing if there is none."""
         if self._link_faults.pop((node, why), None) is not None:
             self._outbox.send(HealLink(node, why))
 
     def kill_controller(self) -> None:
+        """Kill the controller process for an injected fault. The next one continues from the journal."""
         self._controller.kill()
 
     def operate(self, event: Operation) -> None:
-        """Send the controller an event that does not come from an agent."""
+        """Send the controller an event that does not come from an agent; again to the next one if this one dies."""
         self._outbox.send(Operate(event))
 
     def note_fault(self, spec: str, target: str) -> None:
-        """Have the controller write a fault into the journal."""
+        """Have the controller write into the journal that a fault was injected.
+
+        Args:
+            spec: The fault, as the user wrote it.
+            target: What it has hit, such as a node or a replica.
+        """
         self._outbox.send(Injected(spec, target))
 
     def warn(self, text: str) -> None:
+        """Show a warning on the terminal."""
         self._show("warning", text)
 
     async def _wind_down(self) -> None:
-        """End everything on this host. Agents that were dismissed end by themselves; the rest is killed."""
+        """End every process of the run on this host, and the hooks.
+
+        If the job has ended, its agents end by themselves within WIND_DOWN_S; the rest is killed.
+        """
         host = self._host
         host.over.set()
         self._injector.end_all()

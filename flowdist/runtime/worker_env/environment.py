@@ -2,7 +2,7 @@
 
 Torchrun's variables have torchrun's meaning, as its documentation defines it
 (https://pytorch.org/docs/stable/elastic/run.html); where that is silent, the behaviour of torch 2.13 counts: see
-docs/run.md. To these come flowdist's own variables, and the macros of the command.
+docs/run.md. flowdist adds its own variables (`FLOWDIST_...`), and replaces the macros (`${rank}`) of the command.
 """
 
 from __future__ import annotations
@@ -27,23 +27,28 @@ VARIABLE_BYTES_MAX = 100 << 10  # for a secret; Linux refuses variables of 128 K
 
 
 class SecretMissing(OSError):
-    """A secret has no value, so that the workers of its role cannot start."""
+    """Error: the variable or file of a secret has no usable value, so that the workers of its role cannot start."""
 
 
 class RunPaths(NamedTuple):
-    """Paths of one run that workers need."""
+    """The id and the paths of one run, as the workers of one node use them."""
 
     run_dir: str
     run_id: str
     checkpoint_dir: str
-    worker_socket: str
+    worker_socket: str  # at which the node's agent accepts connections of its workers
 
     def attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
-        """Return the folder of the attempt; it has a folder for each worker, by local rank."""
+        """Return the path of the folder of an attempt, in which each worker has a folder named by its local rank."""
         return Path(self.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
 
     def latest(self, start: StartReplica, role: RoleSpec) -> Path:
-        """Return the file that names the latest checkpoint: one for a gang, else one for each replica."""
+        """Return the path of the file that names the latest checkpoint: of the role for a gang, else of the replica.
+
+        Args:
+            start: The order that starts an attempt of the replica.
+            role: The role of the replica.
+        """
         folder = Path(self.checkpoint_dir, role.name)
         return folder / "latest.json" if role.gang else folder / str(start.replica.index) / "latest.json"
 
@@ -58,17 +63,20 @@ def worker_env(
     devices: tuple[str, ...],
     has_store: bool,
 ) -> dict[str, str]:
-    """Return the whole environment of one worker.
+    """Return the whole environment of one worker that is to be started or resumed.
+
+    Inherited variables come first, then those of torchrun and flowdist and the GPUs, then the role's `env=` with its
+    macros replaced, then the role's secrets; of two variables with one name the later is taken.
 
     Args:
         start: The order that starts the attempt.
         role: The role of its replica.
         local_rank: The worker's number in the replica, from 0.
-        base: The variables that the worker inherits; those of the role and the attempt replace them.
+        base: The variables that the worker inherits from the agent; those of the role and the attempt replace them.
         paths: Paths of the run.
         ports: The replica's own ports, by name.
         devices: The real GPUs of the replica, as CUDA_VISIBLE_DEVICES names them.
-        has_store: Whether the generation's store is served by its node, so that rank 0 is a client too.
+        has_store: Whether flowdist serves the generation's store. If not, the worker of rank 0 has to serve it.
 
     Raises:
         SecretMissing: if the source of a secret has no value.
@@ -118,7 +126,7 @@ def _torchrun_variables(
 def _flowdist_variables(
     start: StartReplica, role: RoleSpec, local_rank: int, paths: RunPaths, ports: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the variables that `flowdist.worker` reads."""
+    """Return the variables that `flowdist.worker` reads, and those that name the replica's ports."""
     folder = paths.attempt_dir(start.replica, start.attempt)
     env = {
         "FLOWDIST_ROLE": role.name,
@@ -141,20 +149,30 @@ def _flowdist_variables(
 
 
 def _virtual_local_rank(env: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Show the worker its own device alone, as number 0, like torchrun --virtual-local-rank."""
+    """Return the variables by which a worker sees its own GPU alone, as device 0: see torchrun --virtual-local-rank.
+
+    FLOWDIST_VISIBLE_DEVICES gets all GPUs among which the worker's own was chosen.
+
+    Args:
+        env: The environment of the worker so far. The GPUs in its CUDA_VISIBLE_DEVICES go to the workers in turn. If
+            the variable is unset, the worker gets the GPU of number `local_rank`; if it is empty, none.
+        local_rank: The worker's number in the replica, from 0.
+    """
     visible = [word.strip() for word in env.get("CUDA_VISIBLE_DEVICES", str(local_rank)).split(",") if word.strip()]
     device = visible[local_rank % len(visible)] if visible else ""
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device, "FLOWDIST_VISIBLE_DEVICES": ",".join(visible)}
 
 
 def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:
-    """Return the value of a secret.
+    """Return the value of a secret from its variable, or from its file without the newlines at the end.
 
     Args:
-        base: The variables in which a secret with `env` is looked up.
+        secret: The name of the secret, and its source.
+        base: The variables among which that of the secret is looked up.
 
     Raises:
-        SecretMissing: if there is none; the message names the source.
+        SecretMissing: if the variable is unset or empty, or the file cannot be read, is empty, has a NUL or is larger
+            than VARIABLE_BYTES_MAX. The message names the source.
     """
     if secret.env:
         if value := base.get(secret.env):
@@ -176,7 +194,7 @@ def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:
 
 
 def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
-    """Return the variables that a worker gets unless it inherits them."""
+    """Return flowdist's default variables for the workers of a role, without those that they inherit from `base`."""
     wanted = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
     if role.hang_after_ns is not None or role.start_timeout_ns is not None:
         wanted["PYTHONFAULTHANDLER"] = "1"  # a worker that hangs writes its stacks to its log (R15)
@@ -188,7 +206,10 @@ def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
 def macro_values(
     start: StartReplica, role: RoleSpec, local_rank: int, paths: RunPaths, ports: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return what each macro, such as `rank` or `self.port:rpc`, stands for in this worker."""
+    """Return the values of all macros for one worker; the key of the macro `${rank}` is `rank`.
+
+    Addresses of other roles are among them only as far as the start order has them.
+    """
     values = {
         "role": role.name,
         "replica": str(start.replica),
@@ -209,14 +230,18 @@ def macro_values(
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace the macros in a text. The compiler has refused unknown ones; an address is empty until it is known."""
+    """Return the text with each macro `${NAME}` replaced by its value, or by nothing if `values` lacks the name.
+
+    The compiler has refused unknown names, so that only an address that is not known yet can be missing.
+    """
     return _MACRO.sub(lambda match: values.get(match[1], ""), text)
 
 
 def expand_command(command: Sequence[str], values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command with its macros replaced.
 
-    An argv[0] of exactly `python` or `python3` becomes the interpreter: PYTHON_EXEC of `base`, else this one's.
+    A first word of exactly `python` or `python3` becomes the path of an interpreter: PYTHON_EXEC of `base` if that is
+    set, else the interpreter that runs flowdist.
     """
     argv = [expand(word, values) for word in command]
     if argv[0] in ("python", "python3"):
@@ -229,13 +254,14 @@ def fork_server_spec(
 ) -> ForkServerSpec | None:
     """Return the spec of the fork server that a worker may be forked from; None if it has to be started by exec.
 
-    The environment of the fork server has only what is equal for all workers of the role: it has no RANK, for one.
+    The environment in the spec has only variables that are equal for all workers of the role: it has no RANK.
 
     Args:
+        role: The role of the worker.
         argv: The worker's command, with its macros replaced.
         base: The variables that the worker inherits.
-        env: Its whole environment.
-        values: What each macro stands for in this worker.
+        env: The worker's whole environment, from which its secrets are taken.
+        values: The value of each macro for this worker.
     """
     if cold_because(role, base.get("PYTHON_EXEC", sys.executable), sys.executable):
         return None

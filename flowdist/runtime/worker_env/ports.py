@@ -1,4 +1,4 @@
-"""Ports of replicas: chosen at the first start on a node and kept for later attempts there.
+"""Ports of replicas: chosen at the first start of a replica on a node, and kept for its later attempts there.
 
 Each node has a share of the range below the kernel's ephemeral ports (32768 and up). While a replica restarts, neither
 an outgoing connection nor another node of the run takes its port.
@@ -15,10 +15,11 @@ FIRST, SHARE, SHARES = 15_000, 64, 270  # first port, ports of a node, number of
 
 
 class Ports:
-    """The ports of one node.
+    """The ports of one node's share, and the replicas that they were given to.
 
     Args:
-        seed: Differs from run to run, such as the run's id.
+        seed: A text that differs from run to run, such as the run's id, so that runs on one machine rarely use the
+            same share.
         number: The node's number in the run, from 0.
         address: The address at which the node's replicas listen.
     """
@@ -30,7 +31,13 @@ class Ports:
         self._taken: dict[tuple[str, str], int] = {}
 
     def of(self, replica: str, names: tuple[str, ...]) -> dict[str, int]:
-        """Return the ports of a replica by name. Raises OSError if the share of the node is used up."""
+        """Return the port of each name for a replica: that of an earlier call, else one that is free now.
+
+        No socket is kept open: the replica has to bind the port itself.
+
+        Raises:
+            OSError: if no port of the node's share is free.
+        """
         for name in names:
             if (replica, name) not in self._taken:
                 self._taken[replica, name] = self._choose()

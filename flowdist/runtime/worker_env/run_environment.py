@@ -25,10 +25,14 @@ ENVIRONMENT = "environment.json"
 
 
 def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> None:
-    """Add an entry for this start to the file.
+    """Add an entry for this start of the run to `environment.json` in its folder.
+
+    A file that is missing or damaged is replaced by one with this entry alone.
 
     Args:
-        mask: Hides the values of secrets in a text.
+        run_dir: The folder of the run.
+        graph: The job, for the names and sources of its secrets.
+        mask: Returns a text with the values of secrets hidden.
         flowdist: The version of flowdist.
     """
     path = run_dir / ENVIRONMENT

@@ -1,7 +1,7 @@
-"""Values of secrets: all are checked before anything starts, and masked in whatever flowdist shows.
+"""Values of secrets: all are checked before anything of a run starts, and masked in texts that flowdist writes.
 
-What goes through flowdist, to the terminal and into the journal, is masked. Workers write straight into their log
-files, which flowdist does not change.
+Texts that flowdist writes to the terminal and into the journal are masked. Workers write straight into their log files,
+which flowdist does not change.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ LINE_MIN = 4  # characters: a shorter line of a long value, such as a lone brace
 
 
 def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
-    """Return the values of all secrets.
+    """Return the values of the secrets of all roles, and refuse the job if one of them has no value.
 
     Args:
+        graph: The job.
         base: The environment that workers inherit.
 
     Raises:
-        FlowdistError: if any is missing; the message names each of them with its role, variable and source.
+        FlowdistError: if any secret has no value; the message names each of them with its role, variable and source.
     """
     values, missing = [], []
     for role in graph.roles:
@@ -42,14 +43,18 @@ def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
 
 
 class Mask:
-    """Function that replaces secret values in a text by `***`, also as JSON writes them, and line by line."""
+    """Function from a text to the same text with secret values replaced by `***`.
+
+    Of a value with several lines, each line of at least LINE_MIN characters is replaced by itself too. Values and lines
+    are also found in the spelling that they have in JSON.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._words: dict[str, None] = {}
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Hide these values too, from now on."""
+        """Replace these values too from now on. Values that are known already change nothing."""
         for value in values:
             lines = [line.strip() for line in value.splitlines()]
             for word in [value, *(line for line in lines if len(line) >= LINE_MIN)]:

@@ -1,4 +1,4 @@
-"""The agent's side of the agreement on a last step (R14): it announces a stop, and learns how far its workers are.
+"""The agent's side of the agreement on a last step (R14): it announces a stop, and reads how far its workers are.
 
 The agreement is kept in files, which either side can read without waiting for the other: `notice.json`, written by the
 agent, and one file `asked` for each worker. A worker first writes the step that it asks about and then looks for a
@@ -17,14 +17,16 @@ ASKED = "asked"
 
 
 def announce_stop(folder: Path, procs: int) -> int | None:
-    """Make the workers of an attempt wait in their next `should_stop()` until the step is set.
+    """Write the notice of a stop, and return how far the workers of the attempt are.
+
+    From now on each worker waits in its next `should_stop()` until `set_stop_step` sets the step.
 
     Args:
         folder: The folder of the attempt.
-        procs: The number of its workers.
+        procs: The number of workers of the attempt.
 
     Returns:
-        The highest step that a worker has asked about; None if any worker has never asked.
+        The highest step that a worker has passed to `should_stop()`; None if any worker has never called it.
     """
     write_json(folder / NOTICE, {"ask": True})
     steps = [_asked_step(folder / str(local_rank) / ASKED) for local_rank in range(procs)]
@@ -33,7 +35,12 @@ def announce_stop(folder: Path, procs: int) -> int | None:
 
 
 def set_stop_step(folder: Path, step: int | None) -> None:
-    """Set the step at which `should_stop()` turns true. None: it turns true at the step that each worker asks about."""
+    """Write the step at which `should_stop()` turns true into the notice, which ends the wait of the workers.
+
+    Args:
+        folder: The folder of the attempt.
+        step: The agreed step; None: `should_stop()` turns true at once in each worker, whatever its step is.
+    """
     write_json(folder / NOTICE, {"stop_at": step})
 
 

@@ -13,7 +13,14 @@ OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 
 
 def read_error_file(folder: Path) -> dict[str, Any] | None:
-    """Return `message` and `traceback` of the file that torch's @record writes; None if there is no such file."""
+    """Return the content of the error file that torch's @record writes, as the texts `message` and `traceback`.
+
+    Args:
+        folder: The log folder of the worker.
+
+    Returns:
+        The two texts, of which `traceback` may be empty; None if the file is missing or has no message.
+    """
     try:
         content = json.loads((folder / "error.json").read_text())
     except (OSError, ValueError):
@@ -28,7 +35,7 @@ def read_error_file(folder: Path) -> dict[str, Any] | None:
 
 
 def raised_ns(folder: Path) -> int | None:
-    """Return the time when the worker wrote its error file, in ns since the epoch; None if it wrote none."""
+    """Return when the worker wrote the error file in its log folder, in ns since the epoch; None if there is none."""
     try:
         return (folder / "error.json").stat().st_mtime_ns
     except OSError:
@@ -36,7 +43,10 @@ def raised_ns(folder: Path) -> int | None:
 
 
 def last_lines(file: Path, count: int) -> list[str]:
-    """Return the last lines of a log that are not blank, at most `count` and from its last 16 KiB."""
+    """Return the last `count` lines of a log that are not blank, the oldest first; fewer if its last 16 KiB have fewer.
+
+    A file that cannot be read has no lines.
+    """
     try:
         with file.open("rb") as log:
             log.seek(0, 2)
@@ -50,7 +60,12 @@ def last_lines(file: Path, count: int) -> list[str]:
 def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     """Return the error of a worker in one line, such as `ValueError: bad shape`; empty if it has left none.
 
-    The text is masked before it is cut: a part of a secret would not be recognised.
+    The line is the first of the message in its error file; without that file, the last line of its stderr, cut at 200
+    characters. The text is masked before it is cut, because a part of a secret would not be recognised.
+
+    Args:
+        folder: The log folder of the worker.
+        mask: Returns a text with the values of secrets hidden.
     """
     error = read_error_file(folder)
     if error is not None:
@@ -60,12 +75,15 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
 
 
 def is_out_of_memory(line: str) -> bool:
-    """Return whether the error line names an out-of-memory error, of the host or of a GPU."""
+    """Return whether a line of `error_line` begins with the name of an out-of-memory error, of the host or of a GPU."""
     return line.split(":")[0].rpartition(".")[2].strip() in OUT_OF_MEMORY
 
 
 def oom_kills() -> int:
-    """Return the kernel's count of OOM kills, in this control group or else on the machine."""
+    """Return how many processes the kernel has killed for lack of memory so far; 0 if the kernel does not say.
+
+    The count is that of this control group or, where the control group has none, of the whole machine.
+    """
     for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(file).read_text().splitlines():
