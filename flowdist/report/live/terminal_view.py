@@ -22,7 +22,7 @@ from flowdist.report.live.status import Line, fitted
 
 PERIOD_S = 0.5
 SHARE_MAX = 0.05  # of the time is spent on drawing at most
-OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # by a progress bar: its last state and the name stay
+OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # text before a progress bar's last state, but for the name
 SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # All control sequences except colours: titles and links, cursor movements, remains of either, and single characters.
 OBEYED = re.compile(

@@ -19,7 +19,7 @@ from flowdist.report.record.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
 WIDTH = 80  # columns that any terminal has
-ROW = 4  # from so many replicas in a row on, only the first and the last are named
+ROW = 4  # of so many replicas in a row, and more, only the first and the last are named
 
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:

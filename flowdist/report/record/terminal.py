@@ -17,7 +17,7 @@ from flowdist.report.record.timeline import Attempt, Timeline
 if TYPE_CHECKING:
     from rich.text import Text
 
-# What a cell can show, from the most common to the most important: (sign, style, meaning)
+# What a cell of a lane can show, from the most common to the most important: (sign, style, meaning)
 LOOKS = {
     "": (" ", "", ""),
     "away": ("·", "dim", "away"),

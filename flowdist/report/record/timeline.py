@@ -22,7 +22,7 @@ from flowdist.report.record.trace import event_text
 
 How = Literal["alive", "succeeded", "failed", "stopped", "lost"]
 
-# Such an event changes only its own replica, and the replicas that start or stop because of it.
+# An event of these types changes only its own replica, and the replicas that start or stop because of it.
 _LOCAL = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
     *(ev.ReplicaStalled, ev.ReplicaRevived, ev.StepTold, ev.ReplicaLeftStep, ev.CheckpointOffered),

@@ -11,7 +11,7 @@ from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 
 STAMP = 12  # characters of the time that lines begin with
 NOT_SHOWN = ("spec", "inventory", "ports")  # fields of events
-ROW = 4  # from so many checkpoints in a row on, they share a line
+ROW = 4  # so many checkpoints in a row, and more, share a line
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
