@@ -144,7 +144,7 @@ class Accounts:
             self._note_short(job, now)
 
     def _note_incidents(self, job: JobState, now: int) -> None:
-        """Put the replicas of new incidents in `re-formation`, if they served, started up or had failed unnoticed."""
+        """Put the replicas of new incidents in `re-formation`, if they served, started up or could not continue."""
         for incident in job.incidents[self._incidents :]:
             for world in incident.worlds:
                 for member in job.worlds[world].pool:  # a lost replica may be no member any more

@@ -35,7 +35,8 @@ class Facts:
     """Facts of one job at one line of its record.
 
     For each line the caller calls `hear` first, which applies the event, and `follow` afterwards, which applies the
-    effects.
+    effects. A replica counts as new in its world when it starts for the first time, or again after a failure or the
+    loss of its node: a new member may not be the source of the model's state (R3).
     """
 
     def __init__(self, header: Header) -> None:
@@ -120,7 +121,7 @@ class Facts:
                 pass
 
     def _note_report(self, line: Record, run: Run, event: ev.AttemptEvent) -> None:
-        """Update a running attempt by an event of its own: started, ready, progress, stalled, ended."""
+        """Update the facts by an event of a running attempt: started, ready, progress, stalled, ended."""
         match event:
             case ev.ReplicaStarted():
                 self._note_up(line, run)

@@ -65,7 +65,7 @@ def complaints(lines: Iterable[Line]) -> list[Complaint]:
 
 
 def _judge(facts: Facts, line: Record) -> Found:
-    """Apply all checks to one line, and update the facts by its event before and by its effects after them."""
+    """Apply all checks to one line, and update the facts by its event and, at the end, by its effects."""
     was_running = dict(facts.runs)
     yield from _late_to_finish(facts, line)
     yield from _epochs(facts, line)
@@ -202,7 +202,7 @@ def _steps(facts: Facts, line: Record) -> Found:
 
 
 def _hangs(facts: Facts, line: Record) -> Found:
-    """Check that a replica that fails for a hang is not ahead of another stalled member of its world (R15)."""
+    """Check that a replica that fails for a hang is not ahead, in steps, of another stalled member (R15)."""
     found = HANGS.search(line.reason)
     if found is None:
         return
@@ -282,7 +282,7 @@ def _all_gone_first(header: Header, records: list[Record]) -> Found:
 
 
 def _starts_too_early(facts: Facts, line: Record, sets: list[dict[ReplicaId, int]]) -> Found:
-    """Check that no replica starts again while another replica that was stopped together with it has not ended (R6).
+    """Check that no replica starts again while another one that was stopped together with it still runs (R6).
 
     `sets` are groups of replicas that were stopped together, each replica with its attempt.
     """
@@ -294,7 +294,7 @@ def _starts_too_early(facts: Facts, line: Record, sets: list[dict[ReplicaId, int
 
 
 def _still_there(facts: Facts, together: dict[ReplicaId, int]) -> list[ReplicaId]:
-    """Return the replicas of a group that was stopped together whose stopped attempt still runs."""
+    """Return those replicas of a group whose attempt, which was ordered to stop, still runs."""
     return [name for name, attempt in together.items() if facts.current(name, attempt) is not None]
 
 

@@ -132,12 +132,12 @@ def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
 
 
 def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> list[int]:
-    """Return the GPUs of a start that would be over-booked: its share and the shares of `others` exceed a whole GPU.
+    """Return the numbers of a start's GPUs that would be over-booked: the shares in one exceed a whole GPU.
 
     Args:
         facts: The facts of the job.
         start: The start that is checked.
-        others: Other attempts on the same node.
+        others: Other attempts on the same node, whose shares count too.
     """
     shares = {spec.name: spec.resources.gpu_share for spec in facts.graph.roles}
     taken = Counter(dict.fromkeys(start.gpus, shares[start.replica.role]))

@@ -63,7 +63,10 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
-    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run."""
+    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run.
+
+    `checkpoints` counts the accepted checkpoints.
+    """
 
     name: WorldName
     phase: WorldPhase
@@ -118,7 +121,7 @@ class IncidentStatus(msgspec.Struct, frozen=True):
 
 
 class RestartCount(msgspec.Struct, frozen=True):
-    """How many restarts of replicas of the role were made by incidents of the kind `cause`.
+    """Number of restarts of a role's replicas by incidents of the kind `cause`.
 
     Replicas whose workers stayed in place do not count.
     """

@@ -47,8 +47,8 @@ class _Work:
 class Timesheet:
     """Time accounts of one job, from the lines of its record.
 
-    The caller passes every line to `hear`, in order, right after the controller has handled its event: `job` is then
-    the state after it. Lines after the end of the job are ignored.
+    The caller passes every line to `hear`, in order, right after the controller has handled its event: the `job` that
+    the timesheet was made with is then the state after it. Lines after the end of the job are ignored.
     """
 
     def __init__(self, job: JobState) -> None:
@@ -181,7 +181,7 @@ class Timesheet:
         return all(member.phase != "running" for member in self._job.members_of(world) if member.id.role in checked)
 
     def _start(self, start: StartReplica, now: int) -> None:
-        """Record the node on which a replica starts; the first start of a new generation ends the last one's work."""
+        """Record the node on which a replica starts; with a new generation, end the work of the one before."""
         work = self._work[start.world]
         if start.generation != work.generation:
             if work.segment is not None:
@@ -252,7 +252,11 @@ class Timesheet:
             work.closed.pop()  # all of it is lost, and possibly work of the segment before it
 
     def _save(self, work: _Work, step: int, now: int) -> None:
-        """Record an accepted checkpoint of a world at `step`; the first one shows that the world saves."""
+        """Record an accepted checkpoint of a world at `step`.
+
+        The first one shows that the world saves: ended segments of a world without step reports count as lost then,
+        because no checkpoint kept their work.
+        """
         if not work.saves:  # a world that saves but reports no steps began anew after each segment without a checkpoint
             for closed in [closed for closed in work.closed if not closed.segment.marks]:
                 for role, count in closed.counts.items():
@@ -293,10 +297,11 @@ class Timesheet:
             self._accounts.stop_serving(replica.id, self._since(replica.id, event, now))
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
-        """Return since when (ns) a replica that has ended could not continue, which is at `now` or before.
+        """Return the time (ns), `now` at the latest, from which on a replica that has ended could not continue.
 
-        A fault injected shortly before counts first. Else it is the last sign of progress of a stalled world, or the
-        last heartbeat that a lost node can have sent.
+        That is the last fault that hit the replica, its node or a stalled member shortly before. Without such a fault,
+        it is the last sign of progress of a stalled world, or the last heartbeat that a lost node can have sent; else
+        it is `now`.
         """
         options, work = self._job.graph.options, self._work[self._job.replicas[replica].world]
         segment = work.segment

@@ -51,6 +51,7 @@ class _Starting(Console):
         return self
 
     def hear(self, record: Record) -> None:
+        """Do nothing: `look` reports by the state of the job alone."""
         pass
 
     def look(self, job: JobState, now: int) -> None:

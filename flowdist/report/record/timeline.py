@@ -331,7 +331,10 @@ class _Builder:
 
 
 def _how(event: ev.Event, attempt: Attempt, replica: Replica, kind: RoleKind) -> How:
-    """Return how an attempt ended by this event; for an agent that connects again, its inventory is asked too."""
+    """Return how an attempt has ended by this event: `succeeded`, `failed`, `stopped` or `lost`.
+
+    For an agent that connects again, its inventory says how the attempt ended meanwhile.
+    """
     if isinstance(event, ev.NodeJoined):
         items = [item for item in event.inventory if (item.replica, item.attempt) == (attempt.replica, attempt.number)]
         event = next((item.exited for item in items if item.exited is not None), event)

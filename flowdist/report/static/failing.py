@@ -174,7 +174,7 @@ def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: st
 
 
 class _End(NamedTuple):
-    """How a replica ends, in the words of policies and for people; `how` goes after the name of the replica."""
+    """End of a replica in the words of policies; `how` tells it to people, and goes after the name of the replica."""
 
     kind: FailureKind
     how: str

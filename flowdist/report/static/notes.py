@@ -98,7 +98,7 @@ def late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[s
 
 
 def is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:
-    """Return whether ignored failures close the gates on the role for good.
+    """Return whether ignored failures keep the gates on the role closed for good.
 
     They do if they leave too few replicas of the role, or of another role of its joint world.
     """

@@ -89,7 +89,7 @@ def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
 
 
 def start_waves(graph: RoleGraph, among: Container[str] | None = None) -> list[list[str]]:
-    """Return the roles in waves: gates of a role wait only for roles of earlier waves.
+    """Return the names of the roles in waves: the gates of a role wait only for roles of earlier waves.
 
     Args:
         graph: The topology.
