@@ -51,8 +51,7 @@ class _Starting(Console):
         return self
 
     def hear(self, record: Record) -> None:
-        """Do nothing: `look` reports by the state of the job alone."""
-        pass
+        pass  # `look` reports by the state of the job alone
 
     def look(self, job: JobState, now: int) -> None:
         """Report that a replica runs, or what the job waits for.

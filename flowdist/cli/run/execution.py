@@ -140,7 +140,8 @@ class _Run(NamedTuple):
     def supervise(self, console: Console) -> int:
         """Run the job to its end and return its exit code.
 
-        An interrupt before the job has begun cancels the run; a later one that is not handled in order is raised again.
+        If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled; after that, the
+        KeyboardInterrupt is raised again.
         """
         try:
             return EXIT_CODES[self._run_job(console)]

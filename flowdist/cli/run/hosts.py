@@ -70,7 +70,7 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
         settings: Settings of the run.
 
     Raises:
-        FlowdistError: There is no token, and the endpoint is open to other machines.
+        FlowdistError: There is no run to resume, or there is no token although other machines reach the endpoint.
     """
     from flowdist.runtime.gpus.devices import machine_gpus
     from flowdist.runtime.run_folder.folder import find_run

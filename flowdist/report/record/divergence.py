@@ -72,7 +72,7 @@ def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
 
 
 def _what(one: Line, other: Line, times: bool) -> What:
-    """Return the kind of the difference between two lines at the same place, a key of `_WORDS`; empty if there is none."""
+    """Return the kind of the difference between two lines at the same place; empty if they are the same."""
     (kind, content), (other_kind, other_content) = _content(one), _content(other)
     if kind != other_kind:
         return "fault" if "fault" in (kind, other_kind) else "unsaved"
