@@ -23,7 +23,10 @@ COLUMNS = ("as it was", "again", "what if")
 
 
 class OtherTopology(NamedTuple):
-    """Topology of `--with`, `-p` and `--set`, whose policies replace those of the record. None: no topology."""
+    """Topology of `--with`, `-p` and `--set`, whose policies replace those of the record.
+
+    `topology` is None without --with.
+    """
 
     topology: str | None
     params: tuple[str, ...]
