@@ -57,6 +57,8 @@ VERBS = {
 
 
 class _LazyGroup(click.Group):
+    """Group of all verbs; the file of a verb is imported when the verb is called."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -69,6 +71,7 @@ class _LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note whether --json stands before any `--`, so that errors in the command line can be reported as JSON."""
         ctx.meta[AS_JSON] = "--json" in args[: args.index("--") if "--" in args else None]
         return super().parse_args(ctx, args)
 
@@ -85,6 +88,7 @@ class _LazyGroup(click.Group):
             fail(FlowdistError(error.format_message(), help=f"see {usage} --help"), as_json=True)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs for --help, under the headings of `VERBS`."""
         width = max(map(len, VERBS))
         for heading in dict.fromkeys(verb.group for verb in VERBS.values()):
             with formatter.section(heading):
@@ -94,6 +98,7 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; for an unknown one, raise a usage error that names the closest verb or all of them."""
         if args and not args[0].startswith("-") and args[0] not in VERBS:
             close = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(VERBS)}"
@@ -112,6 +117,7 @@ def cli() -> None:
 
 
 def main() -> None:
+    """Run the command line of this process, and exit with its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
     cli(prog_name="flowdist")

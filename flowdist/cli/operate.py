@@ -67,6 +67,11 @@ def _settled_count(phases: Mapping[ReplicaPhase, int]) -> int:
 
 
 def _size(text: str) -> tuple[str, int]:
+    """Return role and number of `ROLE=N`.
+
+    Raises:
+        FlowdistError: The text has another form, or the number is too long.
+    """
     role, equals, number = text.partition("=")
     if not equals or not role or not number.isdecimal() or len(number) > DIGITS_MAX:
         raise FlowdistError(f"{text!r} is not a ROLE=N", help="write flowdist scale trainer=4")
@@ -150,8 +155,12 @@ def give_orders(
     """Give orders to the controller of a run, print its decisions, and exit with 0, or with 1 if it refuses one.
 
     Args:
+        named: The run, and whether the decisions are printed as JSON.
         orders: Orders, each with the role, node or run that it names.
-        until: Condition to wait for afterwards; None: do not wait.
+        until: Condition to wait for after the decisions, unless one is a refusal; None: do not wait.
+
+    Raises:
+        FlowdistError: There is no such run, or its controller does not answer.
     """
     from flowdist.record.status import Decision  # as in `RunOptions.find`
     from flowdist.runtime.run_folder.runs import known_mask, operate
@@ -177,6 +186,7 @@ def give_orders(
 
 
 def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
+    """Print the decisions, refusals on stderr, and help on stderr; without any decision, that nothing changes."""
     for each in decisions:
         colour = {"refused": "red", "warning": "yellow", "error": "red"}.get(each.level)
         click.secho(each.text, fg=colour, err=each.level == "refused")
@@ -187,6 +197,7 @@ def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
 
 
 def _did_you_mean(order: Operation, name: str, graph: RoleGraph) -> list[str]:
+    """Return a hint if an order names a role or node that the topology does not have but one like it; else none."""
     from flowdist.control.protocol.events import ScaleRequested  # as in `RunOptions.find`
 
     known = [spec.name for spec in (graph.roles if isinstance(order, ScaleRequested) else graph.cluster.nodes)]

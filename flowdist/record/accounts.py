@@ -1,7 +1,8 @@
 """Time accounts of a job: each nanosecond of each replica is in one bucket, and their sum is wall time x replicas.
 
-The decisions of the controller move replicas from bucket to bucket. Two things only the caller knows: when a world
-works, and how much of that work was kept. The simulator knows both. `timesheet` infers them from the record of a run.
+The decisions of the controller move replicas from bucket to bucket. They do not show when a world works, and how much
+of that work was kept: the caller reports both. The simulator knows them. `timesheet` infers them from the record of a
+run.
 """
 
 from __future__ import annotations
@@ -24,18 +25,22 @@ Bucket = Literal[
     "checkpoint",
     "stalled",  # a dependency was missing, or a member was slow or paused
     "lost work",  # steps that had to be done again
-    "detection",  # it could not continue, and the controller did not know yet
+    "detection",  # the replica could not continue, and the controller did not know yet
     "re-formation",  # from the incident to the start of the next attempt
     "back-off",
     "waiting",  # for gates, or for nodes
-    "done",  # it had succeeded, or was ended for good
+    "done",  # the replica had succeeded, or was ended for good
 ]
 BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
 Spent = dict[str, dict[Bucket, int]]  # ns, by role and bucket
 
 
 class Accounts:
-    """Time accounts of one job. `spent` holds nanoseconds by role and bucket, up to the last change of each replica."""
+    """Time accounts of one job: the present bucket of each replica, and the time that was spent in each bucket.
+
+    `spent` holds nanoseconds by role and bucket, for each replica up to its last change of bucket. At first each
+    replica is in `waiting`. A replica that works is in no bucket: `end_work` divides its time among buckets afterwards.
+    """
 
     def __init__(self, job: JobState) -> None:
         self.spent: Spent = {name: dict.fromkeys(BUCKETS, 0) for name in job.roles}
@@ -47,9 +52,12 @@ class Accounts:
         self._pending = {name: Due("pending", name) for name in job.roles}
 
     def move(self, replica: ReplicaId, to: Bucket, at: int) -> None:
-        """Move a replica to a bucket from time `at` on, or from its last change on if that is later.
+        """Book the replica's time up to `at` in its present bucket, and put it in the bucket `to` from then on.
 
-        Only `end_work` ends work.
+        If the replica's last change is later than `at`, nothing is booked, and the new bucket begins at that change.
+
+        Raises:
+            AssertionError: if the replica works, which only `end_work` ends.
         """
         bucket, since = self._at[replica]
         assert bucket != "work", f"{replica} works"
@@ -59,21 +67,22 @@ class Accounts:
         self._at[replica] = (to, since)
 
     def bucket_of(self, replica: ReplicaId) -> Bucket | Literal["work"]:
-        """Return the bucket of the replica; `work` is split into buckets when it ends."""
+        """Return the present bucket of the replica; `work` if it works: its bucket is known only when that ends."""
         return self._at[replica][0]
 
     def stop_serving(self, replica: ReplicaId, at: int) -> None:
-        """Note that a service has ended, whether it was stopped or not."""
+        """Move a service's replica that ended at `at` from `productive` to `detection`, if it served at all."""
         if self._at[replica][0] == "productive":
             self.move(replica, "detection", at)
 
     def begin_work(self, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
-        """Note that the members of a world begin to work.
+        """Book the members' time up to now, and let them work from now on, until `end_work`.
 
         Args:
-            members: The members that work.
+            members: Members of a world that begin to work.
             now: Nanoseconds since the start of the job.
-            restore_ns: How much of the end of their start-up was the reading of a checkpoint.
+            restore_ns: How many nanoseconds at the end of their start-up went into reading a checkpoint: booked as
+                `restore`.
         """
         for replica in members:
             bucket, since = self._at[replica]
@@ -83,13 +92,16 @@ class Accounts:
             self._at[replica] = ("work", now)
 
     def end_work(self, job: JobState, members: Iterable[ReplicaId], split: Mapping[Bucket, int], at: int) -> None:
-        """Note that a segment of work is over.
+        """Book the work of members of a world that has ended, and put each of them in its next bucket.
+
+        From `at` on, a member is in `detection`. Once its world has an open incident, it is in `re-formation` from the
+        opening of that incident on; once the end of the job is decided, it is `done` from that decision on.
 
         Args:
             job: The state of the job.
             members: The members that worked.
-            split: What the time of each of them was spent on, in nanoseconds. The sum is the length of the segment.
-            at: When the work ended, which may be before the controller noticed.
+            split: How the time of each member since `begin_work` divides into buckets (ns). Its sum is the whole time.
+            at: When the work ended (ns), which may be before the controller noticed.
         """
         for replica in members:
             bucket, since = self._at[replica]
@@ -104,12 +116,17 @@ class Accounts:
                 self.move(replica, "re-formation", job.incident(number).opened_ns)
 
     def transfer(self, role: str, source: Bucket, target: Bucket, ns: int) -> None:
-        """Move time of a role that is booked already to another bucket."""
+        """Move `ns` nanoseconds of a role that are booked already from the bucket `source` to `target`."""
         self.spent[role][source] -= ns
         self.spent[role][target] += ns
 
     def hear(self, job: JobState, line: Record) -> None:
-        """Book what the decision of the controller in one line changes; `job` is the state after it."""
+        """Book what one event of the record and the controller's effects change: starts, incidents, ends, waiting.
+
+        Args:
+            job: The state of the job after the event.
+            line: The event with its effects.
+        """
         now, event = line.t_ns, line.event
         for effect in line.effects:
             if type(effect) is StartReplica:
@@ -127,6 +144,7 @@ class Accounts:
             self._note_short(job, now)
 
     def _note_incidents(self, job: JobState, now: int) -> None:
+        """Put the replicas of new incidents in `re-formation`, if they served, started up or could not continue."""
         for incident in job.incidents[self._incidents :]:
             for world in incident.worlds:
                 for member in job.worlds[world].pool:  # a lost replica may be no member any more
@@ -135,13 +153,18 @@ class Accounts:
         self._incidents = len(job.incidents)
 
     def _note_ending(self, now: int) -> None:
+        """Record that the end of the job is decided, and put replicas that no longer work in `done` from now on."""
         self._ending_ns = now
         for replica, (bucket, _) in list(self._at.items()):
             if bucket in ("detection", "start-up", "re-formation"):
                 self.move(replica, "done", now)
 
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
-        """Book the end of an attempt, and of what does not run again: the replica, or its whole world."""
+        """Change the buckets after an attempt of the replica has ended.
+
+        A replica that was still starting up goes to `re-formation` if its world has an incident, else (it was retired)
+        to `waiting`. A replica that does not run again goes to `done`; with a world that has ended all its replicas do.
+        """
         if self._at[replica][0] == "start-up" and not job.replicas[replica].is_live:
             is_back = job.worlds[job.replicas[replica].world].incident is not None  # else it was retired
             self.move(replica, "re-formation" if is_back else "waiting", now)
@@ -155,21 +178,27 @@ class Accounts:
                 self.move(each, "done", now)
 
     def _leave_out(self, job: JobState, world: str, now: int) -> None:
-        """Book as waiting the replicas that are no members of the generation that starts: they wait for a node."""
+        """Put in `waiting` the replicas of a world that are no members of the generation that starts now.
+
+        They wait for a node.
+        """
         members = dict.fromkeys(job.worlds[world].members)
         for replica in job.worlds[world].pool:
             if replica not in members and self._at[replica][0] in ("re-formation", "detection"):
                 self.move(replica, "waiting", now)
 
     def _leave_idle(self, job: JobState, replica: ReplicaId, now: int) -> None:
-        """Move the back-off out of the time from an incident to the next start."""
+        """Book the back-off before the replica's next start as `back-off` instead of `re-formation`."""
         bucket, since = self._at[replica]
         number = job.worlds[job.replicas[replica].world].incident
         if bucket == "re-formation" and number is not None:
             self.transfer(replica.role, bucket, "back-off", min(job.incident(number).backoff_ns, now - since))
 
     def _note_short(self, job: JobState, now: int) -> None:
-        """Book as waiting the replicas of a role that do not run while the role is below its minimum."""
+        """Put stopped replicas of a role in `waiting` when the role falls below its minimum.
+
+        When the role has its minimum again, those that still wait go back to `re-formation`.
+        """
         for name, due in self._pending.items():
             is_short = due in job.due
             if is_short == (name in self._short):
@@ -185,17 +214,21 @@ class Accounts:
                     self.move(replica, "waiting" if is_short else "re-formation", now)
 
     def close(self, now: int) -> None:
-        """Book everything up to now. All work has to be ended before."""
+        """Book the time of all replicas up to `now` in their present buckets, which stay the same.
+
+        Raises:
+            AssertionError: if a replica still works: `end_work` has to come first.
+        """
         for replica, (bucket, _) in list(self._at.items()):
             assert bucket != "work", f"{replica} works"
             self.move(replica, bucket, now)
 
     def spent_by(self, now: int, work: Mapping[ReplicaId, Mapping[Bucket, int]]) -> Spent:
-        """Return `spent` as it would be after `close`, without booking anything.
+        """Return nanoseconds by role and bucket up to `now`: what `spent` would be after `close`. Nothing is booked.
 
         Args:
             now: Nanoseconds since the start of the job.
-            work: For each replica that works, what the time of its segment was spent on so far.
+            work: For each replica that works, how its time since `begin_work` divides into buckets so far (ns).
         """
         spent = {name: dict(buckets) for name, buckets in self.spent.items()}
         for replica, (bucket, since) in self._at.items():
@@ -206,7 +239,14 @@ class Accounts:
 
 
 def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> float:
-    """Return the share of productive time in the time of all tasks before their end, from 0 to 1."""
+    """Return the goodput, from 0 to 1: the productive share of the time of all tasks before they were done.
+
+    Services do not count. A job without tasks, or without any time yet, has goodput 0.
+
+    Args:
+        graph: The role graph of the job.
+        spent: Nanoseconds by role and bucket.
+    """
     tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
     total = sum(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
     return sum(spent[name]["productive"] for name in tasks) / max(total, 1)

@@ -17,22 +17,27 @@ from flowdist.record.phrases import ENDINGS, FAILED, IGNORED
 
 @dataclass(slots=True)
 class Run:
-    """One attempt that was started, and of which no line says that it has ended."""
+    """One attempt of a replica that was ordered to start, and whose end no line has reported yet."""
 
     start: StartReplica
     is_up: bool = False  # ReplicaStarted was recorded
     is_ready: bool = False
     is_stopping: bool = False
-    ends_workers: bool = False  # it is stopping, and its workers do not wait for the next generation
-    is_elastic: bool = False  # it has reported that it can stay in place
+    ends_workers: bool = False  # the attempt is stopping, and its workers do not stay in place
+    is_elastic: bool = False  # the replica has reported that its workers can stay in place
     step: int = -1
-    answered_step: int | None = None  # its answer to AskStep
+    answered_step: int | None = None  # the replica's answer to AskStep
     has_answered: bool = False
-    stalled: str = ""
+    stalled: str = ""  # which sign of life is missing; empty: none
 
 
 class Facts:
-    """Facts of one job. For each line, `hear` applies the event first, and `follow` the effects afterwards."""
+    """Facts of one job at one line of its record.
+
+    For each line the caller calls `hear` first, which applies the event, and `follow` afterwards, which applies the
+    effects. A replica counts as new in its world when it starts for the first time, or again after a failure or the
+    loss of its node: a new member may not be the source of the model's state (R3).
+    """
 
     def __init__(self, header: Header) -> None:
         self.graph: RoleGraph = header.graph
@@ -55,36 +60,36 @@ class Facts:
         self.seats: dict[ReplicaId, NodeName] = {}  # the last node of each replica
         self.is_calm = True  # no node was lost, drained or cordoned, and no failure was ignored
         self.stuck: list[StartReplica] = []  # attempts that outlive SIGKILL
-        self.bad_gpus: dict[NodeName, dict[int, None]] = {}  # by number, since the node has joined
-        self.last_ns = -1  # time of the line before
+        self.bad_gpus: dict[NodeName, dict[int, None]] = {}  # GPU numbers, since the node has joined
+        self.last_ns = -1  # time of the line before the present one
         self.grace_until_ns = -1  # until then a controller that took over judges no deadline
-        self.suspected: dict[NodeName, None] = {}  # suspected nodes
+        self.suspected: dict[NodeName, None] = {}
         self.is_ending = False
         self.is_over = False
 
     def world_of(self, replica: ReplicaId) -> WorldName:
-        """Return the world of a replica: a joint world, its gang, or the replica alone."""
+        """Return the world of a replica: the joint world of its role, else its gang, else the replica alone."""
         joint = self.graph.world_of(replica.role)
         if joint is not None:
             return joint.name
         return replica.role if self.specs[replica.role].gang else str(replica)
 
     def roles_in(self, world: WorldName) -> list[RoleSpec]:
-        """Return the roles of a world."""
+        """Return the roles whose replicas are in the world: several for a joint world, else one."""
         own = world.split("/")[0]
         return [spec for spec in self.graph.roles if self.world_of(ReplicaId(spec.name, 0)).split("/")[0] == own]
 
     def members(self, world: WorldName) -> list[Run]:
-        """Return the attempts of a world that run."""
+        """Return the attempts of the world that run, in all of its generations."""
         return [run for run in self.runs.values() if run.start.world == world]
 
     def current(self, replica: ReplicaId, attempt: int) -> Run | None:
-        """Return the attempt of the replica if it runs; None if another one runs, or none."""
+        """Return this attempt of the replica if it runs; None if it has ended, or another attempt runs."""
         run = self.runs.get(replica)
         return run if run is not None and run.start.attempt == attempt else None
 
     def hear(self, line: Record) -> None:
-        """Apply the event of a line."""
+        """Update the facts by the event of a line; an event of an attempt that does not run changes nothing."""
         event = line.event
         if isinstance(event, ev.NodeJoined | ev.NodeHeard | ev.NodeLeft | ev.NodeGone | ev.NodeSilent):
             self.suspected.pop(event.node, None)
@@ -116,6 +121,7 @@ class Facts:
                 pass
 
     def _note_report(self, line: Record, run: Run, event: ev.AttemptEvent) -> None:
+        """Update the facts by an event of a running attempt: started, ready, progress, stalled, ended."""
         match event:
             case ev.ReplicaStarted():
                 self._note_up(line, run)
@@ -138,6 +144,7 @@ class Facts:
                 pass
 
     def _note_up(self, line: Record, run: Run) -> None:
+        """Mark the attempt as up; its world has formed when all members are up and none is stopping."""
         if run.is_up:
             return
         run.is_up = True
@@ -147,6 +154,11 @@ class Facts:
             self.formed_ns[world] = line.t_ns
 
     def _end(self, line: Record, run: Run, event: ev.ReplicaExited | ev.ReplicaStopped | ev.ReplicaUnkillable) -> None:
+        """Remove an attempt that has ended, and record how: suspended, succeeded, unkillable or failed.
+
+        A member that failed, or ended without an order, counts as new when it starts again. An unkillable one takes its
+        node with it.
+        """
         replica, world = run.start.replica, run.start.world
         del self.runs[replica]
         if not isinstance(event, ev.ReplicaUnkillable) and event.suspended and not run.ends_workers:
@@ -166,6 +178,12 @@ class Facts:
             self._leave(run)
 
     def _join(self, line: Record, event: ev.NodeJoined) -> None:
+        """Record that an agent has connected.
+
+        A new incarnation brings an empty node: what ran there is lost. In the same incarnation, the inventory of the
+        agent says what became of each attempt. Attempts that it does not list are gone, except those that the line
+        starts again. An earlier incarnation is ignored.
+        """
         before = self.incarnations.get(event.node, 0)
         if event.incarnation < before:
             return
@@ -191,7 +209,7 @@ class Facts:
                 del self.runs[replica]
 
     def _note_item(self, line: Record, run: Run, item: ev.InventoryItem) -> None:
-        """Note what an agent that has connected again reports of an attempt."""
+        """Update an attempt by its item in the inventory of an agent that has connected again."""
         replica, attempt = run.start.replica, run.start.attempt
         if item.phase in ("running", "ready"):
             self._note_up(line, run)
@@ -202,7 +220,10 @@ class Facts:
             self._end(line, run, ev.ReplicaStopped(replica, attempt, suspended=item.phase == "suspended"))
 
     def _note_bad_gpu(self, node: NodeName, gpu: int, xid: int) -> None:
-        """Note a bad GPU: a member that uses it has to move, and counts as new afterwards."""
+        """Record a bad GPU: running members that use it have to move, and count as new afterwards.
+
+        An Xid that reports an error of the program, a GPU that is bad already, and an unknown node change nothing.
+        """
         if xid in PROGRAM_ERRORS or node not in self.nodes or gpu in self.bad_gpus.get(node, ()):
             return
         self.is_calm = False
@@ -212,6 +233,7 @@ class Facts:
                 self._leave(run)
 
     def _lose(self, node: NodeName) -> None:
+        """Remove a node with its running and suspended attempts, whose replicas count as new when they start again."""
         if self.nodes.pop(node, None) is not None:
             self.is_calm = False
         self.suspended = {replica: start for replica, start in self.suspended.items() if start.node != node}
@@ -221,11 +243,11 @@ class Facts:
                 self._leave(run)
 
     def _leave(self, run: Run) -> None:
-        """Note that the member has left its world: it counts as new if it starts again."""
+        """Record that the member has left its world: it counts as new if it starts again."""
         self.since.get(run.start.world, {}).pop(run.start.replica, None)
 
     def follow(self, line: Record) -> None:
-        """Apply the effects of a line."""
+        """Update the facts by the effects of a line: starts, stops, opened stores, failures, the end of the job."""
         self.last_ns = line.t_ns
         for role, index in FAILED.findall(line.reason):
             failed = ReplicaId(role, int(index))
@@ -250,6 +272,7 @@ class Facts:
                     pass
 
     def _stop(self, effect: StopReplica) -> None:
+        """Mark the attempt to stop as stopping, or remove it if it is suspended; if it is neither, do nothing."""
         run, waits = self.current(effect.replica, effect.attempt), self.suspended.get(effect.replica)
         if waits is not None and waits.attempt == effect.attempt:
             del self.suspended[effect.replica]
@@ -259,6 +282,7 @@ class Facts:
             self.formed_ns.pop(run.start.world, None)
 
     def _begin(self, world: WorldName, starts: list[StartReplica]) -> None:
+        """Record the starts of a new generation of a world; replicas that were members before do not count as new."""
         before = self.since.get(world, {})
         generation = starts[0].generation
         self.since[world] = {start.replica: before.get(start.replica, generation) for start in starts}

@@ -23,9 +23,11 @@ FORMATS_READ = (1, 2)
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
-    """First line of a record: what a fresh controller needs to make the same decisions.
+    """First line of a record: what a fresh controller needs to make the same decisions, and how the record was made.
 
-    `options` is free for the driver. `format` is the version of the lines, see `FORMAT`.
+    `known_nodes` are the nodes that the job waits for before its first start. `seed` is the seed of a simulation (0 for
+    a run). `options` holds the settings of the simulation or macro mode; the controller does not read it. `format` is
+    the version of the lines, see `FORMAT`.
     """
 
     graph: RoleGraph
@@ -38,7 +40,10 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
-    """One event and the effects that followed. `reason` joins the texts of its `Notify` effects."""
+    """One event, and the effects by which the controller answered it. `reason` joins the texts of its `Notify` effects.
+
+    `n` is the number of the event, from 1 on. `t_ns` is its time in nanoseconds since the start of the job.
+    """
 
     n: int
     t_ns: int
@@ -48,7 +53,11 @@ class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
 
 
 class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
-    """A fault that was injected at this time. `spec` is its spelling in the fault grammar."""
+    """Fault that was injected `t_ns` nanoseconds after the start of the job.
+
+    `spec` is the fault in the fault grammar (`node2@30s`). `target` is what was hit: a node, a replica, a worker or a
+    file; if empty, `spec` names it.
+    """
 
     t_ns: int
     spec: str
@@ -56,7 +65,7 @@ class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
 
 
 class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
-    """A checkpoint that was due at this time and was not completed. `reason` is for people."""
+    """Checkpoint of a world that was due `t_ns` nanoseconds after the start and was not saved, with the reason."""
 
     t_ns: int
     world: WorldName
@@ -65,6 +74,7 @@ class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
 
     @property
     def text(self) -> str:
+        """Return the line as a sentence for people."""
         return f"the checkpoint of {self.world} at step {self.step} is not saved: {self.reason}"
 
 
@@ -84,29 +94,33 @@ class _Version(msgspec.Struct):
 
 
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
-    """Return the line for one event; its reason joins the texts of the `Notify` effects."""
+    """Build the record line for one event and its effects; its reason joins the texts of the `Notify` effects.
+
+    Nothing is written. `n` is the number of the event, `t_ns` its time in nanoseconds since the start of the job.
+    """
     effects = tuple(effects)
     reason = "; ".join([effect.text for effect in effects if type(effect) is Notify]) if effects else ""
     return Record(n, t_ns, event, effects, reason)
 
 
 def encode_line(line: Line) -> bytes:
-    """Return one JSON object and a newline."""
+    """Return the line as one JSON object with a newline at its end."""
     return _ENCODER.encode(line) + b"\n"
 
 
 def encode_lines(lines: Sequence[Line]) -> bytes:
-    """Return the bytes of all lines: the same as one by one from `encode_line`, in a third of the time."""
+    """Return the bytes of all lines in order: the same as joining `encode_line` of each, in a third of the time."""
     return _ENCODER.encode_lines(lines)
 
 
 def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
-    """Yield the lines of a record of any format in `FORMATS_READ`; empty lines are skipped.
+    """Decode the lines of a record lazily, and yield each; empty lines are skipped.
 
-    The caller cuts off a half-written last line.
+    Lines with names of format 1 are translated. A half-written last line is an error: `read_whole_lines` cuts it off
+    first.
 
     Raises:
-        UnknownFormat: for a header of another format.
+        UnknownFormat: for a header of a format that is not in `FORMATS_READ`.
         msgspec.DecodeError: for bytes that are no line of a record.
     """
     for line in data:
@@ -119,7 +133,7 @@ def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
 
 
 def _with_present_names(line: bytes) -> bytes:
-    """Return the line of a record with the names of format 2; a line that has them already is not changed.
+    """Return a line of a record with the names of format 1 replaced by those of format 2; others stay as they are.
 
     Format 1 has the event `NodeQuiet` instead of `NodeSuspected`, and `parked` instead of `suspended` as a field of
     stopped and exited replicas and as a phase of the inventory. A controller that takes over a journal of format 1
@@ -140,12 +154,16 @@ def _with_present_names(line: bytes) -> bytes:
 
 
 def _rename_parked(event: Any) -> None:
+    """Rename the field `parked` of a decoded event to `suspended`, in place; do nothing if there is none."""
     if isinstance(event, dict) and "parked" in event:
         event["suspended"] = event.pop("parked")
 
 
 def _check_format(line: bytes) -> None:
-    """Refuse a header of an unknown format before its other fields are decoded: these may have changed as well."""
+    """Raise `UnknownFormat` if the line is a header of a format that is not read.
+
+    The version alone is decoded: in another format the other fields of the header may differ as well.
+    """
     version = msgspec.json.decode(line, type=_Version)
     if version.type == "header" and version.format not in FORMATS_READ:
         known = " and ".join(map(str, FORMATS_READ))
@@ -153,7 +171,9 @@ def _check_format(line: bytes) -> None:
 
 
 def read_whole_lines(data: bytes) -> tuple[list[Line], int]:
-    """Return the lines of a record and their length in bytes; a last line that a crash has cut off does not count.
+    """Decode a record, and return its lines and how many bytes they take.
+
+    A last line without a newline, which a crash has cut off, is neither decoded nor counted.
 
     Raises:
         msgspec.DecodeError: as `decode_lines`.
@@ -163,7 +183,7 @@ def read_whole_lines(data: bytes) -> tuple[list[Line], int]:
 
 
 def digest(lines: Iterable[bytes]) -> str:
-    """Return the SHA-256 of all encoded lines but the header, as hex."""
+    """Return the SHA-256, as hex, of the encoded lines of a record without the first one, the header."""
     total = hashlib.sha256()
     for number, line in enumerate(lines):
         if number:

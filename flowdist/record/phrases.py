@@ -1,6 +1,8 @@
-"""Phrases in the messages of the controller that the judge of records reads, where events and effects do not suffice.
+"""Phrases in the controller's messages that `restart_rules` and `facts` search for, where events and effects say too
+little.
 
-A message with other words would silently switch a check off: a test compares each phrase with what the controller says.
+If the controller used other words, the check that needs the phrase would silently be off: a test compares each phrase
+with the controller's messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replay: the job that a record describes, rebuilt by a fresh controller from the events of the record.
 
 The controller is deterministic. The same events at the same times give the same state and the same effects, so a record
-holds everything that a controller ever knew (R21). Every reader of a record goes through this class: replay, report,
+holds everything that a controller ever knew (R21). Every reader of a record uses the class `Replay`: replay, report,
 status, what-if, the timeline, the mirror in the foreground process, and a controller that takes over.
 
 A record may have been edited, or written by a version of flowdist that decided otherwise. Its state then means nothing
@@ -33,7 +33,7 @@ class ReplayError(FlowdistError):
 
 
 class Difference(NamedTuple):
-    """An event of a record for which the controller decided otherwise: `decided` instead of `line.effects`."""
+    """Event of a record for which a fresh controller decided otherwise: on `decided` instead of on `line.effects`."""
 
     line: Record
     decided: tuple[Effect, ...]
@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return one line that names the event, and the first effect that differs."""
+        """Return one line for people: the event, the first effect that differs, and what was decided instead."""
         pairs = zip_longest(self.line.effects, self.decided)
         recorded, decided = next((one, other) for one, other in pairs if one != other)
         where = f"event {self.line.n} ({type(self.line.event).__name__}) does not replay"
@@ -54,14 +54,14 @@ class Difference(NamedTuple):
 
 
 class Replay:
-    """Controller, time accounts and recent decisions of one job, moved forward one line at a time.
+    """Controller, time accounts and recent decisions of one job, rebuilt from its record one line at a time.
 
     `last` is the last event so far, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is
-    the first event that does not replay; None if all do.
+    the first event whose recorded effects the controller did not repeat; None if it repeated all.
 
     Args:
         header: First line of the record: the graph, the expected nodes and the format.
-        strict: Raise `ReplayError` at an event that does not replay, instead of keeping it in `difference`.
+        strict: Raise `ReplayError` when the controller's orders differ, instead of only keeping `difference`.
     """
 
     def __init__(self, header: Header, *, strict: bool = False) -> None:
@@ -75,22 +75,30 @@ class Replay:
 
     @property
     def job(self) -> JobState:
+        """Return the state of the job after the last event so far; the next line changes it in place."""
         return self.controller.state
 
     @property
     def n_different(self) -> int | None:
-        """Return the number of the first event that does not replay; None if all do."""
+        """Return the number of the event in `difference`, the first that does not replay; None if all do."""
         return self.difference.line.n if self.difference is not None else None
 
     def hear(self, line: Line, *, counted_as: Line | None = None) -> Difference | None:
-        """Feed one line of the record, and return how the decision of the controller differs from it, if it does.
+        """Give the next line to the controller, the timesheet and the recent decisions.
+
+        Lines other than events, such as faults, concern the timesheet alone. In a record of an older format, other
+        words in messages are no difference.
 
         Args:
-            line: The next line. Lines other than events are for the timesheet alone.
-            counted_as: The line that the timesheet gets instead.
+            line: The next line of the record.
+            counted_as: The line that the timesheet gets instead of `line`; None: `line` itself.
+
+        Returns:
+            The recorded effects and those that the controller decided on now, if they differ; else None. The first such
+            difference is kept in `difference` too.
 
         Raises:
-            ReplayError: if the replay is strict, and the orders of the controller differ.
+            ReplayError: if the replay is strict, and the controller's orders differ in more than words.
         """
         if isinstance(line, Header):
             self._format = line.format
@@ -108,13 +116,16 @@ class Replay:
         return difference
 
     def follow(self, lines: Iterable[Line]) -> Self:
-        """Feed all lines, and return this replay."""
+        """Give all lines in order to `hear`, and return this replay."""
         for line in lines:
             self.hear(line)
         return self
 
     def decide(self, event: Event, now: int) -> Record:
-        """Let the controller decide about an event that is in no record yet, and return the line for it.
+        """Let the controller decide about an event that no record holds yet, and return the line to be recorded for it.
+
+        The state, the timesheet and the recent decisions advance as in `hear`. The caller writes the line and carries
+        out its effects.
 
         Args:
             event: What happened.
@@ -125,13 +136,14 @@ class Replay:
         return line
 
     def _note(self, line: Record, counted: Line) -> None:
+        """Add an event to the timesheet (as `counted`) and to the recent decisions, and make it the last one."""
         self.sheet.hear(counted)
         self.decisions.hear(line)
         self.last, self.n, self.t_ns = line, line.n, line.t_ns
 
 
 def _without_words(effect: Effect) -> Effect:
-    """Return the effect with all texts for people emptied."""
+    """Return a copy of the effect with its texts for people emptied, so that only orders are compared."""
     match effect:
         case Notify():
             return Notify("", effect.level)
@@ -142,7 +154,10 @@ def _without_words(effect: Effect) -> Effect:
 
 
 def _brief(effect: Effect | None, other: Effect | None) -> str:
-    """Return the effect in a few words: of two effects of one type, the fields that differ."""
+    """Return the effect in a few words for people; if `other` has the same type, with the fields that differ from it.
+
+    None stands for a missing effect: "nothing more".
+    """
     if effect is None:
         return "nothing more"
     if isinstance(effect, Notify):

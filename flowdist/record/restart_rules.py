@@ -1,7 +1,8 @@
 """Restart rules checked on a record: an independent judge of the events and effects of a job.
 
 The judge shares no code with the controller and never reads its state. It does not judge what the record does not show.
-Each check is named after its rule in docs/restarts.md, and yields the rule and what breaks it.
+Each check is named after its rule in docs/restarts.md, and yields the number of a broken rule and what breaks it;
+nothing for a correct line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from flowdist.record.start_rules import Found, count, in_place, opens, starts
 
 
 class Complaint(NamedTuple):
-    """Broken rule. `rule` is its number, such as `R6`; `text` names the replicas and the time."""
+    """Broken rule that a record or an exception shows.
+
+    `rule` is its number in docs/restarts.md, such as `R6`, or `GPU`, `invariant` or `crash`. `text` says which replicas
+    or nodes break it, and when.
+    """
 
     rule: str
     text: str
@@ -31,7 +36,7 @@ CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, Attri
 
 
 def crash(error: Exception) -> Complaint:
-    """Return the complaint about an exception in control: a broken invariant, or a crash."""
+    """Return the complaint about an exception of the controller: a broken invariant, or else a crash with its place."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     if isinstance(error, AssertionError) and str(error):
         return Complaint("invariant", str(error))
@@ -39,10 +44,13 @@ def crash(error: Exception) -> Complaint:
 
 
 def complaints(lines: Iterable[Line]) -> list[Complaint]:
-    """Return every broken rule, in the order of the record.
+    """Judge a record by the restart rules, and return every broken rule in the order of the record.
 
     Args:
-        lines: The lines of the record, with the header first.
+        lines: The lines of the record, with the header first. Lines that are no events are ignored.
+
+    Raises:
+        AssertionError: if the first line is no header.
     """
     lines = iter(lines)
     header = next(lines)
@@ -57,6 +65,7 @@ def complaints(lines: Iterable[Line]) -> list[Complaint]:
 
 
 def _judge(facts: Facts, line: Record) -> Found:
+    """Apply all checks to one line, and update the facts by its event and, at the end, by its effects."""
     was_running = dict(facts.runs)
     yield from _late_to_finish(facts, line)
     yield from _epochs(facts, line)
@@ -78,7 +87,7 @@ def _judge(facts: Facts, line: Record) -> Found:
 
 
 def _epochs(facts: Facts, line: Record) -> Found:
-    """Check that each controller has a higher epoch than the one before it (R21)."""
+    """Check that each controller that takes over has a higher epoch than the one before it (R21)."""
     if isinstance(line.event, ev.ControllerStarted) and not facts.is_over:
         if line.event.epoch <= facts.epoch:
             yield "R21", f"a controller of epoch {line.event.epoch} follows one of epoch {facts.epoch}"
@@ -88,8 +97,9 @@ def _epochs(facts: Facts, line: Record) -> Found:
 def _stops_in_order(facts: Facts, line: Record) -> Found:
     """Check that dependents are stopped before the roles that they depend on (R6).
 
-    The order holds within one incident. Ignored replicas, and those on a node that is given up, end by themselves, and
-    orders that are repeated to a node that is back come in no order.
+    The order holds within one incident. Some lines are not checked: replicas whose failure is ignored, and those on the
+    node of an unkillable worker, end by themselves; and orders that are repeated to a node that connects again have no
+    order.
     """
     if isinstance(line.event, ev.ReplicaUnkillable | ev.NodeJoined) or IGNORED in line.reason:
         return
@@ -105,7 +115,10 @@ def _stops_in_order(facts: Facts, line: Record) -> Found:
 
 
 def _stopped_together(line: Record) -> list[list[fx.StopReplica]]:
-    """Return the stops of a line, incident by incident: the message about an incident follows its stops."""
+    """Return the stop orders of a line in one group for each incident.
+
+    The message about an incident follows its stops in the line: it ends the group.
+    """
     groups: list[list[fx.StopReplica]] = [[]]
     for effect in line.effects:
         if isinstance(effect, fx.StopReplica):
@@ -116,12 +129,16 @@ def _stopped_together(line: Record) -> list[list[fx.StopReplica]]:
 
 
 def _depends(facts: Facts, role: str, upstream: str) -> bool:
+    """Return whether the role depends on the role `upstream` by its gates, directly or through other roles."""
     gates = facts.specs[role].gates
     return any(gate.role == upstream or _depends(facts, gate.role, upstream) for gate in gates)
 
 
 def _growth(facts: Facts, line: Record) -> Found:
-    """Check that a world grows only after its cool-down, and while no member has finished (R13, R17)."""
+    """Check that a world grows only after its cool-down, and while no member has finished (R13, R17).
+
+    After a scaling by the operator the cool-down does not apply.
+    """
     grows = GROWS.search(line.reason)
     if grows is None:
         return
@@ -137,9 +154,10 @@ def _growth(facts: Facts, line: Record) -> Found:
 
 
 def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> Found:
-    """Check that no failure fails the job while a peer runs on a node that may be lost: the loss may be the cause (R8).
+    """Check that no failure fails the job while a member of its world runs on a node that may be lost (R8).
 
-    For an exit or a signal that is every other node; for other failures it is every suspected node.
+    The loss may be the cause of the failure. For an exit or a signal every other node may be lost; for other kinds of
+    failure, every suspected node.
     """
     event = line.event
     if not isinstance(event, ev.ReplicaExited) or event.replica not in was_running:
@@ -157,9 +175,9 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
 
 
 def _late_to_finish(facts: Facts, line: Record) -> Found:
-    """Check that a member that has not finished `finish_timeout` after the first one counts as hanging (R17).
+    """Check that members that still run `finish_timeout` after the first has finished are stopped (R17).
 
-    A line later than the deadline is no proof: it may be the one in which the deadline is handled. A second one is.
+    Only a second line after the deadline proves that nothing stops them: the deadline may be handled in the first.
     """
     for world, done in facts.world_done.items():
         late = [run for run in facts.members(world) if not run.is_stopping]
@@ -170,7 +188,7 @@ def _late_to_finish(facts: Facts, line: Record) -> Found:
 
 
 def _steps(facts: Facts, line: Record) -> Found:
-    """Check that the step at which a world stops lies after the furthest step that a member has answered (R14)."""
+    """Check that a world is ordered to stop at a step after every step that its members have answered (R14)."""
     for effect in line.effects:
         if isinstance(effect, fx.AskStep):
             run = facts.current(effect.replica, effect.attempt)
@@ -184,7 +202,7 @@ def _steps(facts: Facts, line: Record) -> Found:
 
 
 def _hangs(facts: Facts, line: Record) -> Found:
-    """Check that the replica blamed for a hang is the least advanced of those whose progress has stalled (R15)."""
+    """Check that a replica that fails for a hang is not ahead, in steps, of another stalled member (R15)."""
     found = HANGS.search(line.reason)
     if found is None:
         return
@@ -196,7 +214,7 @@ def _hangs(facts: Facts, line: Record) -> Found:
 
 
 def _checkpoints(facts: Facts, line: Record) -> Found:
-    """Check that only the present generation publishes checkpoints (R19)."""
+    """Check that only a checkpoint of the replica's present generation is accepted (R19)."""
     for answer in line.effects:
         if isinstance(answer, fx.AnswerCheckpoint) and answer.accepted and isinstance(line.event, ev.CheckpointOffered):
             run = facts.current(answer.replica, answer.attempt)
@@ -205,7 +223,10 @@ def _checkpoints(facts: Facts, line: Record) -> Found:
 
 
 def _services(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> Found:
-    """Check that a service that ends without a stop counts as failed, whatever its exit code (R16)."""
+    """Check that a service that ends without an order counts as failed, whatever its exit code (R16).
+
+    The check looks for the replica's name in the messages of the line.
+    """
     event = line.event
     if not isinstance(event, ev.ReplicaExited) or facts.is_ending or facts.specs[event.replica.role].kind == "task":
         return
@@ -217,7 +238,10 @@ def _services(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> 
 
 
 def _refusals(facts: Facts, line: Record) -> Found:
-    """Check that a node is not drained if the minimum of a role has no room without it (R14)."""
+    """Check that a drain is refused if the remaining nodes have no room for the minima of the running roles (R14).
+
+    Roles whose policy may ignore failures do not count.
+    """
     if not isinstance(line.event, ev.DrainRequested) or facts.is_ending:
         return
     rest = [node for name, node in facts.nodes.items() if name != line.event.node]
@@ -231,15 +255,16 @@ def _refusals(facts: Facts, line: Record) -> Found:
 
 
 def _may_be_ignored(spec: RoleSpec) -> bool:
-    """Return whether the policy may ignore failures: the minimum is then lower, and the record does not show it."""
+    """Return whether the role's policy may ignore failures: its minimum may then be lower than the record shows."""
     policy = spec.restart
     return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
 
 
 def _all_gone_first(header: Header, records: list[Record]) -> Found:
-    """Check that all replicas that are stopped together are gone before one of them starts again (R6).
+    """Check that all replicas that an incident stops are gone before one of them starts again (R6).
 
-    Only replicas that do start again count: nothing waits for a retired one. A scaling by the operator is no such set.
+    Only replicas that start again later count: no start waits for a retired one. Stops by a scaling of the operator do
+    not count.
     """
     facts = Facts(header)
     again = {(e.replica, e.attempt) for line in records for e in line.effects if isinstance(e, fx.StartReplica)}
@@ -257,6 +282,10 @@ def _all_gone_first(header: Header, records: list[Record]) -> Found:
 
 
 def _starts_too_early(facts: Facts, line: Record, sets: list[dict[ReplicaId, int]]) -> Found:
+    """Check that no replica starts again while another one that was stopped together with it still runs (R6).
+
+    `sets` are groups of replicas that were stopped together, each replica with its attempt.
+    """
     for start in (effect for effect in line.effects if isinstance(effect, fx.StartReplica)):
         for together in sets:
             slow = _still_there(facts, together)
@@ -265,10 +294,16 @@ def _starts_too_early(facts: Facts, line: Record, sets: list[dict[ReplicaId, int
 
 
 def _still_there(facts: Facts, together: dict[ReplicaId, int]) -> list[ReplicaId]:
+    """Return those replicas of a group whose attempt, which was ordered to stop, still runs."""
     return [name for name, attempt in together.items() if facts.current(name, attempt) is not None]
 
 
 def _sets_of(line: Record, again: set[tuple[ReplicaId, int]]) -> list[dict[ReplicaId, int]]:
+    """Return the groups of two and more replicas that a line stops together, each replica with its attempt.
+
+    `again` are the attempts that the record starts at some time. A replica without a next attempt among them is left
+    out.
+    """
     sets = [
         {stop.replica: stop.attempt for stop in stops if (stop.replica, stop.attempt + 1) in again}
         for stops in _stopped_together(line)

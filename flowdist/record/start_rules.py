@@ -1,4 +1,9 @@
-"""Restart rules about starts: gates, ranks, seats, GPUs and room, for the judge in `restart_rules`."""
+"""Restart rules about starts: gates, ranks, seats, GPUs and room. `restart_rules` applies them to each line of a
+record.
+
+Each check gets the facts after the event of the line and before its effects, and yields the number of a broken rule and
+what breaks it. It yields nothing for a correct line.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,11 @@ Found = Iterator[tuple[str, str]]  # rule, and what breaks it
 
 
 def opens(facts: Facts, line: Record) -> Found:
+    """Check each order to open a store, which begins a generation (R1, R2, R4).
+
+    Generations count up by one. No member runs in the last generation any more. The gates of the world's roles are
+    open. The first start of the job waits for the expected nodes. A repeated order after a lost connection is correct.
+    """
     for effect in (effect for effect in line.effects if isinstance(effect, OpenStore)):
         last = facts.generations.get(effect.world, 0)
         if effect.generation == last and isinstance(line.event, ev.NodeJoined):
@@ -33,6 +43,7 @@ def opens(facts: Facts, line: Record) -> Found:
 
 
 def _is_open(facts: Facts, gate: Gate) -> bool:
+    """Return whether a gate is open: enough replicas of its role have started, are ready or have succeeded."""
     spec = facts.specs[gate.role]
     done = sum(replica.role == gate.role for replica in facts.done)
     if gate.condition == "succeeded":
@@ -56,6 +67,12 @@ def _admission(facts: Facts, line: Record) -> Found:
 
 
 def starts(facts: Facts, line: Record) -> Found:
+    """Check each order to start a replica (R2, R3, R4, R19, R20, and GPUs).
+
+    Attempts count up by one. No other attempt of the replica runs. Its node is up and its store is open. Every member
+    of its world is in the same generation. Its GPUs are free and good. A repeated order after a lost connection is
+    correct.
+    """
     groups: dict[tuple[WorldName, int], list[StartReplica]] = {}
     for start in (effect for effect in line.effects if isinstance(effect, StartReplica)):
         name, last = start.replica, facts.attempts.get(start.replica, 0)
@@ -81,7 +98,11 @@ def starts(facts: Facts, line: Record) -> Found:
 
 
 def in_place(facts: Facts, line: Record) -> Found:
-    """Check that only elastic replicas stay in place, and suspended workers restart there or are stopped (R6, R19)."""
+    """Check orders about suspended workers (R6, R19, and GPUs).
+
+    Only replicas that have reported that they can are stopped in place. Workers that are suspended on a node start
+    again on that node, or are stopped. No other replica gets their GPUs as long as they wait.
+    """
     stopped: set[ReplicaId] = set()
     for effect in line.effects:
         if isinstance(effect, StopReplica):
@@ -101,6 +122,7 @@ def in_place(facts: Facts, line: Record) -> Found:
 
 
 def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
+    """Check that the GPUs of a start are free on its node, and not known to be bad."""
     others = [run.start for run in facts.runs.values()] + facts.stuck
     others += [other for other in line.effects if isinstance(other, StartReplica) and other is not start]
     if twice := _too_many(facts, start, [other for other in others if other.node == start.node]):
@@ -110,7 +132,13 @@ def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
 
 
 def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> list[int]:
-    """Return the GPUs of a start that would be shared by more than a whole, with other attempts on the same node."""
+    """Return the numbers of a start's GPUs that would be over-booked: the shares in one exceed a whole GPU.
+
+    Args:
+        facts: The facts of the job.
+        start: The start that is checked.
+        others: Other attempts on the same node, whose shares count too.
+    """
     shares = {spec.name: spec.resources.gpu_share for spec in facts.graph.roles}
     taken = Counter(dict.fromkeys(start.gpus, shares[start.replica.role]))
     for other in others:
@@ -119,7 +147,11 @@ def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> 
 
 
 def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
-    """Check that ranks are 0..N-1 in the order of role and replica, and that the source is no new member (R3)."""
+    """Check the ranks of the starts of one generation (R3).
+
+    Ranks are 0..N-1 in the order of role and replica. The source rank is the first rank of a replica that was a member
+    before, if any such replica starts.
+    """
     order = {spec.name: i for i, spec in enumerate(facts.graph.roles)}
     world = starts[0].world
     rank, size = 0, sum(_procs(facts, start) for start in starts)
@@ -139,14 +171,16 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
 
 
 def _procs(facts: Facts, start: StartReplica) -> int:
+    """Return the number of workers of the started replica on its node."""
     return facts.specs[start.replica.role].procs_on(facts.nodes[start.node])
 
 
 def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:
-    """Check that growth leaves room for the minima of roles that have not started yet (R2).
+    """Check that growth beyond a minimum leaves room (cpu) for the minima of roles that have not started yet (R2).
 
-    The check applies only while no node was lost and no replica was retired: a seat is kept, whatever happens to the
-    others. Roles that have to succeed before a role starts do not run any more by then.
+    The check applies only while no node was lost and no replica was retired: after that a replica may keep a seat that
+    another role's minimum needs. Roles that have to succeed before the later role starts no longer need their room by
+    then.
     """
     new = [start for start in starts if facts.seats.get(start.replica) != start.node]
     names = [*facts.runs, *(start.replica for start in starts)]
@@ -165,4 +199,5 @@ def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:
 
 
 def count(replicas: Iterable[ReplicaId], role: str) -> int:
+    """Return how many of the replicas belong to the role."""
     return sum(replica.role == role for replica in replicas)

@@ -1,7 +1,7 @@
 """Status of a job at one moment, as a value that can be sent and shown.
 
-The process with the state makes the status; a terminal, --json and the metrics show it. `RecentDecisions` keeps what
-the state does not hold: the last decisions in words, and the rate of steps.
+The process that holds the state of the job makes the status; the terminal, --json and the metrics show it.
+`RecentDecisions` keeps what the state does not hold: the last messages of the controller, and the rate of steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RATE_WINDOW_NS = 30 * SECOND
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Message of the controller about one of its decisions."""
+    """Message of the controller about one of its decisions, with its time in nanoseconds since the start of the job."""
 
     t_ns: int
     text: str
@@ -37,7 +37,13 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class RoleStatus(msgspec.Struct, frozen=True):
-    """Role in numbers. `workers` counts live ones, `step` is the most advanced; `steps_per_s` is None if unknown."""
+    """Role in numbers, at one moment.
+
+    `target` is the present number of wanted replicas. `phases` counts the replicas in each phase, without zeros.
+    `workers` counts processes that run. `generation` and `step` are the highest of the role's worlds. `steps_per_s` is
+    None if unknown. `restarts` counts restarts of replicas. `charged` counts the charges out of `budget`, which is None
+    if the role has no restart policy.
+    """
 
     name: str
     kind: str
@@ -57,7 +63,10 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
-    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run."""
+    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run.
+
+    `checkpoints` counts the accepted checkpoints.
+    """
 
     name: WorldName
     phase: WorldPhase
@@ -67,17 +76,22 @@ class WorldStatus(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
+    """Replica at one moment: its phase, present attempt, node (None: it has no seat), and last step."""
+
     name: str
     phase: ReplicaPhase
     attempt: int
     node: NodeName | None
     step: int
     stalled: str  # which sign of life is missing; empty: none
-    has_seat_to_come: bool  # it waits for a seat: its number is below the target of the role
+    has_seat_to_come: bool  # the replica waits for a seat: its number is below the target of the role
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """Node and its resources. `phase` is up, cordoned, leaving, unheard, lost or expected; `because` is the reason."""
+    """Node and its resources at one moment. `phase` is up, cordoned, leaving, unheard, lost or expected.
+
+    `because` says why the node is cordoned or lost; empty if it is neither.
+    """
 
     name: NodeName
     phase: str
@@ -92,6 +106,11 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
+    """Open incident: its kind and root cause, its phase, and how many worlds of the restart set it still awaits.
+
+    `opened_ns` is nanoseconds since the start of the job.
+    """
+
     number: int
     opened_ns: int
     phase: str
@@ -102,7 +121,10 @@ class IncidentStatus(msgspec.Struct, frozen=True):
 
 
 class RestartCount(msgspec.Struct, frozen=True):
-    """Number of restarts of replicas of one role by incidents of one kind."""
+    """Number of restarts of a role's replicas by incidents of the kind `cause`.
+
+    Replicas whose workers stayed in place do not count.
+    """
 
     role: str
     cause: str
@@ -132,18 +154,22 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class RecentDecisions:
-    """Last messages of the controller, and rate of steps. `hear` has to get every event, in order."""
+    """Last `SAID_MAX` messages of the controller, and the recent steps of each role.
+
+    The caller passes every event line to `hear`, in order.
+    """
 
     def __init__(self) -> None:
         self.said: deque[Decision] = deque(maxlen=SAID_MAX)
         self._steps: dict[str, deque[tuple[int, int]]] = {}  # by role: time and step of its most advanced replica
 
     def hear(self, record: Record) -> None:
+        """Keep the messages and the step of the line; a start of a replica resets the rate of its role."""
         for effect in record.effects:
             if isinstance(effect, Notify):
                 self.said.append(Decision(record.t_ns, effect.text, effect.level))
             elif isinstance(effect, StartReplica):
-                self._steps.pop(effect.replica.role, None)  # it resumes from its checkpoint
+                self._steps.pop(effect.replica.role, None)  # the replica resumes from an earlier step
         event = record.event
         if isinstance(event, ReplicaProgressed):
             steps = self._steps.setdefault(event.replica.role, deque())
@@ -153,7 +179,11 @@ class RecentDecisions:
                 steps.popleft()
 
     def steps_per_s(self, role: str, now: int) -> float | None:
-        """Return the rate over the last half minute, or over two steps if these took longer; None if unknown."""
+        """Return the steps per second of a role over the last half minute; None if fewer than two are known.
+
+        If two steps took longer, the rate is that of these two. Without progress it falls as `now` advances. A start of
+        a replica of the role begins the count anew.
+        """
         steps = self._steps.get(role)
         if steps is None or len(steps) < 2:
             return None
@@ -165,14 +195,14 @@ class RecentDecisions:
 def status_of(
     job: JobState, lately: RecentDecisions, run_id: str = "", now: int | None = None, spent: Spent | None = None
 ) -> Status:
-    """Return the status of a job.
+    """Return the status of a job at one moment. Nothing is changed.
 
     Args:
         job: The state.
         lately: The recent decisions, which have heard the same events.
         run_id: The name of the run.
-        now: The present time in nanoseconds since the start of the job; without it the time of the last event.
-        spent: Where the time went up to `now`, if known.
+        now: The present time in nanoseconds since the start of the job; None: the time of the last event.
+        spent: Nanoseconds by role and bucket up to `now`; None: unknown, and so is the goodput.
     """
     now = job.now if now is None else max(now, job.now)
     return Status(
@@ -200,6 +230,7 @@ def status_of(
 
 
 def _restarts(job: JobState) -> tuple[RestartCount, ...]:
+    """Count the restarts of replicas by role and kind of incident; replicas that stayed in place are left out."""
     found = ((each.role, i.kind) for i in job.incidents for each in i.restarted if each not in i.stayed)
     counts = Counter(found)
     return tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items()))
@@ -213,6 +244,7 @@ def _replica(job: JobState, replica: Replica) -> ReplicaStatus:
 
 
 def _state(job: JobState) -> JobPhase:
+    """Return the outcome of the job, or its present phase: starting (no world has started yet), running or ending."""
     if job.outcome is not None:
         return job.outcome
     if job.ending is not None:
@@ -221,7 +253,7 @@ def _state(job: JobState) -> JobPhase:
 
 
 def role_status(job: JobState, role: Role, steps_per_s: float | None = None) -> RoleStatus:
-    """Return the status of a role."""
+    """Return the status of a role. `steps_per_s` is shown unless the role is over; None: unknown."""
     spec = role.spec
     worlds = job.worlds_of(role)
     replicas = job.replicas_of(role)
@@ -251,6 +283,7 @@ def _world(job: JobState, world: World) -> WorldStatus:
 
 
 def _node(name: NodeName, node: Node) -> NodeStatus:
+    """Return the status of a node that has joined at some time: phase with reason, replicas, free resources."""
     phase, gpu_free = "up", sum(node.free.devices) / WHOLE
     if not node.usable:
         phase = "lost"

@@ -3,8 +3,8 @@
 The record holds what the controller decided; what the workers did is known only as far as they report it. A world works
 from the moment that all members run, or from its first step if it reports progress. It works until the first sign that
 it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging member, or an
-injected fault just before. `work_segments` says how much of that work was lost. No line reports the saving and reading
-of checkpoints: they count as work and as start-up.
+injected fault just before. `work_segments` computes how much of that work was lost. No line reports the saving and
+reading of checkpoints: they count as work and as start-up.
 
 One pass suffices, and the memory does not grow with the number of lines.
 """
@@ -30,7 +30,7 @@ CLOSED_MARKS_MAX = 16
 
 @dataclass(slots=True)
 class _Work:
-    """Work of one world. `members` are the members in the present segment."""
+    """Work of one world: the present segment with the members that work in it, and the segments that have ended."""
 
     segment: WorkSegment | None = None
     members: dict[ReplicaId, None] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Work:
     has_memory: bool = False  # a member of the present generation stayed in place
     saves: bool = False  # a checkpoint of the world was ever accepted
     saved_step: int = 0
-    pace: tuple[int, int] | None = None  # of the last segment that had one
+    pace: tuple[int, int] | None = None  # ns and steps, of the last segment with two reports
     closed: list[ClosedSegment] = field(default_factory=list)
     unreported: Counter[str] = field(default_factory=Counter)  # ns of work, by role, before there was any report
 
@@ -47,7 +47,8 @@ class _Work:
 class Timesheet:
     """Time accounts of one job, from the lines of its record.
 
-    `hear` has to get every line in order, right after the job has handled it.
+    The caller passes every line to `hear`, in order, right after the controller has handled its event: the `job` that
+    the timesheet was made with is then the state after it. Lines after the end of the job are ignored.
     """
 
     def __init__(self, job: JobState) -> None:
@@ -57,10 +58,11 @@ class Timesheet:
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # replicas whose last start was on that node
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
-        self._hit: dict[str, int] = {}  # when a fault was carried out, by its target
-        self._over_ns: int | None = None  # when the job was
+        self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
+        self._over_ns: int | None = None  # when the job was over; None: it is not
 
     def hear(self, line: Line) -> None:
+        """Book what the line changes: starts, work, ends, faults; `FinishJob` closes the accounts."""
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
         if not isinstance(line, Record) or self._over_ns is not None:
@@ -84,9 +86,10 @@ class Timesheet:
             self._close(now)
 
     def spent(self, now: int | None = None) -> Spent:
-        """Return nanoseconds by role and bucket, up to `now` or to the end of the job.
+        """Return nanoseconds by role and bucket, from the start of the job up to `now` or up to its end.
 
-        The sum is that time x replicas. Work under way counts as kept.
+        None: up to the last event. The sum is that time x replicas. Work that is under way counts as kept. Nothing is
+        booked.
         """
         if self._over_ns is not None:
             return self._accounts.spent_by(self._over_ns, {})
@@ -100,11 +103,11 @@ class Timesheet:
         return self._accounts.spent_by(now, under_way)
 
     def lasted(self) -> int:
-        """Return the nanoseconds that `spent` accounts for, per replica."""
+        """Return the nanoseconds from the start of the job to its end, or to the last event while it runs."""
         return self._job.now if self._over_ns is None else self._over_ns
 
     def unreported(self) -> dict[str, list[str]]:
-        """Return for each task the kinds of reports that its workers never made: `progress`, `checkpoints`."""
+        """Return for each task which of the reports `progress` and `checkpoints` its workers have never made."""
         found = {}
         for name in (spec.name for spec in self._job.graph.roles if spec.kind == "task"):
             saves = any(self._work[world].saves for world in self._job.roles[name].worlds)
@@ -115,7 +118,10 @@ class Timesheet:
     # Events.
 
     def _note_work(self, line: Record) -> None:
-        """Note what an event says about the work of a replica."""
+        """Pass on what an event says about work: progress, stalls, accepted checkpoints, suspended workers.
+
+        Reports of an attempt that does not run any more change nothing.
+        """
         event, now = line.event, line.t_ns
         match event:
             case ev.ReplicaProgressed() | ev.ReplicaStalled() | ev.ReplicaRevived():
@@ -148,12 +154,14 @@ class Timesheet:
                 return []
 
     def _note_phase(self, replica: Replica, event: ev.Event, now: int) -> None:
+        """Begin or end the work of a replica whose phase the event may have changed."""
         if replica.phase in ("running", "ready"):
             self._note_up(replica, now)
         elif not replica.is_live:
             self._note_end(replica, event, now)
 
     def _note_up(self, replica: Replica, now: int) -> None:
+        """Count a replica of a service as productive once it is up, or begin the work of a world once it has formed."""
         spec = self._job.role_of(replica.id).spec
         world = self._job.worlds[replica.world]
         if spec.kind == "service":
@@ -173,7 +181,7 @@ class Timesheet:
         return all(member.phase != "running" for member in self._job.members_of(world) if member.id.role in checked)
 
     def _start(self, start: StartReplica, now: int) -> None:
-        """Note the start of a generation, or of one more of its members."""
+        """Record the node on which a replica starts; with a new generation, end the work of the one before."""
         work = self._work[start.world]
         if start.generation != work.generation:
             if work.segment is not None:
@@ -190,7 +198,7 @@ class Timesheet:
     # Work of a world.
 
     def _begin(self, world: World, now: int) -> None:
-        """Begin a segment with all members that start up."""
+        """Begin a segment of work with all members of the world that start up; without such members, do nothing."""
         work = self._work[world.name]
         tasks = [member for member in world.members if self._job.role_of(member).spec.kind == "task"]
         members = [member for member in tasks if self._accounts.bucket_of(member) == "start-up"]
@@ -203,6 +211,11 @@ class Timesheet:
         self._accounts.begin_work(members, now)
 
     def _report(self, replica: Replica, step: int, now: int) -> None:
+        """Add the report of a member that has done `step` to the segment of its world.
+
+        A report of a world that runs without a segment begins one. The first report of a segment also shows from which
+        step the generation resumed, and corrects how much of the ended segments was kept.
+        """
         world = self._job.worlds[replica.world]
         work = self._work[world.name]
         if work.segment is None and world.phase == "running":
@@ -217,7 +230,7 @@ class Timesheet:
         work.segment.report(step, now)
 
     def _first_report(self, role: str) -> None:
-        """Note the first report of a role: what counted as work before was start-up."""
+        """Book earlier work of a role as start-up, now that a first report shows that the role reports its steps."""
         self._reporting[role] = None
         for name in self._job.roles[role].worlds:
             work = self._work[name]
@@ -227,7 +240,7 @@ class Timesheet:
             work.closed = [closed for closed in work.closed if closed.segment.marks]
 
     def _resume_from(self, work: _Work, step: int) -> None:
-        """Correct the ended segments: work after that step is done again, and work before it was kept."""
+        """Correct the ended segments of a world: work after `step` is done again, and work before it was kept."""
         work.saved_step = min(work.saved_step, step)
         while work.closed:
             closed = work.closed[-1]
@@ -239,6 +252,11 @@ class Timesheet:
             work.closed.pop()  # all of it is lost, and possibly work of the segment before it
 
     def _save(self, work: _Work, step: int, now: int) -> None:
+        """Record an accepted checkpoint of a world at `step`.
+
+        The first one shows that the world saves: ended segments of a world without step reports count as lost then,
+        because no checkpoint kept their work.
+        """
         if not work.saves:  # a world that saves but reports no steps began anew after each segment without a checkpoint
             for closed in [closed for closed in work.closed if not closed.segment.marks]:
                 for role, count in closed.counts.items():
@@ -250,7 +268,11 @@ class Timesheet:
             work.segment.save(step, now)
 
     def _stall(self, replica: Replica, event: ev.ReplicaStalled | ev.ReplicaRevived, now: int) -> None:
-        """Note that a member has stalled or revived. A rank that never printed is not stalled by its silence (R15)."""
+        """Stop or resume the work of a world whose member has stalled or revived.
+
+        The work resumes when the last stalled member revives. A rank that never printed is not stalled by its silence
+        (R15).
+        """
         work = self._work[replica.world]
         if work.segment is None or replica.id not in work.members:
             return
@@ -262,7 +284,10 @@ class Timesheet:
             work.segment.stall(now - event.for_ns)
 
     def _note_end(self, replica: Replica, event: ev.Event, now: int) -> None:
-        """Note that an attempt of the replica has ended."""
+        """End the work, or the serving, of a replica whose attempt has ended by the event.
+
+        A member that has succeeded ends its own work alone; any other end halts its whole world.
+        """
         bucket = self._accounts.bucket_of(replica.id)
         if bucket == "work" and replica.phase == "succeeded":
             self._finish(replica, now)
@@ -272,7 +297,12 @@ class Timesheet:
             self._accounts.stop_serving(replica.id, self._since(replica.id, event, now))
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
-        """Return when the replica could no longer continue: at a fault just before, or at its last sign of progress."""
+        """Return the time (ns), `now` at the latest, from which on a replica that has ended could not continue.
+
+        That is the last fault that hit the replica, its node or a stalled member shortly before. Without such a fault,
+        it is the last sign of progress of a stalled world, or the last heartbeat that a lost node can have sent; else
+        it is `now`.
+        """
         options, work = self._job.graph.options, self._work[self._job.replicas[replica].world]
         segment = work.segment
         first = now
@@ -289,7 +319,7 @@ class Timesheet:
         return max(first, segment.moved_ns)
 
     def _finish(self, replica: Replica, now: int) -> None:
-        """Book the work of a member that has succeeded as kept; the others may still work."""
+        """Book the work of a member that has succeeded as kept; the other members may work on."""
         work = self._work[replica.world]
         assert work.segment is not None
         work.segment.revive(now)
@@ -302,7 +332,10 @@ class Timesheet:
             work.segment = None
 
     def _halt(self, name: str, at: int) -> None:
-        """End the segment of a world at that time: a member is gone, and the others cannot continue without it."""
+        """End the segment of a world at the time `at`: a member is gone, and the others cannot continue without it.
+
+        Work after the last checkpoint is booked as lost if the world saves checkpoints.
+        """
         work = self._work[name]
         segment = work.segment
         assert segment is not None
@@ -325,17 +358,23 @@ class Timesheet:
         work.segment, work.members = None, {}
 
     def _begins_at(self, name: str, segment: WorkSegment, end: int) -> int:
-        """Return the position at which start-up ended: at the first step, or 0 for a world that reports no progress."""
+        """Return the position in the segment (ns of work, at most `end`) at which start-up ended.
+
+        That is where the steps began. A segment without reports is start-up as a whole if a role of the world reports
+        progress at other times, and work as a whole if none does.
+        """
         if not segment.marks:
             return end if any(role in self._reporting for role in self._job.worlds[name].roles) else 0
         return min(segment.begins_at(self._work[name].pace), end)
 
     def _note_unreported(self, work: _Work, members: Iterable[ReplicaId], ns: int) -> None:
+        """Add `ns` of work to each member's role if it has never reported: the first report makes it start-up."""
         for replica in members:
             if replica.role not in self._reporting:
                 work.unreported[replica.role] += ns
 
     def _close(self, now: int) -> None:
+        """End all work, and book the time of all replicas up to the end of the job."""
         for name, work in self._work.items():
             if work.segment is not None:
                 self._halt(name, now)

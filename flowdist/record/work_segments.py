@@ -1,12 +1,12 @@
 """Work segment: the work of one generation of a world, from when all members run until the world halts.
 
-A position is the work done in nanoseconds: the time since the segment began, without stalls. The record reports steps
-and checkpoints. From these follows when the steps began, and how much work was kept:
+A position in a segment is the work done so far, in nanoseconds: the time since the segment began, without stalls. The
+record reports steps and checkpoints. From these follows when the steps began, and how much work was kept:
 
 * The first report comes at the end of the steps since the step that the generation resumed from, or of one step if that
-  is unknown. The steps began so much earlier, by the pace between the first two reports.
-* If checkpoints are reported, the work after the last of them is lost when the world halts. If they are not, only work
-  is lost that the record shows to be done again.
+  is unknown. The steps began that much earlier, by the pace between the first two reports.
+* If checkpoints are reported, the work after the last of them is lost when the world halts. If none are reported, only
+  that work is lost that the record shows to be done again.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ MARKS_MAX = 128
 
 @dataclass(slots=True)
 class WorkSegment:
-    """Work of one generation. `marks` are the (position, step) of the most advanced worker's reports."""
+    """Work of one generation of a world that is still under way, with the steps, checkpoints and stalls reported in it.
+
+    Positions are nanoseconds since the segment began, without stalls. `marks` are the (position, step) of the reports
+    of the most advanced replica, thinned to `MARKS_MAX`.
+    """
 
     begun_ns: int
-    resumed: int | None = None  # the step that it began with; None: unknown
+    resumed: int | None = None  # the step from which the generation resumed; None: unknown
     marks: list[tuple[int, int]] = field(default_factory=list)
-    second: tuple[int, int] | None = None  # the report after the first: marks are thinned
-    saved: int | None = None  # position of the last checkpoint
+    second: tuple[int, int] | None = None  # the report after the first, kept because marks are thinned
+    saved: int | None = None  # position up to which the last checkpoint saved the work; None: no checkpoint
     stalled_ns: int = 0
     stalled_since: int | None = None
-    moved_ns: int = 0  # when it last showed progress
+    moved_ns: int = 0  # time of the last progress: a report, a checkpoint or the end of a stall
 
     def position(self, at: int) -> int:
-        """Return the position at that time: how much work was done."""
+        """Return the position at the time `at`: the nanoseconds since the segment began, without stalls."""
         if self.stalled_since is not None:
             at = min(at, self.stalled_since)
         return max(0, at - self.begun_ns - self.stalled_ns)
 
     def report(self, step: int, now: int) -> None:
-        """Note that a worker has reported a step."""
+        """Add a report at time `now` that `step` is done, unless a step as high was reported before."""
         if self.marks and step <= self.marks[-1][1]:
             return
         self.moved_ns = now
@@ -50,28 +54,43 @@ class WorkSegment:
             self.thin(MARKS_MAX // 2)
 
     def thin(self, most: int) -> None:
-        """Keep `most` marks at most, the first and the last among them: the journal of a day has a million reports."""
+        """Drop marks evenly until at most `most` (2 or more) are left; the first and the last stay.
+
+        Without this, the journal of a day would leave a million marks.
+        """
         while len(self.marks) > most:
             self.marks = [self.marks[0], *self.marks[1:-1:2][1:], self.marks[-1]]
 
     def save(self, step: int, now: int) -> None:
-        """Note an accepted checkpoint. It holds the work up to that step, or up to now if that step has no report."""
+        """Record an accepted checkpoint: the work up to `step` is saved.
+
+        If the reports do not say when that step was done (`step` is 0, before the first report or after the last), the
+        work up to `now` counts as saved.
+        """
         position = self.position(now)
         if step and self.marks and self.marks[0][1] <= step < self.marks[-1][1]:
             position = self.when(step)
         self.moved_ns, self.saved = now, max(position, self.saved or 0)
 
     def stall(self, since: int) -> None:
+        """Stop counting work from `since` on, or from the last progress if that is later.
+
+        During a stall, a second one changes nothing.
+        """
         if self.stalled_since is None:
             self.stalled_since = max(since, self.begun_ns, self.moved_ns)
 
     def revive(self, now: int) -> None:
+        """End the stall at the time `now`, so that work counts again; without a stall, do nothing."""
         if self.stalled_since is not None:
             self.stalled_ns += now - self.stalled_since
             self.stalled_since, self.moved_ns = None, now
 
     def when(self, step: int) -> int:
-        """Return the position at which a step was done: interpolated between reports, extrapolated after the last."""
+        """Return the position at which `step` was done: interpolated between the reports, extrapolated after the last.
+
+        Before the first report, and without any, the result is 0.
+        """
         if not self.marks or step < self.marks[0][1]:
             return 0
         for (before, low), (after, high) in pairwise(self.marks):
@@ -82,17 +101,20 @@ class WorkSegment:
         return last + (step - reached) * ns // steps
 
     def pace(self) -> tuple[int, int] | None:
-        """Return the nanoseconds and the number of steps between the first two reports; None before the second."""
+        """Return the nanoseconds and the number of steps between the first two reports; None if there is no second."""
         if self.second is None:
             return None
         (at, step), (then, further) = self.marks[0], self.second
         return then - at, further - step
 
     def begins_at(self, pace: tuple[int, int] | None) -> int:
-        """Return the position at which the steps began, and start-up ended.
+        """Return the position at which the steps began and start-up ended; 0 without a report.
+
+        The steps began before the first report: earlier by the time of the steps done since the step that the segment
+        resumed from (one step if unknown), and at most by the time between two reports.
 
         Args:
-            pace: The pace of an earlier segment, for a segment with one report only.
+            pace: Nanoseconds and steps of an earlier segment of the world, used while this one has a single report.
         """
         if not self.marks:
             return 0
@@ -104,7 +126,10 @@ class WorkSegment:
 
 @dataclass(slots=True)
 class ClosedSegment:
-    """Segment that has ended: its steps lasted from position `start` to `end`, and the work up to `kept` was kept."""
+    """Segment that has ended: its steps lasted from position `start` to `end` (ns), and the work up to `kept` was kept.
+
+    Work between `kept` and `end` counts as lost. `kept` is corrected when the next generation shows where it resumed.
+    """
 
     segment: WorkSegment
     start: int
@@ -113,15 +138,22 @@ class ClosedSegment:
     counts: dict[str, int]  # number of members, by role
 
     def resume_from(self, step: int) -> int:
-        """Note the step from which the next generation continues.
+        """Set `kept` to the position of `step`, because the next generation continues from there.
 
         Returns:
-            How many nanoseconds more were kept than was assumed; negative for fewer.
+            By how many nanoseconds the kept work grew; negative if it shrank.
         """
         before, self.kept = self.kept, min(max(self.segment.when(step), self.start), self.end)
         return self.kept - before
 
 
 def split(start: int, kept: int, end: int, lasted_ns: int) -> dict[Bucket, int]:
-    """Return what a segment of that length was spent on, in nanoseconds by bucket."""
+    """Divide the length of an ended segment among buckets, and return nanoseconds by bucket.
+
+    Args:
+        start: Position (ns, without stalls) at which start-up ended and the steps began.
+        kept: Position up to which the work was kept; the work after it is lost.
+        end: Position at which the work ended.
+        lasted_ns: Length of the segment with its stalls.
+    """
     return {"start-up": start, "productive": kept - start, "lost work": end - kept, "stalled": lasted_ns - end}

@@ -1,4 +1,4 @@
-"""Means over seeds with confidence intervals, and the best checkpoint interval by theory.
+"""Means over the seeds of macro simulations with confidence intervals, and the best checkpoint interval by theory.
 
 Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order
 estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
@@ -20,14 +20,17 @@ NORMAL_95 = 1.960
 
 
 class Estimate(NamedTuple):
-    """Mean, and half the width of its 95 % confidence interval, which is None for a single value."""
+    """Mean of independent values; `half` is half the width of its 95 % confidence interval, None for a single value."""
 
     mean: float
     half: float | None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of independent values, one per seed, with its confidence interval."""
+    """Return the mean of independent values, one for each seed, with its confidence interval by Student's t.
+
+    `values` has at least one value.
+    """
     n = len(values)
     mean = math.fsum(values) / n
     if n < 2:
@@ -48,7 +51,15 @@ def young_ns(checkpoint_ns: float, between_ns: float) -> float:
 
 
 def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
-    """Return the same by Daly's formula, which also holds for checkpoints that take long compared to `between_ns`."""
+    """Return the best time of work between two checkpoints by Daly's formula, in nanoseconds.
+
+    The formula also holds for checkpoints that take long compared to `between_ns`. From twice that on, the result is
+    `between_ns`.
+
+    Args:
+        checkpoint_ns: The time that a checkpoint takes.
+        between_ns: The mean time between failures.
+    """
     if checkpoint_ns >= 2 * between_ns:
         return between_ns
     x = checkpoint_ns / (2 * between_ns)
@@ -56,7 +67,11 @@ def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
 
 
 def macro_text(summary: dict[str, Any]) -> str:
-    """Return the results of the runs of a macro simulation, for people."""
+    """Return the text of a macro simulation's results, averaged over its runs, for the terminal.
+
+    Args:
+        summary: The values that the simulation prints for --json.
+    """
     many = len(summary["runs"])
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items())
     lines = [f"{many} run{'s' * (many != 1)}: {outcomes}", ""]
@@ -74,6 +89,7 @@ def macro_text(summary: dict[str, Any]) -> str:
 
 
 def _advice(summary: dict[str, Any]) -> list[str]:
+    """Return a line that compares the checkpoint interval with the best by Daly; none without failures."""
     if summary["between_s"] is None:
         return []
     between = format_duration(max(1, round(summary["between_s"])) * 10**9)
@@ -82,7 +98,7 @@ def _advice(summary: dict[str, Any]) -> list[str]:
 
 
 def _estimates(values: Mapping[str, Estimate], shares: Container[str] = ("goodput",)) -> list[str]:
-    """Return a table of estimates; those named by `shares` are in per cent."""
+    """Return a table of estimates by name; those named in `shares` are fractions and are shown in per cent."""
     rows: list[tuple[str, ...]] = [("", "mean", "+- (95 %)")]
     for name, value in values.items():
         texts = (f"{100 * x:.2f} %" if name in shares else f"{x:,.1f}" for x in value if x is not None)

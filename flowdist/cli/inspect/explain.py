@@ -41,10 +41,12 @@ def command(named: TopologyOptions, fails: tuple[str, ...]) -> None:
 
 
 def _looks_like_code(target: str) -> bool:
+    """Return whether the target is meant as an error code, `FD112`, and is not a file."""
     return re.fullmatch(r"fd\w*", target, re.IGNORECASE) is not None and not Path(target).exists()
 
 
 def _explain_code(named: TopologyOptions, fails: tuple[str, ...]) -> None:
+    """Print what docs say about an error code; refuse --fail beside it."""
     if fails:
         help = f"write flowdist explain {named.target}, or name a topology"
         raise FlowdistError(f"--fail {fails[0]}: {named.target} is an error code, no topology", help=help)
@@ -56,6 +58,7 @@ def _explain_code(named: TopologyOptions, fails: tuple[str, ...]) -> None:
 
 
 def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
+    """Print the explanation of each failure, each by itself."""
     graph = load(named).graph
     from flowdist.report.static.explain import explanation_of  # networkx: only where the graph is analysed
     from flowdist.report.static.failing import parse_failings
@@ -71,7 +74,11 @@ def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
 
 
 def _seats(graph: RoleGraph) -> dict[str, str]:
-    """Return the node of each replica when all have started; without declared nodes, all are on node0."""
+    """Return the node of each replica when all have started; without declared nodes, all are on node0.
+
+    Raises:
+        FlowdistError: The job does not fit its nodes.
+    """
     from flowdist.report.static.plan import plan_of  # networkx, as above
 
     if not graph.cluster.given:

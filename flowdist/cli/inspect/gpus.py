@@ -37,7 +37,7 @@ def command(as_json: bool) -> None:
 
 
 def _uses(gpus: Sequence[Gpu]) -> list[Use | None]:
-    """Return memory and processes in use on each GPU; None if the driver does not say."""
+    """Return memory and processes in use on each GPU; None for a GPU of which the driver does not tell."""
     from flowdist.runtime.gpus.driver import GpuError, open_devices
 
     devices = open_devices(os.environ)
@@ -51,6 +51,7 @@ def _uses(gpus: Sequence[Gpu]) -> list[Use | None]:
 
 
 def _as_dict(gpu: Gpu, use: Use | None) -> dict[str, Any]:
+    """Return a GPU for --json; `used` (bytes) and `pids` are None if the driver does not tell."""
     values = {key: getattr(gpu, key) for key in ("name", "uuid", "model", "memory", "bus", "numa")}
     used, pids = (use.used, list(use.pids)) if use is not None else (None, None)
     return {**values, "used": used, "pids": pids}

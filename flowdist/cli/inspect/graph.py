@@ -47,7 +47,7 @@ def command(named: TopologyOptions, wanted: str | None, file: str | None) -> Non
 
 
 def _draw(text: str, form: str) -> bytes:
-    """Return the image that graphviz draws.
+    """Return the image that graphviz draws from a text in its dot language; `form` is svg or png.
 
     Raises:
         FlowdistError: Graphviz is not installed, or fails.

@@ -54,6 +54,7 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
 
 
 def _entry(run_dir: Path) -> dict[str, Any]:
+    """Return what is listed of a run; `lasted_s` is None if it is unknown."""
     from flowdist.runtime.run_folder.runs import environment_of, state_of
 
     end = state_of(run_dir)

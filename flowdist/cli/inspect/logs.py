@@ -1,4 +1,4 @@
-"""`flowdist logs`: the output of workers, or the journal of a run, also while the run goes on."""
+"""`flowdist logs`: the output of workers, or the journal of a run, also while the run lasts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LogOptions(NamedTuple):
         """Refuse options that do not go together.
 
         Raises:
-            FlowdistError: Two options do not go together.
+            FlowdistError: Two options do not go together, or targets are named beside --events.
         """
         if self.events:
             if targets or self.attempt is not None or self.all_attempts or self.only_out or self.only_err:
@@ -115,6 +115,11 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
 
 
 def _chosen_targets(targets: Sequence[str], graph: RoleGraph, base: Path) -> list[Target]:
+    """Return the roles, replicas and workers that the command line names; empty for all.
+
+    Raises:
+        FlowdistError: The topology has no such target, or it is the name of a run.
+    """
     from flowdist.runtime.run_folder.folder import run_dirs
     from flowdist.runtime.run_folder.log_reader import parse_target
 
@@ -142,6 +147,7 @@ def _find(run_dir: Path, graph: RoleGraph, chosen: list[Target], options: LogOpt
 
 
 def _follow(run_dir: Path, follower: LogTail, show: Callable[[str, str], None]) -> None:
+    """Pass new lines of the logs, with the name of the worker, to `show` until the run is over."""
     look_at = 0.0
     for over in _rounds(run_dir):
         if over or time.monotonic() >= look_at:
@@ -152,7 +158,7 @@ def _follow(run_dir: Path, follower: LogTail, show: Callable[[str, str], None]) 
 
 
 def _rounds(run_dir: Path) -> Iterator[bool]:
-    """Yield whether the run is over, again and again until it is. Nothing is written to its files after that."""
+    """Yield False at intervals while the run lasts, and True once when it is over and no file of it grows any more."""
     from flowdist.runtime.run_folder.folder import is_locked
 
     while is_locked(run_dir):
@@ -162,6 +168,7 @@ def _rounds(run_dir: Path) -> Iterator[bool]:
 
 
 def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
+    """Print the lines of the journal: the last `tail` (None: all), and with `follow` new ones until the run is over."""
     from flowdist.runtime.run_folder.log_reader import lines_of, start_of_last
     from flowdist.runtime.run_folder.logs import LogFile
 

@@ -32,6 +32,10 @@ class ReplayOptions(NamedTuple):
     def check(self, *, is_what_if: bool, as_json: bool) -> None:
         """Refuse options that do not go together.
 
+        Args:
+            is_what_if: Whether a what-if is asked.
+            as_json: Whether --json is given.
+
         Raises:
             FlowdistError: Two options do not go together.
         """
@@ -116,14 +120,18 @@ def command(
 
 
 def _hear(play: Replay, line: Line) -> None:
-    """Replay one line, and check the state unless the replay differs from the record."""
+    """Replay one line, and check the invariants of the state, unless the replay differs from the record by now.
+
+    Raises:
+        AssertionError: An invariant is broken.
+    """
     play.hear(line)
     if play.difference is None and isinstance(line, Record):
         check_job(play.job)
 
 
 def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
-    """Return the lines up to the event of --step or the time of --until.
+    """Yield the lines up to the event of --step or the time of --until; without either, all lines.
 
     Raises:
         FlowdistError: There is no such event, or --until is not a duration.
@@ -141,6 +149,7 @@ def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
 
 
 def _show_state(play: Replay, as_json: bool) -> None:
+    """Print the state of the job after the last replayed line."""
     from flowdist.report.record.state import state_of, state_text
 
     if as_json:
@@ -150,6 +159,7 @@ def _show_state(play: Replay, as_json: bool) -> None:
 
 
 def _show_log(play: Replay, lines: Iterable[Line]) -> None:
+    """Replay the lines, and print the status log: legend, heading, and a line for each event."""
     from flowdist.report.record.statuslog import LEGEND, log_heading, log_line
 
     click.echo(f"{LEGEND}\n{log_heading(play.job)}")
@@ -160,6 +170,10 @@ def _show_log(play: Replay, lines: Iterable[Line]) -> None:
 
 
 def _show_all(play: Replay, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
+    """Replay the lines, and print every event with its decisions, the summary and the digest.
+
+    `raw` are the bytes of the lines, the header's included. With --json, print the summary alone.
+    """
     for line in lines:
         _hear(play, line)
         for text in () if as_json else event_lines(line):

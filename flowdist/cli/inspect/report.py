@@ -72,7 +72,11 @@ def _written_summary(run_dir: Path) -> dict[str, Any] | None:
 
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:
-    """Compute the summary from the journal, line by line: a journal of days may be larger than memory."""
+    """Compute the summary from the journal, line by line: a journal of days may be larger than memory.
+
+    Raises:
+        FlowdistError: The journal cannot be read, or does not replay (`ReplayError`).
+    """
     from flowdist.cli.shared.records import stream_journal  # as above
     from flowdist.record.journal import Line, Record
     from flowdist.record.replay import Replay

@@ -44,6 +44,10 @@ def command(named: RunOptions, watch: bool, plain: bool) -> None:
 
 
 def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
+    """Print the status of a run: its controller's answer, or, once it is over, the status written at its end.
+
+    For a run that died, or that wrote no status, the last status is replayed from the journal.
+    """
     from flowdist.runtime.run_folder.runs import describe, known_mask, resume_help, state_of, written_status
 
     end = state_of(run_dir)
@@ -71,6 +75,7 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
 
 
 def _last_status(run_dir: Path) -> Status:
+    """Return the last status of a run, replayed from its journal."""
     from flowdist.cli.shared.records import read_journal
     from flowdist.runtime.run_folder.runs import replayed
 
@@ -79,7 +84,7 @@ def _last_status(run_dir: Path) -> Status:
 
 
 def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
-    """Show the status again and again until the run is over."""
+    """Show the status about once a second until the run is over: as a picture, or `plain` as a line for each change."""
     from flowdist.runtime.run_folder.runs import known_mask
 
     mask = known_mask(graph, os.environ)

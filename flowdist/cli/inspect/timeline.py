@@ -57,6 +57,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
 
 
 def _content(timeline: Timeline, form: str) -> bytes:
+    """Return the bytes of the file of a timeline in this format: html, perfetto or text."""
     from flowdist.report.record.page import timeline_page
     from flowdist.report.record.perfetto import perfetto_json
     from flowdist.report.record.terminal import terminal_timeline
@@ -78,7 +79,11 @@ def _print(timeline: Timeline) -> None:
 
 
 def _beside(path: Path, form: str) -> Path:
-    """Return the default file: timeline.html in the folder of a run, trace.html beside trace.jsonl."""
+    """Return the default file of a timeline: timeline.html in the folder of a run, trace.html beside trace.jsonl.
+
+    Raises:
+        FlowdistError: That file is the record itself.
+    """
     name = "timeline" if path.name == "journal.jsonl" else path.stem
     target = path.with_name(name + FORMATS[form])
     if target == path:

@@ -23,7 +23,10 @@ COLUMNS = ("as it was", "again", "what if")
 
 
 class OtherTopology(NamedTuple):
-    """Topology whose policies replace those of the record: `--with`, `-p` and `--set`."""
+    """Topology of `--with`, `-p` and `--set`, whose policies replace those of the record.
+
+    `topology` is None without --with.
+    """
 
     topology: str | None
     params: tuple[str, ...]
@@ -31,7 +34,10 @@ class OtherTopology(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Differences from the recorded run: more faults, and the topology with other policies, if there is one."""
+    """Differences of the what-if from the recorded run: more faults, and a topology with other policies.
+
+    `named` is None if the policies of the record stay. `trace_file` is the file for the trace of the what-if, or None.
+    """
 
     faults: FaultOptions
     named: TopologyOptions | None
@@ -39,7 +45,7 @@ class Question(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The differences in words, one each; empty if there is none."""
+        """Return the differences from the recorded run in words, one each; empty if there is none."""
         options = {"--fail": self.faults.fails, "--scale": self.faults.scales}
         options |= {"--add": self.faults.adds, "--drain": self.faults.drains}
         words = [f"{option} {text}" for option, texts in options.items() for text in texts]
@@ -50,7 +56,7 @@ class Question(NamedTuple):
 
 
 def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | None) -> Question | None:
-    """Return the question of the command line; None if there is none.
+    """Return the question of the command line; None if none is asked.
 
     Raises:
         FlowdistError: An option of the question lacks the option that it belongs to.
@@ -71,7 +77,20 @@ def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | 
 
 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
-    """Simulate the recorded run and the question, show both beside the record, and exit as the latter ended."""
+    """Simulate the recorded run, and again with the differences, show both beside the record, and exit.
+
+    The exit code is that of the what-if: 0 if the job succeeds, 3 if an invariant is violated, else 1.
+
+    Args:
+        header: Header of the record.
+        lines: The other lines of the record.
+        name: The record, as the command line names it.
+        question: The differences.
+        as_json: Print one JSON object.
+
+    Raises:
+        FlowdistError: A fault does not fit the topology, or the topology of --with is not that of the run.
+    """
     from flowdist.sim.faults.injector import check_faults
     from flowdist.sim.reconstruct import let_arrive, reconstruct, with_workloads
     from flowdist.sim.simulation import Simulation, with_nodes
@@ -120,7 +139,16 @@ def _refuse_foreign_topology(recorded: Plan, other: RoleGraph, question: Questio
 
 
 def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> RoleGraph:
-    """Return the topology of the question, with the workloads of the record; those of --set win over the measured."""
+    """Return the graph of the what-if: that of the record, or the topology of --with with the workloads of the record.
+
+    A workload field that --set names keeps the value of --set. Nodes are those of the record unless the topology names
+    some.
+
+    Args:
+        same: The graph of the record.
+        workloads: The workload of each role, as measured from the record.
+        question: The differences.
+    """
     import msgspec
 
     from flowdist.sim.reconstruct import with_workloads
@@ -143,7 +171,7 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
 
 
 def _comparable_summary(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a simulation with only what the record reports, so that the columns can be compared."""
+    """Return the summary of a simulation, without what the record `was` does not report: columns can be compared."""
     from flowdist.report.record.alike import count_alike
 
     summary = simulated_summary(run)
@@ -152,6 +180,11 @@ def _comparable_summary(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recorded_summary(header: Header, lines: list[Line]) -> dict[str, Any]:
+    """Return the summary of the record, with its time accounts.
+
+    Raises:
+        ReplayError: The record does not replay.
+    """
     from flowdist.record.replay import Replay
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
@@ -163,6 +196,7 @@ def _recorded_summary(header: Header, lines: list[Line]) -> dict[str, Any]:
 def _show(
     name: str, question: Question, recorded: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
+    """Print the faults of the run, the three columns, the summary of the what-if, and where it departs from `again`."""
     from flowdist.report.record.alike import silent_roles
     from flowdist.report.record.divergence import Side, divergence, divergence_text
     from flowdist.report.record.spending import not_reported_lines
@@ -192,17 +226,18 @@ def _show(
 
 
 def _as_options(plan: Plan) -> list[str]:
-    """Return the plan as options of the command line."""
+    """Return the plan of faults as options of the command line."""
     return [" ".join(option) for option in plan.options]
 
 
 def _header(result: SimResult) -> Header:
+    """Return the header of a simulation's trace."""
     assert isinstance(result.lines[0], Header)
     return result.lines[0]
 
 
 def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the table: one column each for the record, its simulation, and the simulation of the question."""
+    """Return the table: one column each for the record, its simulation, and the what-if."""
     from flowdist.report.record.summary import rounded
 
     def row(label: str, pick: Any) -> tuple[str, ...]:

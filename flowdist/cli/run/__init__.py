@@ -1,1 +1,1 @@
-"""Verbs that start a job or join one, and what they share: the console, the background, the meeting of hosts."""
+"""Verbs that start a job or join one; the console, runs in the background, and jobs of several hosts."""

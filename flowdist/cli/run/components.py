@@ -56,6 +56,14 @@ RUN_OPTIONS = (
 
 
 def _command(name: str, component: Callable[..., Topology], options: Iterable[Callable[..., Any]]) -> click.Command:
+    """Return the command `run NAME`, which makes a topology by the component and runs it.
+
+    Args:
+        name: The name, such as dist.ddp.
+        component: Makes the topology. The first line of its docstring is the help.
+        options: Options of this component, besides those of all components.
+    """
+
     def run(
         args: tuple[str, ...],
         sets: tuple[str, ...],
@@ -83,7 +91,11 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
 
 
 def _topology(component: Callable[..., Topology], args: tuple[str, ...], options: dict[str, Any]) -> Topology:
-    """Call the component with the options of the command line, which are the place of its problems."""
+    """Call the component with the options of the command line, and return its topology.
+
+    Raises:
+        TopologyProblems: An option is refused or wrong; its place is the command line.
+    """
     try:
         for option, why in REFUSED.items():
             if (value := options.pop(option, None)) is not None:
@@ -98,7 +110,7 @@ def _topology(component: Callable[..., Topology], args: tuple[str, ...], options
 
 
 def variables_of(texts: Iterable[str]) -> dict[str, str]:
-    """Read `A=1,B=2` as TorchX does: a comma without a NAME= after it is part of the value.
+    """Return the variables of `A=1,B=2`, read as TorchX does: a comma without a NAME= after it is part of the value.
 
     Raises:
         TopologyProblems: A part has no `=`.

@@ -1,4 +1,4 @@
-"""Console of a run: lines, on a terminal above a picture of the job, and the summary at the end."""
+"""Console of a run: lines for the user, on a terminal above a picture of the job, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLOURS = {"warning": "yellow", "error": "red", "event": "cyan"}
 class Shown(NamedTuple):
     """Choice of output: `quiet` hides the output of workers, `as_json` prints the summary as JSON on stdout.
 
-    `live` draws a picture of the job where that is possible.
+    `live` draws a picture of the job's status if stderr is a terminal.
     """
 
     quiet: bool = False
@@ -40,8 +40,8 @@ LINES = Shown()
 class Console:
     """Lines for the user: events of flowdist with their times on stderr, output of workers on the stream of the worker.
 
-    `now_ns` is the clock of these times: once the job has a clock, it is the job's, so that lines, journal and summary
-    agree.
+    `now_ns` is the clock of these times in nanoseconds; it is replaced by the job's clock when the job has one, so that
+    lines, journal and summary agree. `mask` returns a text with the values of secrets hidden; every line passes it.
     """
 
     def __init__(self, shown: Shown, mask: Callable[[str], str]) -> None:
@@ -51,7 +51,10 @@ class Console:
         self._pinned: Pinned | None = None
 
     def onlooker(self, run_id: str) -> Observer | None:
-        """Return an observer that draws the picture; None if stderr is not a terminal, or the picture is not wanted."""
+        """Return an observer that draws the picture of the job; None if stderr is no terminal, or no picture is wanted.
+
+        From then on, lines are printed above the picture.
+        """
         if not self.shown.live or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None
         from rich.console import Console as RichConsole  # not needed by runs that show lines alone
@@ -62,19 +65,23 @@ class Console:
         return LiveView(self._pinned, run_id)
 
     def close(self) -> None:
-        """Remove the picture; lines can still be shown."""
+        """Remove the picture, if there is one; lines can still be shown."""
         if self._pinned is not None:
             self._pinned.close()
             self._pinned = None
 
     def show(self, kind: str, text: str) -> None:
-        """Print a line. If the reader has gone (`flowdist run | head`), the job goes on, as its logs are files."""
+        """Print a line; its kind is `stdout` or `stderr` of a worker, or `event`, `warning` or `error` of flowdist.
+
+        If the reader of the output has gone (`flowdist run | head`), the job continues, as its logs are files.
+        """
         try:
             self._show(kind, text)
         except OSError:
             _to_nowhere(sys.stdout, sys.stderr)
 
     def _show(self, kind: str, text: str) -> None:
+        """Print a line with the values of secrets masked, above the picture if there is one."""
         text = self._mask(text)
         if kind in ("stdout", "stderr"):
             if not self.shown.quiet:
@@ -95,7 +102,7 @@ class Console:
 
 
 def _to_nowhere(*streams: TextIO) -> None:
-    """Send the streams whose reader has gone to /dev/null, with what they still hold."""
+    """Redirect to /dev/null those streams whose reader has gone, so that what they still hold raises no error."""
     for stream in streams:
         ends = select.poll()
         ends.register(stream.fileno(), select.POLLERR | select.POLLHUP)
@@ -108,9 +115,14 @@ def _to_nowhere(*streams: TextIO) -> None:
 def finish(
     result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Write the summary to the folder of the run and show it, with the root cause if the job has failed.
+    """Write the summary and the last status to the folder of the run, and print the summary.
+
+    If the job has failed, the root cause follows.
 
     Args:
+        result: The result of the run.
+        as_json: Print the summary as one JSON object on stdout, instead of text on stderr.
+        mask: Return a text with the values of secrets hidden.
         drawn: Rates of faults and their seed, if faults were drawn at random.
     """
     from flowdist.report.record.spending import time_of_run  # imported after the run, so that its start is not delayed

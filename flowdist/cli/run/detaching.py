@@ -36,7 +36,10 @@ STARTED: tuple[ReplicaPhase, ...] = ("running", "ready", "succeeded")
 
 
 class _Starting(Console):
-    """Console that reports to the parent, once, that the first replica runs, or that the job waits for something."""
+    """Console that reports to the parent, once, that the first replica runs, or that the job waits for something.
+
+    The console is its own observer of the job.
+    """
 
     def __init__(self, shown: Shown, mask: Callable[[str], str], tell: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(shown, mask)
@@ -44,12 +47,17 @@ class _Starting(Console):
         self._idle_since_ns: int | None = None
 
     def onlooker(self, run_id: str) -> Observer:
+        """Return this console: in the background there is no picture."""
         return self
 
     def hear(self, record: Record) -> None:
-        pass
+        pass  # `look` reports by the state of the job alone
 
     def look(self, job: JobState, now: int) -> None:
+        """Report that a replica runs, or what the job waits for.
+
+        The job counts as waiting if for `IDLE_NS` no replica has begun to start, although a node is there.
+        """
         if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
             self._tell({"started": True})
         elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
@@ -70,10 +78,19 @@ def detached(
 ) -> NoReturn:
     """Run the job in a background process, and exit when the job has started or could not start.
 
+    The exit code is 0 if the job has started or waits; that of the job if it is over already; 130 for an interrupt.
+
     Args:
+        run_dir: Folder of the run.
         base: Folder with the folders of runs, as the user has named it.
+        shown: Whether the name of the run is printed as JSON.
+        mask: Return a text with the values of secrets hidden.
         supervise: Runs the job to its end and returns the exit code.
         early: Interrupts so far. The background process handles those before the fork.
+
+    Raises:
+        FlowdistError: The job could not start.
+        JobFailed: The background process died before the job had started.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -105,7 +122,10 @@ def detached(
 def _be_supervisor(
     run_dir: Path, mask: Callable[[str], str], supervise: Callable[[Console], int], writing: int
 ) -> NoReturn:
-    """Run the job as the child, and exit without returning to the code of the parent."""
+    """Run the job as the child, report to the parent by the pipe `writing`, and end the process.
+
+    This never returns to the code of the parent.
+    """
     code = 1
     try:
         _leave_terminal(run_dir / LOG)

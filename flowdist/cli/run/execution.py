@@ -1,4 +1,4 @@
-"""Execution of a role graph on this machine, to the exit code of the job, and the options for what it shows."""
+"""Execution of a role graph on this machine until the job ends, and the options for what is shown meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 
 
 class DisplayOptions(NamedTuple):
-    """Output of workers, picture, background and metrics of a run."""
+    """Options for the output of workers, the picture of the job, the background and the metrics of a run."""
 
     quiet: bool
     plain: bool
@@ -73,7 +73,7 @@ class RunSettings(NamedTuple):
 
 
 def needs_linux(verb: str) -> None:
-    """Refuse the verb on other systems.
+    """Refuse the verb on systems other than Linux.
 
     Raises:
         FlowdistError: This system is not Linux.
@@ -83,7 +83,13 @@ def needs_linux(verb: str) -> None:
 
 
 def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
-    """Run the graph, or without one the run to resume, and exit with the exit code of the job."""
+    """Run the graph, or without one the run to resume, and exit with the exit code of the job.
+
+    With `settings.detach`, exit as soon as the job has started in the background.
+
+    Raises:
+        FlowdistError: The run cannot start: a fault does not fit, a secret is missing, or there is no run to resume.
+    """
     from flowdist.report.static.room import stranding
     from flowdist.runtime.controller.metrics import listen
     from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster  # asyncio and more: not needed by --help
@@ -121,7 +127,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
 
 
 class _Run(NamedTuple):
-    """A run that has its folder, and whose job has not started."""
+    """Run whose folder exists, and whose job has not started."""
 
     graph: RoleGraph
     gpus: Sequence[str]
@@ -132,7 +138,11 @@ class _Run(NamedTuple):
     early: StartupSignals
 
     def supervise(self, console: Console) -> int:
-        """Run the job to its end and return its exit code."""
+        """Run the job to its end and return its exit code.
+
+        If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled; after that, the
+        KeyboardInterrupt is raised again.
+        """
         try:
             return EXIT_CODES[self._run_job(console)]
         except KeyboardInterrupt:
@@ -164,6 +174,7 @@ class _Run(NamedTuple):
         return result.outcome
 
     def _supervisor(self, console: Console) -> Any:
+        """Return the supervisor of the run, which has not started yet."""
         from flowdist.runtime.supervisor.supervisor import Supervisor  # as in execute
 
         opener = self.settings.opener
@@ -183,12 +194,16 @@ class _Run(NamedTuple):
         )
 
     def _expected_faults(self) -> str:
+        """Return in words how many random faults each rate leads to expect."""
         plan = self.settings.plan
         nodes = [node.name for node in self.graph.cluster.nodes] + plan.new_nodes
         return "; ".join(expected(rate, len(entities(rate, self.graph, nodes))) for rate in plan.rates)
 
     def _cancel_before_start(self, console: Console) -> bool:
-        """End an interrupted run as cancelled if nothing of it has happened yet; else say how to resume it."""
+        """End an interrupted run as cancelled if its journal has no event yet, and return True.
+
+        Else print how to resume the run, and return False.
+        """
         from flowdist.runtime.run_folder.runs import has_begun, resume_help
         from flowdist.runtime.supervisor.host_process import cancelled_before_start  # as in execute
 

@@ -1,4 +1,4 @@
-"""A job over several hosts. Each host is started by its own command: one runs the controller, the others join it."""
+"""Jobs over several hosts. Each host is started by its own command: one runs the controller, the others join."""
 
 from __future__ import annotations
 
@@ -32,10 +32,17 @@ NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/
 def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...]) -> NoReturn:
     """Run the graph with other hosts, or join the job of another host, and exit with the exit code of the job.
 
+    If `place` does not say which host runs the controller, the first process that can listen at the endpoint does.
+
     Args:
+        graph: The job, for the host that runs the controller.
         place: The endpoint at which the hosts meet, and which of them runs the controller.
+        settings: Settings of the run.
         adapt: Makes this host's graph from the graph of the host with the controller, or raises FlowdistError.
         gpus: GPUs of this machine, by name.
+
+    Raises:
+        FlowdistError: This host has to run the controller, and the port is taken.
     """
     from flowdist.runtime.wire.addresses import listening_address, reserve
 
@@ -54,7 +61,17 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
 
 
 def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings) -> NoReturn:
-    """Run the graph, or without one the run to resume, on this host and on the hosts that join."""
+    """Run a job on this host and on the hosts that join it, and exit with its exit code.
+
+    Args:
+        graph: The job; None: the run that `settings` resume.
+        endpoint: The HOST:PORT at which the other hosts reach this one.
+        job_id: The name by which the other hosts ask for the job; None: the default, or that of the resumed run.
+        settings: Settings of the run.
+
+    Raises:
+        FlowdistError: There is no run to resume, or there is no token although other machines reach the endpoint.
+    """
     from flowdist.runtime.gpus.devices import machine_gpus
     from flowdist.runtime.run_folder.folder import find_run
     from flowdist.runtime.run_folder.resume import saved_endpoint
@@ -75,7 +92,15 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
-    """Return the place at which the hosts of a topology meet.
+    """Return the place at which the hosts of a topology meet; the host with the controller sets `runs_controller`.
+
+    The token comes from the environment.
+
+    Args:
+        endpoint: HOST:PORT.
+        job_id: The name of the job; None: the default.
+        hosts: Number of hosts that are expected.
+        local_addr: Address at which other hosts reach this one; empty: found out.
 
     Raises:
         FlowdistError: The endpoint is not a HOST:PORT.
@@ -95,7 +120,15 @@ def is_loopback(host: str) -> bool:
 def open_job(
     graph: RoleGraph, place: Rendezvous, settings: RunSettings, address: str, gpus: tuple[str, ...]
 ) -> NoReturn:
-    """Run the controller on this host, and let others join."""
+    """Run the controller on this host, let others join, and exit with the exit code of the job.
+
+    Args:
+        graph: The job; its nodes are replaced by this host alone. A resumed run keeps its own graph.
+        place: The endpoint at which the hosts meet.
+        settings: Settings of the run.
+        address: The address to listen at; empty: all addresses of this machine.
+        gpus: GPUs of this machine, by name.
+    """
     from flowdist.runtime.controller.host_registry import Listening, node_name
     from flowdist.runtime.run_folder.resume import RunEndpoint
     from flowdist.runtime.supervisor.local_node import Site
@@ -116,7 +149,10 @@ def open_job(
 
 
 def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...]) -> NoReturn:
-    """Join the job of the host at `place`, and exit with the exit code of the job."""
+    """Join the job of the host at `place` as a node, and exit with the exit code of the job.
+
+    The arguments are those of `meet`.
+    """
     from flowdist.runtime.worker_env.secret_values import Mask
 
     mask = Mask()
@@ -154,13 +190,21 @@ async def _take_part(
 
 
 def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:
-    """Return the number of workers that a replica has on this host, if it differs from the job's; else 0."""
+    """Return the number of workers of a replica on this host, if it differs from the job's; else 0.
+
+    Args:
+        theirs: The graph of the host with the controller.
+        ours: The graph of this host.
+    """
     pairs = zip(theirs.roles, ours.roles, strict=True)
     return next((own.procs for other, own in pairs if other.procs != own.procs), 0)
 
 
 def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0) -> NodeSpec:
-    """Return this machine as a node: its cores, GPUs, memory, and its rank and number of workers as labels."""
+    """Return this machine as a node: its cores, GPUs, memory, and its rank and number of workers as labels.
+
+    `procs` is the number of workers; 0: as in the topology.
+    """
     from flowdist.control.protocol.ids import NODE_RANK
     from flowdist.runtime.gpus.devices import machine_cpus, machine_memory
 
@@ -170,7 +214,11 @@ def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0) -
 
 
 def _folder(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path:
-    """Make the folder `<run>.<node>/`, which differs from the run's own where the hosts share a file system."""
+    """Make the folder of this host's part of a run, and return its path.
+
+    Its name is `<run>.<node>`, which differs from the run's own folder where the hosts share a file system; a number
+    follows if that exists.
+    """
     run_dir = base / f"{run_id}.{node}"
     number = 1
     while run_dir.exists():

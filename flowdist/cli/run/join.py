@@ -57,7 +57,11 @@ def command(
 
 
 def in_folder(graph: RoleGraph, workdir: str | None) -> RoleGraph:
-    """Return the graph with the working folders of this host.
+    """Return the graph with the folders in which the roles' commands run on this host, as absolute paths.
+
+    Args:
+        graph: The job, as the other host has it.
+        workdir: Folder of this host for all roles; None: each role's own.
 
     Raises:
         FlowdistError: This host has no such folder.

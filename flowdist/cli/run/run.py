@@ -26,7 +26,7 @@ COMPONENTS = ("dist.ddp", "dist.spmd")
 
 
 class _Run(click.Command):
-    """`run dist.ddp ...` has the options of that component, not those of a topology."""
+    """Command `run`; `run dist.ddp ...` has the options of that component instead of those of a topology."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -39,7 +39,7 @@ class _Run(click.Command):
 
 
 class ScriptOptions(NamedTuple):
-    """Options that go with a script alone."""
+    """Options that go with a script alone, and the script's own arguments."""
 
     replicas: str | None
     max_restarts: int | None
@@ -89,7 +89,7 @@ def command(
     flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
     flowdist run --detach                               in the background: status, logs -f, scale, drain, cancel
     flowdist run --resume latest                        continue a run where it was killed
-    flowdist run --listen host0:29400                   with each host on which flowdist join host0:29400 is typed
+    flowdist run --listen host0:29400                   with each host that runs flowdist join host0:29400
     """
     needs_linux("run")
     plan = faults.plan()
@@ -131,7 +131,11 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
 
 
 def _load(named: TopologyOptions, script: ScriptOptions) -> Loaded:
-    """Compile a topology file, or a topology with one role for a script."""
+    """Compile a topology file, or a topology with one role for a script.
+
+    Raises:
+        FlowdistError: The file is missing or wrong, or an option is not for this kind of file.
+    """
     if named.target in COMPONENTS:
         raise FlowdistError(f"{named.target} has to come first", help=f"write flowdist run {named.target} [options]")
     path = Path((named.target or DEFAULT_FILE).partition(":")[0])
@@ -146,6 +150,7 @@ def _load(named: TopologyOptions, script: ScriptOptions) -> Loaded:
 
 
 def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
+    """Raise if an option or argument for scripts is given with a topology."""
     options = {"--replicas": script.replicas, "--max-restarts": script.max_restarts}
     given = [name for name, value in options.items() if value]
     if given and path.is_file():
@@ -156,6 +161,7 @@ def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
 
 
 def _load_script(path: Path, named: TopologyOptions, script: ScriptOptions) -> Loaded:
+    """Return the topology with one role that runs the script, and print its warnings."""
     from flowdist.dsl.oneline import one_role_graph
 
     loaded = one_role_graph(

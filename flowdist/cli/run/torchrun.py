@@ -78,6 +78,11 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _check_log_dir(folder: str) -> None:
+    """Make the folder of --log-dir if it is missing.
+
+    Raises:
+        FlowdistError: The folder cannot be made.
+    """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -34,8 +34,11 @@ def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Com
 
 
 def guarded(function: F) -> F:
-    """Decorate a verb so that a FlowdistError is printed and ends it with the error's exit code; Ctrl-C ends it with
-    130."""
+    """Decorate a verb so that an error of the user ends it with a message instead of a traceback.
+
+    A FlowdistError is printed by `fail`, and ends the process with the error's exit code; so does a file that cannot be
+    written (disk full, read-only, no permission). Ctrl-C ends it with 130. Other exceptions pass.
+    """
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -76,21 +79,21 @@ def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print problems of a topology on stderr."""
+    """Print problems of a topology, errors or warnings, on stderr."""
     for problem in problems:
         click.echo(problem.format() + "\n", err=True)
 
 
 def print_json(kind: str, **content: Any) -> None:
-    """Print the one object of a verb under --json on stdout."""
+    """Print the one object of a verb under --json on stdout: `kind` names the verb's result, `content` are its keys."""
     click.echo(json.dumps({"format": 1, "kind": kind, **content}, indent=2))
 
 
 def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
-    """Return `-p a=1 -p b=2` as a dict.
+    """Return `-p a=1 -p b=2` as a dict; of a name given twice, the last value counts.
 
     Raises:
-        FlowdistError: An option has no `=`.
+        FlowdistError: An option has no `=`; the message quotes it after `flag`.
     """
     values = {}
     for option in options:
@@ -102,7 +105,7 @@ def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
 
 
 def until_ns(text: str | None) -> int | None:
-    """Return the value of --until in ns; None if the option is not given.
+    """Return the value of --until in nanoseconds; None if the option is not given.
 
     Raises:
         FlowdistError: The text is not a duration.
@@ -118,6 +121,10 @@ def until_ns(text: str | None) -> int | None:
 def format_of(file: str, suffixes: Mapping[str, str]) -> str:
     """Return the format of the file given with -o, by its suffix.
 
+    Args:
+        file: The file.
+        suffixes: The formats by suffix, such as `.svg`.
+
     Raises:
         FlowdistError: The suffix is none of the known ones.
     """
@@ -129,7 +136,7 @@ def format_of(file: str, suffixes: Mapping[str, str]) -> str:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that the user has named.
+    """Write a file that the user has named; an existing one is replaced.
 
     Raises:
         FlowdistError: The file cannot be written.
@@ -141,7 +148,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_trace(file: str | Path | None, lines: Iterable[Line]) -> None:
-    """Write the lines of a simulation to the file of --trace, if there is one.
+    """Write the lines of a simulation's trace to the file of --trace; do nothing if `file` is None.
 
     Raises:
         FlowdistError: The file cannot be written.
@@ -156,7 +163,11 @@ def load(named: TopologyOptions, *, silent: Sequence[str] = ()) -> Loaded:
     """Compile the topology that the command line names, and print its warnings on stderr unless --json is given.
 
     Args:
+        named: The topology with its parameters, overrides and nodes.
         silent: Codes of warnings that are not printed.
+
+    Raises:
+        FlowdistError: The topology cannot be read or has errors (`TopologyProblems`), or -p has no value.
     """
     from flowdist.dsl.load import load_topology  # as in `fail`
 

@@ -1,4 +1,4 @@
-"""Options of a verb as one frozen value, and the options that several verbs have in common."""
+"""Gathering of a verb's options into one frozen value, and the options that several verbs have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ set_option = repeated("--set", "sets", metavar="[ROLE.]FIELD=VALUE", help="Overr
 
 
 def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Decorate a verb with options, whose values it gets as one argument.
+    """Decorate a verb with options, whose values it gets together as one argument.
 
     Args:
         name: The argument of the verb.
@@ -45,7 +45,10 @@ def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Call
 
 
 class TopologyOptions(NamedTuple):
-    """Topology on the command line, with its parameters, overrides and nodes, and the form of the output."""
+    """Topology on the command line, with its parameters, overrides and nodes, and whether the output is JSON.
+
+    `target` is None for the default file, topology.py.
+    """
 
     target: str | None
     params: tuple[str, ...]
@@ -54,7 +57,7 @@ class TopologyOptions(NamedTuple):
     as_json: bool
 
     def words(self) -> list[str]:
-        """Return -p, --set and --nodes as words of a command line."""
+        """Return -p, --set and --nodes (not the target) as words of a command line that repeats this one."""
         words = [word for param in self.params for word in ("-p", param)]
         words += [word for text in self.sets for word in ("--set", text)]
         return words + (["--nodes", self.nodes] if self.nodes is not None else [])
@@ -72,7 +75,7 @@ topology_options = gathered(
 
 
 class FaultOptions(NamedTuple):
-    """Faults on the command line, as text."""
+    """Faults on the command line, as text: one field for each option, with one text for each time that it is given."""
 
     fails: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
@@ -82,10 +85,10 @@ class FaultOptions(NamedTuple):
     files: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
-        """Parse all faults.
+        """Return the plan of all faults and operator's orders on the command line; an empty plan if there are none.
 
         Raises:
-            FlowdistError: One of them cannot be read.
+            FlowdistError: One of them, or a file of faults, cannot be read.
         """
         from flowdist.faults.files import parse_plan  # not needed by --help
 
@@ -103,5 +106,8 @@ _FAULTS = {
 
 
 def fault_options(*names: str) -> Callable[[F], F]:
-    """Give a verb the named options of `FaultOptions` (default: all), as one argument `faults`."""
+    """Give a verb the named options of `FaultOptions` (default: all), as one argument `faults`.
+
+    A name is that of a field, such as `fails` for --fail.
+    """
     return gathered("faults", FaultOptions, *(_FAULTS[name] for name in names or _FAULTS))

@@ -17,7 +17,10 @@ HELP = f"name a run in {RUNS}/, its folder, its {JOURNAL}, or a file of simulate
 
 
 def find_record(name: str) -> Path:
-    """Return the file of a record, by its path or by the name of a run in `runs/`.
+    """Return the file of the record that a command line names.
+
+    Args:
+        name: A file, the folder of a run, or a run in `runs/`: its name, the beginning of its name, or `latest`.
 
     Raises:
         FlowdistError: There is no such file.
@@ -38,7 +41,9 @@ def find_record(name: str) -> Path:
 
 
 def read_journal(path: Path) -> tuple[Header, list[Line], list[bytes]]:
-    """Return header, lines, and the bytes of each line. A last line that a crash has cut off is left out.
+    """Read a record, and return its header, its other lines, and the bytes of each line, the header's included.
+
+    A last line that a crash has cut off is left out.
 
     Raises:
         FlowdistError: The file is not a journal; the message has the first wrong line.
@@ -52,7 +57,8 @@ def stream_journal(path: Path, raw: list[bytes] | None = None) -> tuple[Header, 
     """Return header and lines as `read_journal`, but read line by line: a journal of days may be larger than memory.
 
     Args:
-        raw: List to which the bytes of each line are added.
+        path: The file.
+        raw: List to which the bytes of each line are added as it is read; None: they are not kept.
 
     Raises:
         FlowdistError: As `read_journal`; for lines after the header, when they are read.
@@ -68,7 +74,7 @@ def refuse_macro(header: Header, name: str) -> None:
     """Refuse a trace of macro mode, which has no events for a controller.
 
     Raises:
-        FlowdistError: The trace is of macro mode.
+        FlowdistError: The trace is of macro mode; `name` is what the user called it.
     """
     if header.options.get("fidelity") == "macro":
         help = "simulate without --macro, or compare two such traces: flowdist diff"
@@ -76,6 +82,11 @@ def refuse_macro(header: Header, name: str) -> None:
 
 
 def _decoded(path: Path, raw: list[bytes] | None) -> Iterator[Line]:
+    """Yield the lines of a record's file; add their bytes to `raw` if it is a list.
+
+    Raises:
+        FlowdistError: The file cannot be read, or a line is none of a journal.
+    """
     number = 0
     try:
         with path.open("rb") as file:
@@ -96,7 +107,7 @@ def _decoded(path: Path, raw: list[bytes] | None) -> Iterator[Line]:
 
 
 def _in_order(path: Path, lines: Iterator[Line]) -> Iterator[Line]:
-    """Yield the lines, and raise FlowdistError where an edited record is out of order."""
+    """Yield the lines unchanged, and raise FlowdistError where an edited record is out of order."""
     now, n = 0, 0
     for number, line in enumerate(lines):
         if isinstance(line, Header) and number:

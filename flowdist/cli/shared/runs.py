@@ -1,4 +1,4 @@
-"""Runs on the command line, and their states while they go on."""
+"""Runs on the command line, and their statuses while they last."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ run_option = click.option(
 
 
 class RunOptions(NamedTuple):
-    """A run on the command line, and the form of the output."""
+    """Run on the command line, the folder of all runs, and whether the output is JSON."""
 
     run: str
     base: str
     as_json: bool = False
 
     def find(self) -> tuple[Path, RoleGraph]:
-        """Return the folder and the graph of the run.
+        """Return the folder of the run, and the role graph of its job.
 
         Raises:
             FlowdistError: There is no such run.
@@ -45,10 +45,10 @@ run_options = gathered("named", RunOptions, run_argument, runs_option, json_opti
 
 
 def statuses(run_dir: Path, every_s: float) -> Iterator[Status]:
-    """Yield the status again and again while the run goes on.
+    """Yield the status of a run's job, asked from its controller every `every_s` seconds, until the run is over.
 
     Raises:
-        FlowdistError: The controller has not answered in time.
+        FlowdistError: The run lasts, and its controller has not answered in time.
     """
     from flowdist.runtime.run_folder.runs import describe, state_of
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
     from flowdist.sim.simulation import SimResult
 
-AFTER_S = 2.0  # seconds without a line
+AFTER_S = 2.0  # a shorter simulation shows no progress
 
 
 class ProgressLine:
-    """Progress line, which is removed at the end. A `Simulation` takes its method `tell`.
+    """Context manager that shows the progress of a simulation in one line, and removes the line at the end.
+
+    The caller passes the method `tell` to a `Simulation`. The line appears after `AFTER_S` seconds.
 
     Args:
         quiet: True: show nothing.
@@ -41,10 +43,10 @@ class ProgressLine:
             self._line.stop()
 
     def tell(self, now: int, events: int) -> None:
-        """Update the line.
+        """Show how far the simulation is; in the first `AFTER_S` seconds, do nothing.
 
         Args:
-            now: Simulated time in ns.
+            now: Simulated time in nanoseconds.
             events: Number of events so far.
         """
         waited = self._clock() - self._since
@@ -71,7 +73,8 @@ class ProgressLine:
 def simulated_summary(result: SimResult) -> dict[str, Any]:
     """Return the summary of a simulation: that of its record, with what only the simulator knows.
 
-    That is steps, lost work, time by bucket, and the time until steps go on after each incident.
+    That is steps, lost work, time by bucket, checkpoints that were not saved, and the time until steps go on after each
+    incident.
     """
     from flowdist.record.journal import UnsavedLine
     from flowdist.report.record.spending import time_of

@@ -16,8 +16,8 @@ from flowdist.cli.simulate.demands import Demands
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
-SHOWN_MAX = 10  # seeds
-LAST_EVENTS = 20  # of a failing run, without --full
+SHOWN_MAX = 10  # seeds that are named in one line
+LAST_EVENTS = 20  # lines of a failing run's trace that are shown without --full
 
 
 class CampaignOptions(NamedTuple):
@@ -60,7 +60,7 @@ campaign_options = gathered(
 
 
 class Campaign(NamedTuple):
-    """One campaign: its job, its seeds, and how its failures are shown."""
+    """Campaign of simulations, one for each seed: the job, the seeds, the demands, and how failures are shown."""
 
     graph: RoleGraph
     named: TopologyOptions
@@ -71,7 +71,11 @@ class Campaign(NamedTuple):
     collective: str | None  # what the peers of a dead worker do; None: each seed draws it
 
     def run(self) -> None:
-        """Run the campaign, show what failed and how to see it again, and exit with 0, 3, or 130 if interrupted."""
+        """Try every seed, show what failed and how to see it again, and exit with 0, 3, or 130 if interrupted.
+
+        Seeds that the corpus keeps are tried first; seeds that fail are added to it at once. The exit code is 3 for a
+        failure, or for a point (with --cover: also a phase) that a whole campaign never reached.
+        """
         from flowdist.testing.campaign import campaign  # processes: only when something is explored
         from flowdist.testing.corpus import Corpus
 
@@ -100,12 +104,17 @@ class Campaign(NamedTuple):
         sys.exit(3 if self._is_red(report) else 0)
 
     def _is_red(self, report: Any) -> bool:
+        """Return whether the campaign fails: a seed has failed, or points or phases were never reached.
+
+        Phases count with --cover alone. A campaign that was stopped early need not reach anything.
+        """
         never = [*report.never_seen]
         if self.options.cover:
             never += [*report.unseen, *report.never_reached]
         return bool(report.failures or (never and not report.stopped))
 
     def _show(self, report: Any, fixed: list[int]) -> None:
+        """Print the report of the campaign; `fixed` are seeds of the corpus that hold now."""
         target = self.named.target or ""
         words = [*self.named.words(), *self.demands.words()]
         words += ["--collective", self.collective] if self.collective is not None else []
@@ -125,7 +134,7 @@ class Campaign(NamedTuple):
 
 
 class _Progress:
-    """A progress bar with the remaining time, on a terminal alone."""
+    """Context manager that shows a progress bar with the remaining time on stderr, if that is a terminal."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         from rich.console import Console
@@ -151,6 +160,6 @@ class _Progress:
         self._bar.stop()
 
     def hear(self, verdict: Any) -> None:
-        """Count one more seed."""
+        """Count one more seed that was tried, and whether it failed."""
         self._failed += verdict.failure is not None
         self._bar.update(self._task, advance=1, failed=self._failed)

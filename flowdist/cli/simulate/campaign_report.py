@@ -12,9 +12,11 @@ PHASES = ("starting", "steady", "saving", "in recovery", "restoring", "ending")
 
 
 def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any]:
-    """Return the report as --json prints it.
+    """Return the report of a campaign as --json prints it.
 
     Args:
+        report: The report.
+        target: The topology, as the command line names it; empty for the default.
         options: Words of the command line that a replay needs besides the target.
     """
     from flowdist.testing.campaign import replay_command
@@ -40,7 +42,11 @@ def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any
 def show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
     """Print each kind of failure with its shortest plan, its last events and the command that shows it again.
 
+    At most `KINDS_MAX` kinds are printed.
+
     Args:
+        report: The report of the campaign.
+        target: The topology, as the command line names it; empty for the default.
         options: Words of the command line that a replay needs besides the target.
         most: Number of the last events that are shown; None: all.
     """
@@ -54,6 +60,7 @@ def show_failures(report: Any, target: str, options: list[str], most: int | None
 
 
 def _show_failure(failure: Any, alike: Any, target: str, options: list[str], most: int | None) -> None:
+    """Print one failure, for all seeds in `alike` that failed in the same way."""
     from flowdist.testing.campaign import replay_command
     from flowdist.testing.corpus import seeds_text
 
@@ -74,7 +81,7 @@ def _show_failure(failure: Any, alike: Any, target: str, options: list[str], mos
 
 
 def show_coverage(report: Any) -> None:
-    """Print how many seeds hold, which faults hit which phase, and what no seed reached."""
+    """Print how many seeds hold, which faults hit which phase of the job, and what no seed reached."""
     if report.stopped:
         click.echo(f"stopped: {report.stopped}", err=True)
     if not report.recoveries and not report.coverage and report.failures:
@@ -100,6 +107,7 @@ def _show_table(rows: list[tuple[str, ...]]) -> None:
 
 
 def _show_missing(report: Any) -> None:
+    """Print the phases and points that no seed reached, on stderr; nothing if there are none."""
     if report.unseen or report.never_reached:
         never = [*(f"{phase} (a phase)" for phase in report.unseen), *report.never_reached]
         click.echo(f"\nnever hit: {', '.join(never)}; more seeds would", err=True)
@@ -108,6 +116,7 @@ def _show_missing(report: Any) -> None:
 
 
 def _coverage_rows(coverage: dict[tuple[str, str], int]) -> list[tuple[str, ...]]:
+    """Return the rows of a table: for each kind of fault, how many hit each phase of the job."""
     kinds: Iterable[str] = dict.fromkeys(kind for kind, _ in coverage)
     rows: list[tuple[str, ...]] = [("", *PHASES)]
     rows += [(kind, *(str(coverage.get((kind, phase), "-")) for phase in PHASES)) for kind in kinds]

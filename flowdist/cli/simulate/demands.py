@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Demands(NamedTuple):
-    """Demands as the command line has them."""
+    """Demands on simulated runs, as the command line states them; None for one that is not given."""
 
     file: str | None
     recovers_within: str | None
@@ -25,11 +25,12 @@ class Demands(NamedTuple):
 
     @property
     def any(self) -> bool:
+        """Return whether any demand is given."""
         return self != Demands(None, None, None, None, live=False)
 
     @property
     def bounds(self) -> Bounds:
-        """Bounds on recovery time, lost work and goodput.
+        """Return the bounds on recovery time, lost work and goodput.
 
         Raises:
             FlowdistError: One of them cannot be read.
@@ -39,7 +40,10 @@ class Demands(NamedTuple):
         return bounds_of(self.recovers_within, self.lost_work, self.goodput)
 
     def properties(self, named: TopologyOptions) -> Properties:
-        """Load the properties of the given file, or of the file beside the topology; without either there are none."""
+        """Load the properties of the given file, or of the file beside the topology; without either there are none.
+
+        `named` is the topology of the command line.
+        """
         from flowdist.dsl.load import DEFAULT_FILE
         from flowdist.sim.checks.properties import Properties
         from flowdist.testing.declare import load_properties, side_file
@@ -50,7 +54,7 @@ class Demands(NamedTuple):
         return load_properties(beside) if beside is not None else Properties()
 
     def words(self) -> list[str]:
-        """Return the demands as words of a command line that shows a failure again."""
+        """Return the file of properties and the bounds as words of a command line that shows a failure again."""
         from flowdist.testing.repro_command import bound_words
 
         file = ["--properties", self.file] if self.file is not None else []

@@ -18,7 +18,7 @@ from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
 
-EQUAL_TO = 0.001  # shares of all time: a larger difference fails --cross-check
+EQUAL_TO = 0.001  # share of all time: a larger difference of a bucket fails --cross-check
 
 
 class MacroOptions(NamedTuple):
@@ -46,7 +46,14 @@ class MacroRun(NamedTuple):
     as_json: bool
 
     def run(self, trace_file: Path | None) -> None:
-        """Run every seed, show the results, and exit with 0, or with 1 if a job failed."""
+        """Run every seed, show the results, and exit with 0, or with 1 if a job failed.
+
+        Args:
+            trace_file: File for the trace of the run; None: no trace.
+
+        Raises:
+            FlowdistError: A trace of several runs is asked for, or macro mode cannot simulate the job.
+        """
         from flowdist.sim.macro.scope import scope_of
 
         scope = scope_of(self.graph, self.plan)
@@ -65,7 +72,7 @@ class MacroRun(NamedTuple):
         sys.exit(1 if any(result.outcome == "failed" for result in results) else 0)
 
     def _run_seed(self, scope: Any, seed: int, trace_file: Path | None) -> tuple[Any, float]:
-        """Return the result of one seed, and the CPU time that it took in seconds."""
+        """Run one seed, write its trace if a file is given, and return the result and the CPU time in seconds."""
         from flowdist.sim.macro.macro import Macro
         from flowdist.sim.macro.trace import MacroTrace
 
@@ -79,6 +86,7 @@ class MacroRun(NamedTuple):
         return result, spent_s
 
     def _show(self, scope: Any, summary: dict[str, Any]) -> None:
+        """Print the size of the job, the rates of faults, and the results."""
         from flowdist.faults.rates import entities, expected
         from flowdist.report.goodput import macro_text
 
@@ -92,7 +100,14 @@ class MacroRun(NamedTuple):
         click.echo("\n" + macro_text(summary), nl=False)
 
     def cross_check(self) -> None:
-        """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ."""
+        """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ.
+
+        They differ if an outcome or a count differs for some seed, or if a bucket's share of the time differs by more
+        than `EQUAL_TO`.
+
+        Raises:
+            FlowdistError: --until is not given, or macro mode cannot simulate the job.
+        """
         from flowdist.sim.cross_check import compare
         from flowdist.sim.macro.scope import scope_of
 
@@ -128,6 +143,7 @@ def _shares(found: Sequence[Any]) -> dict[str, dict[str, float]]:
 
 
 def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) -> None:
+    """Print the shares of time in both modes, and the seeds for which the modes disagree."""
     from flowdist.report.table import table
 
     rows: list[tuple[str, ...]] = [("", "macro", "protocol", "difference", "worst")]
@@ -145,7 +161,10 @@ def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) 
 
 
 def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float) -> dict[str, Any]:
-    """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`."""
+    """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`.
+
+    `cpu_s` is the CPU time of all runs in seconds.
+    """
     from flowdist.report.goodput import daly_ns, estimate, young_ns
 
     load = scope.role.workload
@@ -186,6 +205,7 @@ def _seconds(ns: float | None) -> float | None:
 
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
+    """Return the summary of the run of one seed."""
     counts = {key: getattr(result, key) for key in ("outcome", "generations", "charged", "step", "lost_steps")}
     role = {**counts, "lost_work_s": result.lost_ns / 1e9}
     return {
@@ -203,5 +223,6 @@ def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
 
 
 def _share(all_spent: list[dict[Any, int]], bucket: str) -> float:
+    """Return the share of one bucket in the time of all runs, from 0 to 1."""
     total = sum(sum(spent.values()) for spent in all_spent)
     return sum(spent[bucket] for spent in all_spent) / total if total else 0.0

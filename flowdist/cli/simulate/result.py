@@ -13,16 +13,21 @@ from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.faults.scenario import Scenario
 from flowdist.graph import HOUR, format_duration
 
-TRACE_LINES = 60  # of a long trace, without --full
-END_NS = 1000 * HOUR  # of the run without faults with which models are compared
+TRACE_LINES = 60  # lines of a long trace that are shown without --full
+END_NS = 1000 * HOUR  # end of the run without faults with which results of models are compared
 
 
 def show_result(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: Sequence[str]) -> NoReturn:
-    """Show the run and exit with 0, 1 if the job failed, or 3 if an expectation or a property does not hold.
+    """Show a simulated run, and exit: with 0, 1 if the job failed, or 3 if an expectation or a property does not hold.
+
+    A scenario whose expectations hold exits with 0, whether the job failed or not.
 
     Args:
+        result: The result of the simulation.
+        scenario: The scenario with its expectations; None for a topology.
+        as_json: Print the summary as JSON, and nothing else.
         full: Show all lines of a long trace.
-        broken: Bounds that do not hold, in words.
+        broken: Bounds and liveness demands that do not hold, in words.
     """
     from flowdist.sim.checks.expectations import unmet
 
@@ -39,6 +44,7 @@ def show_result(result: Any, scenario: Scenario | None, as_json: bool, full: boo
 
 
 def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:
+    """Return the summary that is shown; `wrong` are unmet expectations and broken demands, in words."""
     summary = simulated_summary(result)
     summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong, "seen": list(result.seen)}
     summary["violation"] = str(result.violation) if result.violation else _difference(result)
@@ -49,6 +55,7 @@ def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:
 
 
 def _print(result: Any, scenario: Scenario | None, summary: dict[str, Any], full: bool) -> None:
+    """Print the trace, the summary and the digest of the run."""
     from flowdist.report.record.summary import summary_text
     from flowdist.report.record.trace import shown_lines, trace_lines
 
@@ -79,7 +86,7 @@ def _print_wrong(result: Any, scenario: Scenario | None, summary: dict[str, Any]
 
 
 def _difference(result: Any) -> str | None:
-    """Return how the results of the user's models differ from a run without faults; None if they do not.
+    """Return how the results of the user's models differ from those of a run without faults; None if they do not.
 
     Only a job that has succeeded with models and faults is compared.
     """

@@ -28,7 +28,7 @@ OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
 
 
 class OneRunOptions(NamedTuple):
-    """Options of one simulated run: what is drawn, when it ends, and which files it writes."""
+    """Options of one simulated run: what is drawn, when the run ends, and which files are written."""
 
     seed: int | None
     schedule: int
@@ -40,7 +40,7 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Graph and plan of faults to simulate, with the options of a scenario if there is one."""
+    """Topology, graph and faults to simulate, with seed and end (None: no limit), and the scenario if one is named."""
 
     named: TopologyOptions
     scenario: Scenario | None
@@ -139,6 +139,7 @@ def _given() -> list[str]:
 
 
 def _refuse(given: Iterable[str], flags: Iterable[str], why: str, help: str) -> None:
+    """Raise a FlowdistError for the first of the flags that is given; its message is the flag followed by `why`."""
     for flag in flags:
         if flag in given:
             raise FlowdistError(f"{flag} {why}", help=help)
@@ -149,7 +150,10 @@ def _is_scenario(named: TopologyOptions) -> bool:
 
 
 def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) -> _Job:
-    """Compile the topology and read its faults; the command line wins over the scenario."""
+    """Compile the topology or scenario of the command line, and read its faults.
+
+    Where both say something, the command line wins over the scenario; faults of both are joined.
+    """
     scenario, plans, seed, until = None, [], one.seed, one.until
     if _is_scenario(named):
         path = Path(named.target or "")
@@ -181,7 +185,10 @@ def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> To
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return the entries of nested tables with dotted keys: {"trainer": {"replicas": 2}} as "trainer.replicas"."""
+    """Return the entries of nested tables with dotted keys: {"trainer": {"replicas": 2}} as "trainer.replicas".
+
+    Lists become texts with commas, as --set takes them.
+    """
     pairs: list[tuple[str, Any]] = []
     for key, value in table.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else value
@@ -190,6 +197,11 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _end_ns(until: str | None) -> int | None:
+    """Return the end of a simulation in nanoseconds; None without --until.
+
+    Raises:
+        FlowdistError: The text is no duration, or is 0.
+    """
     end_ns = until_ns(until)
     if end_ns == 0:
         raise FlowdistError(f"--until {until}: nothing happens before that time", help="write 30s, 1m30s or 2h")
@@ -199,7 +211,11 @@ def _end_ns(until: str | None) -> int | None:
 def _simulate_macro(
     job: _Job, one: OneRunOptions, campaign: CampaignOptions, demands: Demands, mode: MacroOptions
 ) -> None:
-    """Run macro mode, or its comparison with the protocol mode, and exit."""
+    """Run macro mode, or its comparison with the protocol mode, and exit.
+
+    Raises:
+        FlowdistError: An option or a fault is not for macro mode.
+    """
     from flowdist.sim.faults.injector import check_faults
 
     refused = {
@@ -242,7 +258,7 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
 
 
 def _liveness_end_ns(graph: RoleGraph, plan: Plan) -> int:
-    """Return the time at which a job that is alive has ended, judged by a run without faults."""
+    """Return the time (ns) by which a job that makes progress has ended, computed from a run without faults."""
     from flowdist.sim.checks.liveness import end_ns
     from flowdist.sim.simulation import Simulation
 
@@ -250,7 +266,7 @@ def _liveness_end_ns(graph: RoleGraph, plan: Plan) -> int:
 
 
 def _stuck(result: Any, plan: Plan) -> list[str]:
-    """Return why the run violates liveness; empty if it does not."""
+    """Return in words why the run violates liveness; empty if it does not."""
     from flowdist.sim.checks.liveness import late
 
     stuck = late(result, plan)
@@ -261,6 +277,7 @@ def _stuck(result: Any, plan: Plan) -> list[str]:
 
 
 def _draw(result: Any, path: Path) -> None:
+    """Write the timeline of a simulation as an HTML page."""
     from flowdist.report.record.page import timeline_page
     from flowdist.report.record.timeline import timeline_of
 

@@ -36,7 +36,10 @@ Line = list[Span]
 
 
 class Limits(NamedTuple):
-    """Greatest number of lines of each part that has no natural limit."""
+    """Greatest number of lines for each part of the text that has no natural limit.
+
+    The parts are recent decisions (`said`), unusual replicas and nodes, what the job waits for (`held_up`), and roles.
+    """
 
     said: int = 6
     unusual: int = 8
@@ -52,15 +55,16 @@ def status_text(status: Status, *, state: str = "") -> str:
 
     Args:
         status: The status.
-        state: The state to show instead of the status's own: the status of a run that died does not know it.
+        state: The state to show instead of `status.state`, for a run that died before it could record its end. Empty:
+            no other.
     """
     return "\n".join(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state)) + "\n"
 
 
 def fitted(status: Status, height: int) -> list[Line]:
-    """Return the status in at most `height` lines, and in one line if `height` is less.
+    """Return the status in at most `height` lines, for a terminal; in one line if `height` is 0 or less.
 
-    Its parts are limited by the first entry of TIGHTER that fits. If none fits, the end is cut off.
+    The parts are limited by the first entry of `TIGHTER` with which the whole fits. If none fits, the end is cut off.
     """
     for limits in TIGHTER:
         lines = status_lines(status, limits)
@@ -70,11 +74,12 @@ def fitted(status: Status, height: int) -> list[Line]:
 
 
 def plain(line: Line) -> str:
+    """Return the text of a line without its styles and without trailing spaces."""
     return "".join(span.text for span in line).rstrip()
 
 
 def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Line]:
-    """Return the lines of the status within the limits; `state` as in `status_text`."""
+    """Return the lines of the status, each part limited; `state` replaces `status.state` as in `status_text`."""
     lines = [_head(status, state or status.state)]
     if status.reason:
         lines.append([Span(status.reason)])
@@ -151,17 +156,25 @@ def _role(role: RoleStatus) -> tuple[str, ...]:
 
 
 def _shown(role: RoleStatus) -> list[tuple[str, int]]:
-    """Return the phases to show: waiting replicas beyond the target wait for nothing, and are left out."""
+    """Return the phases of a role with their counts, as they are shown.
+
+    Waiting replicas beyond the target of the role wait for nothing, and are left out.
+    """
     shown = Counter({str(phase): count for phase, count in role.phases.items()})
     shown["waiting"] -= min(shown["waiting"], role.max_replicas - role.target)
     return [(phase, count) for phase, count in shown.items() if count]
 
 
 def _up(role: RoleStatus) -> int:
+    """Return how many replicas of the role run or are ready."""
     return role.phases.get("running", 0) + role.phases.get("ready", 0)
 
 
 def _role_style(role: RoleStatus) -> str:
+    """Return the colour of a role's row: green for all wanted replicas, yellow for the minimum.
+
+    Below the minimum it is red, and without a colour before the first start. A role that is over is red if it failed.
+    """
     up = _up(role)
     if role.outcome is not None or up >= role.target:
         return "red" if role.outcome == "failed" else "green"
@@ -177,7 +190,7 @@ def _open_incidents(status: Status) -> Iterable[Line]:
 
 
 def _unusual_replicas(status: Status) -> Iterable[Line]:
-    """Yield the unusual replicas, grouped by role and by what is unusual."""
+    """Yield a line for each role and thing that is unusual about its replicas, with their names; stalled ones first."""
     roles = {role.name: role for role in status.roles}
     groups: dict[tuple[str, str], list[str]] = {}
     for replica in status.replicas:
@@ -192,6 +205,7 @@ def _unusual_replicas(status: Status) -> Iterable[Line]:
 
 
 def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
+    """Return in words what is unusual about a replica; empty if nothing is."""
     if replica.stalled:
         missed = "not started" if replica.stalled == "start" else f"no {replica.stalled}"
         return f"stalled, {missed}"
@@ -209,6 +223,7 @@ def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> Line:
+    """Return the line about nodes: how many are up, and a sign for each unless there are too many."""
     if not nodes:
         return []
     up = sum(node.phase == "up" for node in nodes)
@@ -223,6 +238,7 @@ def _node_style(node: NodeStatus) -> str:
 
 
 def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
+    """Yield lines about overdue heartbeats, nodes that are not up, grouped by phase and reason, and bad GPUs."""
     overdue = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_overdue(node)]
     if overdue:
         yield [Span(f"  ! no heartbeat: {_listed(overdue)}", "yellow")]
@@ -244,11 +260,13 @@ def _is_overdue(node: NodeStatus) -> bool:
 
 
 def _listed(names: list[str]) -> str:
+    """Return the first `NAMES_MAX` names, and how many more there are."""
     more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
     return ", ".join(names[:NAMES_MAX]) + more
 
 
 def _at_most(lines: list[Line], most: int) -> list[Line]:
+    """Return the first `most` lines, with one more line for the number of those left out; no line if `most` is 0."""
     if len(lines) <= most:
         return lines
     return [*lines[:most], [Span(f"  and {len(lines) - most} more lines")]] if most else []
@@ -259,6 +277,7 @@ def _said(said: Decision) -> Line:
 
 
 def _seconds(ns: int) -> str:
+    """Return nanoseconds as a duration rounded to seconds."""
     return format_duration(round(ns, -9)) if ns >= 10**9 else "0s"
 
 

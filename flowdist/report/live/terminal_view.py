@@ -1,4 +1,4 @@
-"""Picture of the job at the bottom of the terminal, below the scrolling output of the workers.
+"""Picture of the job's status at the bottom of the terminal, below the scrolling output of the workers.
 
 rich draws the picture. It does not keep a worker's line from moving the cursor: progress bars, titles and other control
 sequences would garble the picture, so that only colours pass. Lines are collected and printed together, because each
@@ -22,7 +22,7 @@ from flowdist.report.live.status import Line, fitted
 
 PERIOD_S = 0.5
 SHARE_MAX = 0.05  # of the time is spent on drawing at most
-OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # by a progress bar: its last state and the name stay
+OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # text before a progress bar's last state, but for the name
 SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # All control sequences except colours: titles and links, cursor movements, remains of either, and single characters.
 OBEYED = re.compile(
@@ -34,7 +34,10 @@ OBEYED = re.compile(
 
 
 class Pinned:
-    """Lines at the bottom of a terminal, with other lines above them. The terminal is empty before the first `show`."""
+    """Lines that stay at the bottom of a terminal (the picture), with other lines printed above them.
+
+    There is no picture before the first `show`.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -49,19 +52,23 @@ class Pinned:
         return self._console.size.height
 
     def print(self, line: str, style: str = "") -> None:
-        """Print a line above the picture at the next `flush`, with its colours and without other control sequences."""
+        """Collect a line, to be printed above the picture at the next `flush`.
+
+        Its colours stay; other control sequences are removed, and of text that a progress bar has overwritten the last
+        state stays.
+        """
         line = OVERWRITTEN.sub(r"\1", line)
         special = SPECIAL.search(line) is not None
         self._above.append(Text.from_ansi(OBEYED.sub("", line), style=style) if special else Text(line, style=style))
 
     def flush(self) -> None:
-        """Print all lines that `print` has collected."""
+        """Print all lines that `print` has collected above the picture; do nothing if there are none."""
         if self._above:
             lines, self._above = Text("\n").join(self._above), []
             self._console.print(lines, soft_wrap=True)
 
     def show(self, lines: list[Line]) -> None:
-        """Show these lines instead of the last ones, each cut to the width of the terminal."""
+        """Show these lines as the picture instead of the last ones, each cut to the width of the terminal."""
         self._live.start()
         self._live.update(picture_of(lines), refresh=True)
 
@@ -75,14 +82,18 @@ def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
     """Return the lines as one text for rich, each cut to the width of the terminal.
 
     Args:
-        mask: Hides the values of secrets.
+        lines: The lines, with their styles.
+        mask: Return a text with the values of secrets hidden. By default nothing is hidden.
     """
     texts = (Text.assemble(*((mask(span.text), span.style) for span in line)) for line in lines)
     return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 
 
 class LiveView:
-    """Observer of a run that draws its status on a terminal."""
+    """Observer of a run that draws the status of the job on a terminal.
+
+    Drawing takes at most `SHARE_MAX` of the time, and happens every `PERIOD_S` seconds at most.
+    """
 
     def __init__(self, pinned: Pinned, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._pinned, self._run_id, self._clock = pinned, run_id, clock
@@ -90,9 +101,11 @@ class LiveView:
         self._next = 0.0
 
     def hear(self, record: Record) -> None:
+        """Keep the messages and steps of an event for the next picture."""
         self._lately.hear(record)
 
     def look(self, job: JobState, now: int) -> None:
+        """Print the collected lines, and draw the job's status at `now` (ns) if the last picture is old enough."""
         self._pinned.flush()
         begun = self._clock()
         if begun < self._next:

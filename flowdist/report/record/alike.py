@@ -1,6 +1,6 @@
 """Comparable time accounts of a simulation and of a record whose workers reported no progress.
 
-The record does not say what a restart cost such a role: the role counts as productive whenever all of it runs. The
+Such a record does not say what a restart cost a role: the role counts as productive whenever all of it runs. The
 simulator knows the cost for its own workers. Shown side by side, the two would be different things under one name.
 Therefore the simulation is counted in the same way as the record.
 """
@@ -20,21 +20,31 @@ from flowdist.report.record.spending import time_of
 
 
 def silent_roles(not_reported: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the roles that reported no progress."""
+    """Return the roles whose workers reported no progress.
+
+    Args:
+        not_reported: By role, the kinds of reports that its workers never made.
+    """
     return [name for name, unsaid in not_reported.items() if "progress" in unsaid]
 
 
 def count_alike(
     summary: dict[str, Any], header: Header, lines: Iterable[Line], spent: Spent, not_reported: dict[str, list[str]]
 ) -> None:
-    """Remove from the summary of a simulation what the record cannot say about the same roles.
+    """Change the summary of a simulation so that it says only what the record can say about the same roles.
+
+    Roles without progress reports in the record lose their steps and lost work; their times, and with them the goodput,
+    are counted as a timesheet counts them without these reports. Without such roles nothing changes.
 
     Args:
-        summary: The summary of the simulation. Its times, goodput, steps and lost work are changed in place.
+        summary: The summary of the simulation, which is changed in place.
         header: Header of the trace of the simulation.
         lines: The other lines of the trace.
         spent: Where the time went, as the simulator knows it. It stays for all other roles.
         not_reported: The kinds of reports that the workers of the record never made, by role.
+
+    Raises:
+        ReplayError: if the trace does not replay.
     """
     silent = [name for name in silent_roles(not_reported) if name in spent]
     if not silent:
@@ -53,7 +63,7 @@ def count_alike(
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
-    """Return the line, without its event if the workers of the record made no such report."""
+    """Return the line; without its event if that is a report which the workers of the record never made."""
     if not isinstance(line, Record) or not isinstance(line.event, ReplicaProgressed | CheckpointOffered):
         return line
     what = "progress" if isinstance(line.event, ReplicaProgressed) else "checkpoints"

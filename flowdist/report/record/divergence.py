@@ -28,7 +28,7 @@ TEXT_MAX = 240
 
 
 class Side(NamedTuple):
-    """One of the two records."""
+    """One of the two records that are compared, under the name that is shown for it."""
 
     name: str
     header: Header
@@ -37,7 +37,11 @@ class Side(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Comparison. `at` is the index of the first differing line after the header; `what` is empty for none."""
+    """Result of comparing the records `a` and `b`.
+
+    `at` is the index of the first line that differs, the header not counted, or the number of lines if none does.
+    `what` is the kind of the difference, and empty for none.
+    """
 
     a: Side
     b: Side
@@ -47,11 +51,12 @@ class Divergence(NamedTuple):
 
     @property
     def is_none(self) -> bool:
+        """Return whether all lines of the two records are the same; their headers may differ."""
         return not self.what
 
 
 def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
-    """Return the first difference of two records.
+    """Compare two records, and return the first difference of their lines, and all differences of their headers.
 
     Args:
         a: One record.
@@ -67,6 +72,7 @@ def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
 
 
 def _what(one: Line, other: Line, times: bool) -> What:
+    """Return the kind of the difference between two lines at the same place; empty if they are the same."""
     (kind, content), (other_kind, other_content) = _content(one), _content(other)
     if kind != other_kind:
         return "fault" if "fault" in (kind, other_kind) else "unsaved"
@@ -92,11 +98,12 @@ def _content(line: Line) -> tuple[What, Any]:
 
 
 def _time(line: Line) -> int:
+    """Return the time of a line in nanoseconds; 0 for the header."""
     return 0 if isinstance(line, Header) else line.t_ns
 
 
 def _differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """Return each differing value with its path: `graph.roles.trainer.restart.max_restarts: 3 / 4`."""
+    """Return each differing value with its path and both values: `graph.roles.trainer.restart.max_restarts: 3 / 4`."""
     if one == other:
         return []
     if isinstance(one, dict) and isinstance(other, dict):
@@ -114,12 +121,18 @@ def _labels(values: Sequence[Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
+    """Return a value as JSON, strings without quotes, cut to `TEXT_MAX` characters."""
     text = msgspec.json.encode(value).decode() if not isinstance(value, str) else value or '""'
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 3] + "..."
 
 
 def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
-    """Return the result as plain values, for --json, with `context` lines before and after."""
+    """Return the result of a comparison as plain values, for --json.
+
+    Args:
+        found: What `divergence` returned.
+        context: The number of lines shown before and after the first that differs.
+    """
     return {
         "equal": found.is_none,
         "what": found.what,
@@ -132,6 +145,7 @@ def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
 
 
 def _side(side: Side, at: int, context: int) -> dict[str, Any]:
+    """Return one record's part of the result: the line at the index `at`, its reason and the lines after it."""
     encoded = [encode_line(line) for line in (side.header, *side.lines)]
     return {
         "name": side.name,
@@ -144,7 +158,11 @@ def _side(side: Side, at: int, context: int) -> dict[str, Any]:
 
 
 def reason_at(side: Side, at: int) -> str:
-    """Return the reason of the decision at a line, or else the last reason before it."""
+    """Return why a record has the line at the index `at`: the controller's reason, or the fault or unsaved checkpoint.
+
+    If that line says nothing, the result is the last text before it, introduced as such. Beyond the end, that of the
+    last line counts.
+    """
     for number in range(min(at, len(side.lines) - 1), -1, -1):
         line = side.lines[number]
         text = where = ""
@@ -160,7 +178,12 @@ def reason_at(side: Side, at: int) -> str:
 
 
 def divergence_text(found: Divergence, context: int) -> str:
-    """Return the result for people: what is the same, where the records differ, and the two sides below each other."""
+    """Return the result of a comparison for people: what is the same, and both sides where they differ.
+
+    Args:
+        found: What `divergence` returned.
+        context: The number of lines shown before and after the first that differs.
+    """
     a, b = found.a, found.b
     lines = []
     if found.headers:

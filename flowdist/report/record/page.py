@@ -21,7 +21,7 @@ HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
 def timeline_page(timeline: Timeline) -> str:
-    """Return the whole file: the same text for the same record."""
+    """Return the whole HTML file of a timeline: the same text for the same record."""
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
     data = msgspec.json.encode(page_data(timeline)).decode()
@@ -39,7 +39,10 @@ def timeline_page(timeline: Timeline) -> str:
 
 
 def summary_line(timeline: Timeline) -> str:
-    """Return the summary: `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`."""
+    """Return the outcome and the counts of a timeline in one line.
+
+    An example is `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of replicas' work lost`.
+    """
     job = timeline.job
     outcome = f"{job.outcome or 'unfinished'} after {rounded(timeline.end_ns / 1e9)}"
     if job.ending_reason:
@@ -52,6 +55,10 @@ def summary_line(timeline: Timeline) -> str:
 
 
 def _notice(timeline: Timeline) -> str:
+    """Return an HTML paragraph that says at which event the timeline ends because the record does not replay.
+
+    Empty if all of the record replays.
+    """
     if timeline.differs_at is None:
         return ""
     text = f"From event {timeline.differs_at} on, this version of flowdist decides otherwise than the record says."
@@ -59,7 +66,10 @@ def _notice(timeline: Timeline) -> str:
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
-    """Return the data for `page.js`: lists of rows, whose columns the script knows by their position."""
+    """Return the data for `page.js`: lists of rows, whose columns the script knows by their position.
+
+    In the rows, nodes, roles, worlds, replicas and decisions are numbers: their positions in the lists of the data.
+    """
     job = timeline.job
     index = _Index(timeline)
     faults = [(fault, timeline.hit(fault)[0]) for fault in timeline.faults]
@@ -83,7 +93,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class _Index:
-    """Numbers of names in the data, and the rows that use them."""
+    """Numbers of nodes, roles, worlds, replicas and decisions in the data, and the rows that use these numbers."""
 
     def __init__(self, timeline: Timeline) -> None:
         job = timeline.job
@@ -95,16 +105,19 @@ class _Index:
         self._opened_by = timeline.opened_by
 
     def generation(self, g: Generation) -> list[Any]:
+        """Return the row of a generation, with the rows of its attempts at the end."""
         decision = self._decisions.get(g.formed_by, NEVER)
         row = [self.worlds[g.world], g.number, _us(g.from_ns), _us(g.to_ns), g.members, decision]
         return [*row, [self._attempt(g, attempt) for attempt in g.attempts]]
 
     def incident(self, i: Incident) -> list[Any]:
+        """Return the row of an incident."""
         decision = self._decisions.get(self._opened_by.get(i.number, 0), NEVER)
         row = [i.number, _us(i.opened_ns), _us(i.closed_ns), i.kind, i.root, i.reason, i.result, i.charged_to or ""]
         return [*row, len(i.restarted) - len(i.stayed), decision, len(i.stayed)]
 
     def _attempt(self, generation: Generation, attempt: Attempt) -> list[int]:
+        """Return the row of an attempt; -1 in its last columns is left out, as the script knows the defaults."""
         base = generation.from_ns // 1000
         phases = (attempt.started_ns, attempt.running_ns, attempt.ready_ns, attempt.stopping_ns)
         row = [
@@ -124,4 +137,5 @@ class _Index:
 
 
 def _us(ns: int | None) -> int:
+    """Return whole microseconds; -1 (`NEVER`) for None."""
     return NEVER if ns is None else ns // 1000

@@ -16,14 +16,14 @@ from flowdist.record.journal import FaultLine
 from flowdist.report.record.timeline import Attempt, Timeline
 
 JOB = 0
-DECISIONS = 1  # thread number of the decisions; the generations follow
+DECISIONS = 1  # thread number of the decisions; those of the worlds' generations follow
 
 Event = dict[str, Any]
 AT_JOB: Event = {"pid": JOB, "tid": DECISIONS}
 
 
 def perfetto_json(timeline: Timeline) -> bytes:
-    """Return the whole file: the same bytes for the same record."""
+    """Return the whole trace file of a timeline: the same bytes for the same record."""
     name = timeline.header.graph.name
     content = {
         "displayTimeUnit": "ms",
@@ -34,19 +34,19 @@ def perfetto_json(timeline: Timeline) -> bytes:
 
 
 def perfetto_events(timeline: Timeline) -> list[Event]:
-    """Return the metadata first, then all events in the order of time."""
+    """Return the events of the trace file: names of processes and threads first, the rest in order of time."""
     maker = _Maker(timeline)
     events = [*maker.attempts(), *maker.generations(), *maker.incidents(), *maker.instants()]
     return [*maker.names(), *sorted(events, key=lambda event: float(event["ts"]))]
 
 
 def _us(ns: int) -> int | float:
-    """Return microseconds, as the format demands; smaller parts become a fraction."""
+    """Return nanoseconds as microseconds, which the format demands; a remainder becomes a fraction."""
     return ns // 1000 if ns % 1000 == 0 else ns / 1000
 
 
 class _Maker:
-    """Numbers of processes and threads, and the events of each kind."""
+    """Maker of the events of one timeline, with the numbers of its processes (nodes) and threads (replicas, worlds)."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -57,6 +57,7 @@ class _Maker:
         self._reasons = {decision.n: decision.reason for decision in timeline.decisions}
 
     def names(self) -> Iterator[Event]:
+        """Yield the events that name the processes and threads and give their order."""
         yield from _named(JOB, None, "job", JOB)
         yield from _named(JOB, DECISIONS, "decisions", DECISIONS)
         for world, tid in self._worlds.items():
@@ -68,6 +69,7 @@ class _Maker:
             yield from _named(pid, self._tids[replica], str(replica), self._tids[replica])
 
     def attempts(self) -> Iterator[Event]:
+        """Yield a slice for each attempt, one for each of its phases, and its lost work."""
         for attempt in self._timeline.attempts:
             end = self._timeline.end_ns if attempt.ended_ns is None else attempt.ended_ns
             where = {"pid": self._pids[attempt.node], "tid": self._tids[attempt.replica]}
@@ -91,6 +93,7 @@ class _Maker:
         }
 
     def generations(self) -> Iterator[Event]:
+        """Yield a slice for each generation of a gang's world."""
         for generation in self._timeline.generations:
             if generation.world in self._worlds:
                 end = self._timeline.end_ns if generation.to_ns is None else generation.to_ns
@@ -99,6 +102,7 @@ class _Maker:
                 yield _slice(where, f"generation {generation.number}", "generation", generation.from_ns, end, about)
 
     def incidents(self) -> Iterator[Event]:
+        """Yield each incident as an async slice; an open one lasts until the end of the timeline."""
         for incident in self._timeline.job.incidents:
             end = self._timeline.end_ns if incident.closed_ns is None else incident.closed_ns
             about = {"kind": incident.kind, "root": incident.root, "reason": incident.reason, "result": incident.result}
@@ -122,9 +126,11 @@ class _Maker:
             yield _instant(self._of(line.world), f"step {line.step} is not saved", "unsaved", line.t_ns, about)
 
     def _of(self, world: str) -> Event:
+        """Return the thread of a world's generations; that of the decisions for a world without one."""
         return {"pid": JOB, "tid": self._worlds.get(world, DECISIONS)}
 
     def _hit(self, fault: FaultLine) -> dict[str, Any]:
+        """Return the place of a fault: the replica or node that it hit, else the whole trace."""
         node, replica = self._timeline.hit(fault)
         if node is None:
             return {**AT_JOB, "s": "g"}
@@ -134,21 +140,25 @@ class _Maker:
 
 
 def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[Event]:
+    """Yield the events that name a process, or a thread if `tid` is given, and set its place in the order."""
     what, thread = ("process", {}) if tid is None else ("thread", {"tid": tid})
     yield {"ph": "M", "name": f"{what}_name", "pid": pid, **thread, "args": {"name": name}}
     yield {"ph": "M", "name": f"{what}_sort_index", "pid": pid, **thread, "args": {"sort_index": order}}
 
 
 def _slice(where: Event, name: str, category: str, from_ns: int, to_ns: int, args: Event) -> Event:
+    """Return the event of a slice from one time to another (ns) at `where`."""
     times = {"ts": _us(from_ns), "dur": _us(to_ns - from_ns)}
     return {"ph": "X", "name": name, "cat": category, **where, **times, "args": args}
 
 
 def _instant(where: Event, name: str, category: str, at_ns: int, args: Event) -> Event:
+    """Return the event of an instant at a time (ns) at `where`."""
     return {"ph": "i", "s": "t", "name": name, "cat": category, **where, "ts": _us(at_ns), "args": args}
 
 
 def _async(where: Event, name: str, category: str, key: str, from_ns: int, to_ns: int, args: Event) -> Iterator[Event]:
+    """Yield the begin and the end (ns) of an async slice; `key` tells it from others of its category."""
     shared = {"name": name, "cat": category, "id": key, **where}
     yield {"ph": "b", **shared, "ts": _us(from_ns), "args": args}
     yield {"ph": "e", **shared, "ts": _us(to_ns), "args": {}}

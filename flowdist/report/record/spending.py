@@ -14,10 +14,14 @@ SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out o
 
 
 def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
-    """Return the time accounts for the summary.
+    """Return the time accounts as plain values, for the summary.
 
-    For each role `time_ns` adds up to wall time x replicas; `time_s` is the same in seconds. `goodput` is None if no
-    task has had any time.
+    For each role `time_ns` adds up to wall time x replicas, by bucket without zeros; `time_s` is the same in seconds.
+    `tasks` names the tasks. `goodput` is None if no task has had any time.
+
+    Args:
+        graph: The topology.
+        spent: Nanoseconds by role and bucket.
     """
     tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
     had_time = any(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
@@ -33,7 +37,10 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
 
 
 def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
-    """Return `time_of` for a real run, and as `not_reported` the kinds of reports that its workers never made."""
+    """Return `time_of` for a real run, and as `not_reported` the kinds of reports that its workers never made, by role.
+
+    Roles that never worked are not listed there.
+    """
     values = time_of(graph, sheet.spent())
     ran = {name for name, buckets in values["time_ns"].items() if buckets.get("productive") or buckets.get("lost work")}
     unsaid = {name: kinds for name, kinds in sheet.unreported().items() if name in ran and kinds}
@@ -41,7 +48,13 @@ def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
 
 
 def goodput_line(summary: Mapping[str, Any]) -> str:
-    """Return `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`, in shares of the time of tasks; empty without any."""
+    """Return the goodput and where the other time of tasks went; empty if no task has had any time.
+
+    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Buckets below 0.05 % are left out.
+
+    Args:
+        summary: The values of `time_of`.
+    """
     if summary["goodput"] is None:
         return ""
     total: Counter[str] = Counter()
@@ -56,7 +69,11 @@ def goodput_line(summary: Mapping[str, Any]) -> str:
 
 
 def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return one line for each role that did not report its work: what is unknown, and how its time is counted."""
+    """Return one line for each role that did not report its work: what is unknown, and how its time is counted.
+
+    Args:
+        summary: The values of `time_of_run`.
+    """
     lines = []
     for name, unsaid in summary.get("not_reported", {}).items():
         if len(unsaid) == 2:

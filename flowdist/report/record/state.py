@@ -1,4 +1,4 @@
-"""State of a job at one moment: in full for programs, and in brief for people."""
+"""State of a job at one moment, for `flowdist replay`: in full for programs, and in brief for people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ def state_of(job: JobState, record: Record | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with plain types: names as strings, ordered sets as lists, structs as dicts of their fields."""
+    """Return a value of the state with plain types for JSON.
+
+    Names become strings, ordered sets lists, structs and dataclasses dicts of their fields. A value of another type
+    becomes the name of its type.
+    """
     match value:
         case ReplicaId():
             return str(value)
@@ -60,12 +64,20 @@ def _plain(value: Any) -> Any:
 
 
 def _field(value: Any, type_name: str) -> Any:
-    """Return a field as plain values. A dict to None is an ordered set: it becomes a list, also while it is empty."""
+    """Return a field of a dataclass as plain values; an ordered set (a dict to None) becomes a list.
+
+    The name of the field's type tells: an empty ordered set becomes a list too.
+    """
     return [_plain(key) for key in value] if type_name.endswith(", None]") else _plain(value)
 
 
 def state_text(job: JobState, record: Record | None) -> str:
-    """Return the state for people: the event, roles, replicas, nodes, incidents, deadlines, and what is waited for."""
+    """Return the state for people: the event, roles, replicas, nodes, incidents, deadlines, and what is waited for.
+
+    Args:
+        job: The state.
+        record: The last event that the controller handled; None before the first.
+    """
     lines = list(event_lines(record)) if record is not None else ["before the first event"]
     lines += ["", _heading(job)]
     for part in (_worlds, _replicas, _nodes, _budgets, _incidents, _deadlines, _waiting):
@@ -91,6 +103,7 @@ def _world(world: World) -> tuple[str, ...]:
 
 
 def _step(step: int) -> str:
+    """Return the step as text; `-` for -1, no step."""
     return str(step) if step >= 0 else "-"
 
 

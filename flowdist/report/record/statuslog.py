@@ -1,10 +1,10 @@
 """Status log for reading by eye: one line an event, a mark for what happened, and a column for every replica.
 
-    time           event  mark  role     gen  step  saved  members  replicas  what
+    time           event  mark  world    gen  step  saved  members  replicas  what
     0:03:00.010    20     -                                         rr-r      node2 is lost ...
 
-The mark is for the event. A capital after it says what followed: I an incident opened, G a generation forms, S replicas
-start, X replicas are stopped, E the job ends.
+The mark is for the event. Up to two capitals after it say what followed: I an incident opened, G a generation forms, S
+replicas start, X replicas are stopped, E the job ends.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ _PHASES |= {"stopping": "x", "gone": "-", "succeeded": "$", "ended": "_"}
 
 
 def log_heading(job: JobState) -> str:
-    """Return the heading, with the widths that `log_line` uses."""
+    """Return the heading of the log, with the widths of the columns that `log_line` uses."""
     width = max(len("replicas"), len(_replicas(job)))
     head = f"{'time':>13}  {'event':>5} {'':3} {'world':<12} {'gen':>4} {'step':>8} {'saved':>8} {'members':>9}"
     return f"{head}  {'replicas':<{width}}  what"
 
 
 def log_line(job: JobState, line: Line) -> Iterator[str]:
-    """Yield the line of an event that `job` has just handled, of a fault or of an unsaved checkpoint."""
+    """Yield the log line of an event, a fault or an unsaved checkpoint; nothing for a header.
+
+    Args:
+        job: The state right after the event, or at the time of the fault.
+        line: The line of the record.
+    """
     if isinstance(line, FaultLine):
         yield _beside(job, line.t_ns, "f", "", f"{line.spec} hits {line.target}")
     elif isinstance(line, UnsavedLine):
@@ -52,13 +57,14 @@ def log_line(job: JobState, line: Line) -> Iterator[str]:
 
 
 def _beside(job: JobState, t_ns: int, mark: str, world: str, text: str) -> str:
-    """Return the line of a fault or an unsaved checkpoint, which never reach the controller."""
+    """Return the log line of a fault or an unsaved checkpoint, which never reach the controller."""
     width = max(len("replicas"), len(_replicas(job)))
     head = f"{stamp(t_ns):>13}  {'':>5} {mark}   {world:<12.12} {'':>4} {'':>8} {'':>8} {'':>9}"
     return f"{head}  {'':<{width}}  {text}"
 
 
 def _mark(line: Record) -> str:
+    """Return the sign for the event of a line."""
     match line.event:
         case ev.ReplicaExited(kind=kind):
             return "$" if kind is None else "!"
@@ -87,7 +93,7 @@ _MARKS = {kind: mark for mark, kinds in _KINDS.items() for kind in kinds}
 
 
 def _followed(line: Record) -> str:
-    """Return the capitals for the two most important consequences."""
+    """Return the capitals for what followed from the event, the two most important at most; empty for nothing."""
     kinds = {type(effect) for effect in line.effects}
     found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
     letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}
@@ -96,7 +102,10 @@ def _followed(line: Record) -> str:
 
 
 def _world_columns(job: JobState, line: Record) -> str:
-    """Return generation, step, last checkpoint and live members of the world that the event is about."""
+    """Return generation, step, last checkpoint and live members of the world that the event is about, as columns.
+
+    The columns are blank for an event about no world.
+    """
     world = _world_of(job, line)
     if world is None:
         return f"{'':<12} {'':>4} {'':>8} {'':>8} {'':>9}"
@@ -109,6 +118,7 @@ def _world_columns(job: JobState, line: Record) -> str:
 
 
 def _world_of(job: JobState, line: Record) -> World | None:
+    """Return the world that the event is about, else the first one that forms because of it; None for neither."""
     name = getattr(line.event, "world", None)
     replica = getattr(line.event, "replica", None)
     if replica in job.replicas:
@@ -119,7 +129,7 @@ def _world_of(job: JobState, line: Record) -> World | None:
 
 
 def _replicas(job: JobState) -> str:
-    """Return a letter for each replica, role by role; for many replicas the number of live ones per role."""
+    """Return a letter for the phase of each replica, role by role; with many replicas, the live ones of each role."""
     if len(job.replicas) <= COLUMNS_MAX:
         return " ".join("".join(_PHASES[r.phase] for r in job.replicas_of(role)) for role in job.roles.values())
     counts = [

@@ -19,7 +19,7 @@ from flowdist.report.record.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
 WIDTH = 80  # columns that any terminal has
-ROW = 4  # from so many replicas in a row on, only the first and the last are named
+ROW = 4  # of so many replicas in a row, and more, only the first and the last are named
 
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
 
     Args:
         job: The last state.
-        lines: The lines of the record; only injected faults count here.
+        lines: The lines of the record, of which only injected faults are used.
     """
     return {
         "outcome": job.outcome,
@@ -87,6 +87,7 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
 
 
 def _is_simulated(summary: dict[str, Any]) -> bool:
+    """Return whether the summary is one of a simulation, which knows the lost work of each role."""
     return any("lost_work_s" in role for role in summary["roles"].values())
 
 
@@ -103,6 +104,7 @@ def _roles(summary: dict[str, Any]) -> list[str]:
 
 
 def _rates(summary: dict[str, Any]) -> list[str]:
+    """Return a line with the rates of random faults and the seed; none if the faults were given."""
     if "rates" not in summary:
         return []
     return [f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
@@ -139,7 +141,10 @@ def _incidents(summary: dict[str, Any]) -> list[str]:
 
 
 def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
-    """Return the shares of the time of each role in per cent; buckets below 0.1 % in every role are left out."""
+    """Return the rows of a table with the share of each bucket in each role's time, in per cent.
+
+    Buckets below 0.1 % in every role are left out.
+    """
     totals = {name: sum(spent.values()) or 1.0 for name, spent in times.items()}
     buckets = dict.fromkeys(bucket for spent in times.values() for bucket in spent)
     shown = [b for b in buckets if any(spent.get(b, 0) / totals[name] >= 0.001 for name, spent in times.items())]
@@ -151,7 +156,7 @@ def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
 
 
 def _narrow(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return a table, transposed if it is wider than a terminal and has more columns than rows."""
+    """Return the lines of a table, transposed if it is wider than a terminal and has more columns than rows."""
     lines = table(rows)
     if max(map(len, lines)) > WIDTH and len(rows[0]) > len(rows):
         return table(list(zip(*rows, strict=True)))
@@ -159,7 +164,7 @@ def _narrow(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _names(replicas: Sequence[str]) -> str:
-    """Return the names, and ranges of them: `ps/1, trainer/0 to trainer/63`."""
+    """Return names of replicas for people, four and more in a row as a range: `ps/1, trainer/0 to trainer/63`."""
     rows: list[list[str]] = []
     for name in replicas:
         role, _, index = name.partition("/")
@@ -171,6 +176,7 @@ def _names(replicas: Sequence[str]) -> str:
 
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
+    """Return two lines about an incident: its reason, and what it restarted, cost and led to."""
     took = f" after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
     if incident.get("steps_again_s") is not None:
         took += f", steps again after {rounded(incident['steps_again_s'])}"

@@ -17,7 +17,7 @@ from flowdist.report.record.timeline import Attempt, Timeline
 if TYPE_CHECKING:
     from rich.text import Text
 
-# What a cell can show, from the most common to the most important: (sign, style, meaning)
+# What a cell of a lane can show, from the most common to the most important: (sign, style, meaning)
 LOOKS = {
     "": (" ", "", ""),
     "away": ("·", "dim", "away"),
@@ -41,7 +41,7 @@ Lane = tuple[str, list[str]]
 
 
 def terminal_timeline(timeline: Timeline, width: int) -> Iterator[Text]:
-    """Yield the lines of the drawing.
+    """Yield the lines of the drawing: the time axis, the lanes, and a legend of the signs that occur.
 
     Args:
         timeline: The timeline of a run or a simulation.
@@ -67,6 +67,7 @@ def terminal_timeline(timeline: Timeline, width: int) -> Iterator[Text]:
 
 
 def _columns(width: int) -> int:
+    """Return the number of columns for time beside the labels, in a terminal of that width; at least `NARROWEST`."""
     return max(NARROWEST, width - LABEL_MAX - 2)
 
 
@@ -83,19 +84,23 @@ def _axis(end_ns: int, columns: int) -> str:
 
 
 def _round(ns: int, of_ns: int) -> int:
-    """Return the time rounded to what is readable in a drawing of that length."""
+    """Return the time `ns` rounded for a drawing of length `of_ns`: to seconds if that is over two minutes."""
     digits = 9 if of_ns > 120 * 10**9 else 7
     return round(ns, -digits)
 
 
 class _Slices:
-    """Cells of one lane."""
+    """Cells of one lane: for each column the name of the look that it shows, a key of `LOOKS`."""
 
     def __init__(self, end_ns: int, columns: int) -> None:
         self._end_ns, self._columns = max(end_ns, 1), columns
         self.cells = [""] * columns
 
     def draw(self, look: str, from_ns: int, to_ns: int | None = None) -> None:
+        """Let the cells from one time to another show `look`, except those that show something more important.
+
+        Without `to_ns`, the one cell at `from_ns`.
+        """
         first = self._column(from_ns)
         last = first if to_ns is None else max(first, self._column(to_ns - 1))
         for column in range(first, last + 1):
@@ -103,6 +108,7 @@ class _Slices:
                 self.cells[column] = look
 
     def _column(self, ns: int) -> int:
+        """Return the column in which a time lies; times outside the drawing fall in the first or last one."""
         return min(self._columns - 1, max(0, ns) * self._columns // self._end_ns)
 
 
@@ -132,6 +138,7 @@ def _groups(timeline: Timeline, width: int) -> Iterator[list[Lane]]:
 
 
 def _replicas(timeline: Timeline, role: str, columns: int) -> list[Lane]:
+    """Return a lane for each replica of the role that was started, in the order of their numbers."""
     lanes: dict[str, _Slices] = {}
     found = sorted((a for a in timeline.attempts if a.replica.role == role), key=lambda a: (a.replica, a.number))
     for attempt in found:
@@ -141,6 +148,7 @@ def _replicas(timeline: Timeline, role: str, columns: int) -> list[Lane]:
 
 
 def _draw_attempt(lane: _Slices, attempt: Attempt, end_ns: int) -> None:
+    """Draw the phases, the lost work and the end of an attempt in the lane of its replica."""
     ended = attempt.ended_ns if attempt.ended_ns is not None else end_ns
     for phase, begun, over in attempt.phases(ended):
         lane.draw("kept" if phase in ("running", "ready") else phase, begun, over)
@@ -151,6 +159,7 @@ def _draw_attempt(lane: _Slices, attempt: Attempt, end_ns: int) -> None:
 
 
 def _node(timeline: Timeline, name: str, columns: int) -> list[str]:
+    """Return the cells of a node's lane: when it could be used."""
     lane = _Slices(timeline.end_ns, columns)
     lane.draw("away", 0, timeline.end_ns)
     for presence in timeline.presences:
@@ -161,7 +170,7 @@ def _node(timeline: Timeline, name: str, columns: int) -> list[str]:
 
 
 def _merged(lanes: Iterable[Lane]) -> Iterator[Lane]:
-    """Yield the lanes, with equal neighbours merged as `trainer/0 to 63`."""
+    """Yield the lanes of a group; neighbours with equal cells become one lane, `trainer/0 to 63`."""
     for cells, group in groupby(lanes, key=lambda lane: lane[1]):
         names = [name for name, _ in group]
         last = names[-1].rpartition("/")[2].removeprefix("node")

@@ -22,7 +22,7 @@ from flowdist.report.record.trace import event_text
 
 How = Literal["alive", "succeeded", "failed", "stopped", "lost"]
 
-# Such an event changes only its own replica, and the replicas that start or stop because of it.
+# An event of these types changes only its own replica, and the replicas that start or stop because of it.
 _LOCAL = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
     *(ev.ReplicaStalled, ev.ReplicaRevived, ev.StepTold, ev.ReplicaLeftStep, ev.CheckpointOffered),
@@ -33,7 +33,10 @@ _SHOWN = (fx.OpenStore, fx.StartReplica, fx.StopReplica)
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a replica. Times are nanoseconds since the start of the job, decisions are numbers of events."""
+    """One attempt of a replica: where it ran, when it changed its phase, and how and why it ended.
+
+    Times are nanoseconds since the start of the job, None for never. Decisions are numbers of events.
+    """
 
     replica: ReplicaId
     number: int
@@ -48,12 +51,15 @@ class Attempt:
     ended_ns: int | None = None
     how: How = "alive"
     because: int | None = None  # the decision that stopped it, or the event that ended it without a stop
-    step: int = -1  # the last step that it reported
-    left_at: int | None = None  # the step at which it left in order, so that nothing is lost
-    lost_from_ns: int | None = None  # its work from here on has to be done again
+    step: int = -1  # the last step that the replica reported; -1: none
+    left_at: int | None = None  # the step at which the replica left in order, so that nothing is lost
+    lost_from_ns: int | None = None  # the work of the attempt from here on has to be done again
 
     def phases(self, end_ns: int) -> list[tuple[str, int, int]]:
-        """Return the phases that it had of `starting`, `running`, `ready` and `stopping`, with their begin and end."""
+        """Return the phases of the attempt with their begin and end (ns); the last one ends at `end_ns`.
+
+        The phases are `starting`, `running`, `ready` and `stopping`; those that the attempt did not reach are left out.
+        """
         begun = [("starting", self.started_ns), ("running", self.running_ns), ("ready", self.ready_ns)]
         known = [(phase, ns) for phase, ns in [*begun, ("stopping", self.stopping_ns)] if ns is not None]
         ends = [ns for _, ns in known[1:]] + [end_ns]
@@ -62,7 +68,11 @@ class Attempt:
 
 @dataclass(slots=True)
 class Generation:
-    """Generation of a world, from the choice of its members to its end."""
+    """Generation of a world, from the choice of its members to its end.
+
+    Times are nanoseconds since the start of the job; `to_ns` is None if the generation has not ended. `formed_by` is
+    the number of the event that led to it.
+    """
 
     world: WorldName
     number: int
@@ -75,7 +85,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Decision:
-    """Event, and the reason of the controller for its decision."""
+    """Event that had a consequence, in short, and the controller's reason for its decision."""
 
     n: int
     t_ns: int
@@ -103,7 +113,11 @@ class Presence:
 
 @dataclass(slots=True)
 class Timeline:
-    """Timeline of a record. `differs_at` is the first event that does not replay, with which the timeline ends."""
+    """Timeline of a record. `job` is the replayed state at its end, and `end_ns` the time of the last line.
+
+    `differs_at` is the number of the first event that does not replay, with which the timeline ends; None if all
+    replay.
+    """
 
     header: Header
     job: JobState
@@ -123,7 +137,10 @@ class Timeline:
         return sorted(self.job.node_order, key=lambda name: self.job.node_order[name])
 
     def hit(self, fault: FaultLine) -> tuple[NodeName | None, ReplicaId | None]:
-        """Return the node that a fault hit, and the replica if it hit one; two None for the controller."""
+        """Return the node that a fault hit, and the replica if it hit one.
+
+        Both are None if the fault hit neither, such as one of the controller, or a replica that had not started yet.
+        """
         if fault.target in self.job.node_order:
             return fault.target, None
         name = fault.target.partition("/attempt_")[0]  # a real worker is named after its folder
@@ -131,12 +148,12 @@ class Timeline:
         return next(((attempt.node, attempt.replica) for attempt in started), (None, None))
 
     def lost_ns(self) -> int:
-        """Return the time of all replicas whose work has to be done again."""
+        """Return the nanoseconds of work that has to be done again, summed over all replicas."""
         return sum(a.ended_ns - a.lost_from_ns for a in self.attempts if a.ended_ns and a.lost_from_ns is not None)
 
 
 def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
-    """Return the timeline of a record, up to the first event that does not replay.
+    """Build the timeline of a record, up to the first event that does not replay.
 
     Args:
         header: The header of the record.
@@ -156,7 +173,7 @@ def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
 
 
 class _Builder:
-    """Builder of a timeline from the changes of a replayed state."""
+    """Builder of a timeline from the changes of a replayed state. `finish` has to be called after the last line."""
 
     def __init__(self, header: Header) -> None:
         self._replay = Replay(header)
@@ -172,7 +189,7 @@ class _Builder:
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
 
     def hear(self, line: Record) -> bool:
-        """Feed one event, and return whether it replays."""
+        """Add one event to the timeline, and return whether it replays; one that does not is not added."""
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
         if difference is not None:
@@ -197,12 +214,13 @@ class _Builder:
         return True
 
     def note_unsaved(self, line: UnsavedLine) -> None:
-        """Note a checkpoint that was not completed."""
+        """Add a checkpoint that was not completed to the timeline."""
         self.timeline.unsaved.append(line)
         self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
         self._unsaved[line.world] = line.step
 
     def _form(self, line: Record, effect: fx.OpenStore) -> None:
+        """Begin a generation of a world, and end the one before; a repeated order changes nothing."""
         now = self._generations.get(effect.world)
         if now is not None and now.number == effect.generation:
             return  # the order was repeated
@@ -214,12 +232,13 @@ class _Builder:
         self.timeline.generations.append(generation)
 
     def _close(self, world: WorldName, now: int) -> None:
+        """End the present generation of a world, if it has not ended."""
         generation = self._generations.get(world)
         if generation is not None and generation.to_ns is None:
             generation.to_ns = now
 
     def _changed(self, line: Record) -> Iterator[ReplicaId]:
-        """Yield the replicas whose phase the event may have changed."""
+        """Yield the replicas whose phase the event may have changed, some of them twice."""
         if not isinstance(line.event, _LOCAL):
             yield from list(self._alive)
         elif (replica := getattr(line.event, "replica", None)) in self._job.replicas:
@@ -229,6 +248,7 @@ class _Builder:
                 yield effect.replica
 
     def _update(self, line: Record, replica: Replica) -> None:
+        """Begin, continue or end the attempt of a replica by its present phase."""
         attempt = self._alive.get(replica.id)
         if attempt is not None and (attempt.number != replica.attempt or not replica.is_live):
             self._end(line, attempt, replica)
@@ -246,6 +266,7 @@ class _Builder:
             attempt.stopping_ns, attempt.because = line.t_ns, line.n
 
     def _begin(self, line: Record, replica: Replica) -> Attempt:
+        """Add an attempt for the replica's last start to the timeline and to its generation."""
         order, generation = replica.order, self._generations[replica.world]
         assert order is not None, f"{replica.id} runs without an order"
         where = (order.node, order.world, order.generation, order.rank)
@@ -256,13 +277,18 @@ class _Builder:
         return attempt
 
     def _end(self, line: Record, attempt: Attempt, replica: Replica) -> None:
+        """Record how, when and why an attempt ended, and from when on its work is lost.
+
+        Work of a task since the last checkpoint is lost, unless the attempt succeeded, left in order at a step that was
+        saved, or the job had succeeded.
+        """
         del self._alive[attempt.replica]
         role = self._job.role_of(replica.id).spec
         attempt.ended_ns = line.t_ns
         attempt.how = _how(line.event, attempt, replica, role.kind)
         step = self._leaving.pop(attempt.replica, None)
         if attempt.world in self._unsaved and step == self._unsaved[attempt.world]:
-            step = attempt.left_at = None  # it left in order, but its checkpoint is lost
+            step = attempt.left_at = None  # the replica left in order, but its checkpoint was not saved
         if attempt.because is None:
             attempt.because = line.n
             self._because[line.n] = None
@@ -273,7 +299,7 @@ class _Builder:
             attempt.lost_from_ns = max(self._saved.get(attempt.world, 0), attempt.running_ns)
 
     def _note(self, line: Record) -> None:
-        """Note what an attempt has reported, and which nodes can be used."""
+        """Record reported steps, the steps at which replicas are to leave or have left, and usable nodes."""
         match line.event:
             case ev.ReplicaProgressed(replica=replica, attempt=number, step=step):
                 if (attempt := self._alive.get(replica)) is not None and attempt.number == number:
@@ -288,6 +314,7 @@ class _Builder:
                 self._leaving[effect.replica] = effect.step
 
     def _update_nodes(self, now: int) -> None:
+        """Begin or end the presence of each node that can be used since this event, or cannot any more."""
         for name, node in self._job.nodes.items():
             presence = self._presences.get(name)
             if node.usable and presence is None:
@@ -304,6 +331,10 @@ class _Builder:
 
 
 def _how(event: ev.Event, attempt: Attempt, replica: Replica, kind: RoleKind) -> How:
+    """Return how an attempt has ended by this event: `succeeded`, `failed`, `stopped` or `lost`.
+
+    For an agent that connects again, its inventory says how the attempt ended meanwhile.
+    """
     if isinstance(event, ev.NodeJoined):
         items = [item for item in event.inventory if (item.replica, item.attempt) == (attempt.replica, attempt.number)]
         event = next((item.exited for item in items if item.exited is not None), event)

@@ -11,11 +11,14 @@ from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 
 STAMP = 12  # characters of the time that lines begin with
 NOT_SHOWN = ("spec", "inventory", "ports")  # fields of events
-ROW = 4  # from so many checkpoints in a row on, they share a line
+ROW = 4  # so many checkpoints in a row, and more, share a line
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield decisions, faults, starts and ends; events without a consequence are left out."""
+    """Yield the record as lines of text with their times: decisions, faults, unsaved checkpoints, starts and ends.
+
+    A line of the record without any of these yields nothing.
+    """
     for line in lines:
         match line:
             case FaultLine():
@@ -29,12 +32,13 @@ def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
 
 
 def stamp(ns: int) -> str:
-    """Return `1:02:03.456`, with the same width for any time below 100 hours."""
+    """Return a time in nanoseconds as ` 1:02:03.456`, with the same width for any time below 100 hours."""
     seconds, ms = divmod(ns // 1_000_000, 1000)
     return f"{seconds // 3600:2d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}"
 
 
 def _texts(record: Record) -> Iterator[str]:
+    """Yield what an event and its effects have to tell, each without the time; nothing if they have no consequence."""
     event = record.event
     if isinstance(event, ReplicaExited) and event.kind is None:
         yield f"{event.replica} finished"
@@ -54,7 +58,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 
 def event_lines(line: Line) -> Iterator[str]:
-    """Yield an event in short and what followed from it; of other lines their text."""
+    """Yield an event in short, and below it what followed; for a fault or unsaved checkpoint, its one line."""
     if isinstance(line, Record):
         yield f"{stamp(line.t_ns)}  #{line.n} {event_text(line)}"
         yield from (f"{' ' * 14}-> {text[14:]}" for text in trace_lines([line]))
@@ -63,7 +67,10 @@ def event_lines(line: Line) -> Iterator[str]:
 
 
 def event_text(record: Record) -> str:
-    """Return `ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the type, and the fields that say something."""
+    """Return an event in short: its type, and those of its fields that say something.
+
+    An example is `ReplicaExited replica=trainer/1 attempt=1 kind=exit`. Fields that are None, empty or 0 are left out.
+    """
     event = record.event
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in NOT_SHOWN}
     parts = [f"{name}={value}" for name, value in fields.items() if value not in (None, "", 0, ())]
@@ -98,7 +105,7 @@ def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
 
 
 def _in_rows(texts: Iterable[tuple[str, Line]]) -> Iterator[tuple[str, bool]]:
-    """Yield each text, and whether it is a fault or an incident; checkpoints in a row are the first and a count."""
+    """Yield each text, and whether it is loud; of `ROW` and more checkpoints in a row, the first and a count."""
     for is_checkpoint, group in itertools.groupby(texts, key=lambda pair: _is_checkpoint(pair[1])):
         row = list(group)
         if not is_checkpoint or len(row) < ROW:
@@ -113,7 +120,12 @@ def _is_checkpoint(line: Line) -> bool:
 
 
 def _is_loud(text: str, line: Line) -> bool:
-    """Return whether a text is a fault, an unsaved checkpoint, a warning or the opening of an incident."""
+    """Return whether a text is a fault, an unsaved checkpoint, a warning or the opening of an incident.
+
+    Args:
+        text: A text that `trace_lines` yields for the line.
+        line: The line of the record.
+    """
     if not isinstance(line, Record):
         return True
     notices = [effect for effect in line.effects if isinstance(effect, Notify)]

@@ -19,7 +19,10 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
 
 
 def graph_of(graph: RoleGraph) -> dict[str, Any]:
-    """Return nodes, edges, restart domains and joint worlds as plain values, for --json; memory is in bytes."""
+    """Return roles, gates, restart domains and joint worlds as plain values, for `flowdist graph --json`.
+
+    `nodes` are the roles, and `edges` lead from a role to those with a gate on it. Memory is in bytes.
+    """
     return {
         "name": graph.name,
         "nodes": [_node(graph, spec) for spec in graph.roles],
@@ -59,19 +62,22 @@ def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
 
 
 def size_text(spec: RoleSpec) -> str:
-    """Return the size as the DSL spells it, `2:4x2`; a factor of 1 and an equal maximum are left out."""
+    """Return the size of a role as the DSL spells it: `2:4x2` for 2 to 4 replicas of 2 workers.
+
+    An equal minimum and a single worker are left out: `4`.
+    """
     low = f"{spec.min_replicas}:" if spec.min_replicas != spec.max_replicas else ""
     return f"{low}{spec.max_replicas}" + (f"x{spec.procs}" if spec.procs != 1 else "")
 
 
 def needs_words(resources: Resources) -> list[str]:
-    """Return the needs of a replica in words: `1 cpu`, then GPUs and memory if it needs any."""
+    """Return the needs of one replica in words: `1 cpu`, then `2 gpu` and `64GiB` if it needs GPUs and memory."""
     gpus = [resources.gpu_words] if resources.gpu else []
     return [f"{resources.cpu:g} cpu", *gpus, *([format_memory(resources.memory)] if resources.memory else [])]
 
 
 def seating_words(spec: RoleSpec) -> list[str]:
-    """Return the placement rules of the role in words; none if its replicas may run anywhere."""
+    """Return the placement rules of the role in words; an empty list if its replicas may run anywhere."""
     placement = spec.placement
     words = ["packed"] if placement.strategy == "pack" else []
     words += [f"on the node of {' and '.join(placement.near)}"] if placement.near else []
@@ -80,7 +86,10 @@ def seating_words(spec: RoleSpec) -> list[str]:
 
 
 def mermaid(graph: RoleGraph) -> str:
-    """Return a Mermaid flowchart."""
+    """Return the role graph as a Mermaid flowchart.
+
+    Services have round ends. Tasks that the job does not wait for are dashed. Thick arrows pass restarts on.
+    """
     ids = _ids(graph)
     lines = ["---", f"title: {_quote_yaml(graph.name)}", "---", "flowchart LR"]
 
@@ -102,7 +111,10 @@ def mermaid(graph: RoleGraph) -> str:
 
 
 def dot(graph: RoleGraph) -> str:
-    """Return a digraph in the dot language."""
+    """Return the role graph as a digraph in the dot language of graphviz.
+
+    Services are rounded. Tasks that the job does not wait for are dashed. Bold arrows pass restarts on.
+    """
     ids = _ids(graph)
     lines = [f"digraph {_quote_dot(graph.name)} {{", "    rankdir=LR", f"    label={_quote_dot(graph.name)}"]
     lines += ["    labelloc=t", '    node [shape=box, fontname="sans-serif"]', '    edge [fontname="sans-serif"]']
@@ -127,17 +139,19 @@ DRAWERS: dict[TextFormat, Callable[[RoleGraph], str]] = {"mermaid": mermaid, "do
 
 
 def _ids(graph: RoleGraph) -> dict[str, str]:
+    """Return the number of each role in the text: `r0`, `r1`, ..."""
     return {spec.name: f"r{i}" for i, spec in enumerate(graph.roles)}
 
 
 def _edges(graph: RoleGraph) -> list[tuple[RoleSpec, Gate]]:
+    """Return every gate together with the role that has it."""
     return [(spec, gate) for spec in graph.roles for gate in spec.gates]
 
 
 def _boxes(
     graph: RoleGraph, node: Callable[[RoleSpec], str], box: Callable[[int, str], str], closing: str
 ) -> list[str]:
-    """Return the lines of all nodes, grouped in boxes for worlds and domains. Each role is in one box: see `_box_of`.
+    """Return the lines of all roles, grouped in boxes for worlds and domains. Each role is in one box at most.
 
     Args:
         graph: The topology.
@@ -156,12 +170,12 @@ def _boxes(
 
 
 def _box_of(graph: RoleGraph, spec: RoleSpec) -> JointWorld | Domain | None:
-    """Return the joint world of the role, else the first domain that names it."""
+    """Return the group in whose box the role is drawn: its joint world, else its first domain, else None."""
     return graph.world_of(spec.name) or graph.domain_of(spec.name)
 
 
 def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
-    """Return the lines of a label: name, kind and size, needs, placement rules, and domains that have no box here."""
+    """Return the lines of a role's label: name, kind and size, needs, placement, and domains without its box."""
     kind = f"{spec.kind} {size_text(spec)}" + (", not primary" if _is_auxiliary(spec) else "")
     lines = [spec.name, kind, f"each {', '.join(needs_words(spec.resources))}"]
     lines += [", ".join(words)] if (words := seating_words(spec)) else []

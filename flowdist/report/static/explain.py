@@ -1,7 +1,7 @@
 """Explanation of one failure: what would restart, stop and continue, computed from the role graph alone.
 
-The set of roles that restart comes from the restart table (`restarts.py`). This module adds the edge, domain or scope
-that brings each role in. It never asks `flowdist.control`, so that the tests can compare the two.
+The set of roles that restart comes from the restart table (`restarts.py`), the reasons from `reasons.py`, the verdicts
+from `judging.py`. No module here asks `flowdist.control`, so that the tests can compare the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 
 
 def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> dict[str, Any]:
-    """Return the explanation as plain values, for --json and for tests; durations are in seconds.
+    """Return the explanation of a failure as plain values, for --json and for tests; durations are in seconds.
 
     Args:
         graph: The topology.
@@ -45,7 +45,10 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
 
 
 def _consequences(graph: RoleGraph, failing: Failing, hits: Hits, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of the explanation that depend on what restarts, for a failure that the job may survive."""
+    """Return the keys of the explanation that depend on what restarts, unless the verdicts fail the job.
+
+    If a role that the job needs cannot start any more, the job fails nevertheless: `outcome` is then `fail`.
+    """
     scopes, cause = _scopes(hits), _cause(failing)
     extents, reasons = restarting(graph, scopes, cause)
     spared = spared_of(graph, scopes, extents, cause)
@@ -82,7 +85,7 @@ def _cause(failing: Failing) -> Cause:
 
 
 def _charged(graph: RoleGraph, failing: Failing, hits: Hits) -> dict[str, Any] | None:
-    """Return what the failure is charged to; None if no budget pays."""
+    """Return which budget pays for the restart, as `charge_of` does; None if no budget pays."""
     payers = payers_of(graph, failing, hits)
     if not payers:
         return None
@@ -92,7 +95,7 @@ def _charged(graph: RoleGraph, failing: Failing, hits: Hits) -> dict[str, Any] |
 
 
 def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: list[str]) -> dict[str, Any]:
-    """Return every key of an explanation, with the values that do not depend on what restarts."""
+    """Return every key of an explanation; those that depend on what restarts are empty, for the caller to fill in."""
     return {
         "fault": failing.spec,
         "how": failing.how,
@@ -122,7 +125,10 @@ def _taken_over(graph: RoleGraph, failing: Failing) -> dict[str, Any]:
 
 
 def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tuple[Failing, list[str]]:
-    """Return the failing with the nodes that may be drained, one after the other, and a note on each of the others."""
+    """Return the failure with only those nodes that may be drained one after the other, and a note on each other node.
+
+    A node may not be drained if the minimum of a role has no room without it (R14).
+    """
     may_go: list[str] = []
     needed = []
     for node in failing.nodes:
@@ -135,7 +141,7 @@ def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tu
 
 
 def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
-    """Return the verdict on each replica that fails or is lost, by role.
+    """Return, by role, the index of each replica that fails or is lost, and the verdict of the policy on it.
 
     Each replica is judged after the ones before it: a role without gang is charged for each of its replicas. Once a
     replica restarts the whole role, the replicas after it are part of the same incident.
@@ -155,6 +161,7 @@ def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
 
 
 def _indices_hit(spec: RoleSpec, failing: Failing, seats: Mapping[str, str]) -> list[int]:
+    """Return the indices of the role's replicas that fail: those on the nodes, all of the role, one, or none."""
     if failing.nodes:
         return [i for i in range(spec.max_replicas) if seats.get(f"{spec.name}/{i}") in failing.nodes]
     if spec.name != failing.role:
@@ -163,13 +170,19 @@ def _indices_hit(spec: RoleSpec, failing: Failing, seats: Mapping[str, str]) -> 
 
 
 def _scopes(hits: Hits) -> dict[str, Scope]:
-    """Return the widest scope in which replicas of each role restart: it contains the narrower ones."""
+    """Return, for each role with replicas that restart, the widest scope of their verdicts.
+
+    The widest scope contains the narrower ones.
+    """
     scopes = {role: [v.scope for _, v in those if v.action == "restart"] for role, those in hits.items()}
     return {role: max(found, key=SCOPES.index) for role, found in scopes.items() if found}
 
 
 def _outcome(graph: RoleGraph, hits: Hits) -> str:
-    """Return the outcome for the job: fail beats restart, and restart beats ignore, as in control."""
+    """Return the outcome for the job: `fail` beats `restart`, and that beats `ignore`, as in control.
+
+    Ignored failures that leave too few replicas fail the job too. Without any replica hit, the outcome is `nothing`.
+    """
     if any(_below_minimum(graph.role(role), those) for role, those in hits.items()):
         return "fail"
     actions = [verdict.action for those in hits.values() for _, verdict in those]
@@ -182,9 +195,9 @@ def _below_minimum(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
 
 
 def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]:
-    """Return the verdict that is shown for a role.
+    """Return the verdict that is shown for a role, out of the verdicts on its replicas, as plain values.
 
-    It is that of the last replica that is charged, or finds the budget used up; else that of the last replica.
+    It is the verdict on the last replica that is charged or finds the budget used up; else that on the last replica.
     """
     verdicts = [verdict for _, verdict in those]
     verdict = next((each for each in reversed(verdicts) if each.counted or each.exhausted), verdicts[-1])
@@ -202,7 +215,10 @@ def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]
 
 
 def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
-    """Return what ends because its failure is ignored. A gang ends with its member, and a joint world with its gang."""
+    """Return what ends for good because its failure is ignored, with the reason.
+
+    A gang ends with its member, and a joint world with its gang.
+    """
     found: list[dict[str, str]] = []
     for role, those in hits.items():
         ignored = [index for index, verdict in those if verdict.action == "ignore"]
@@ -217,7 +233,7 @@ def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
 def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[str, str]:
     """Return the roles that cannot start (again), each with the reason.
 
-    A gate of theirs waits for a role that has ended for good, or for a role that is stuck itself.
+    A gate of such a role waits for a role that has ended for good, or for a role that is stuck itself.
     """
     stuck: dict[str, str] = {}
     unstarted = {spec.name for spec in graph.roles if graph.to_succeed_before(spec.name) & hits.keys()}
@@ -240,7 +256,7 @@ def _stuck_text(gate: Gate, never_starts: bool) -> str:
 
 
 def _who(role: str, extent: Extent, hits: Hits) -> str:
-    """Return `trainer`, or the replicas that restart alone: `ps/0`."""
+    """Return the name of the role, or the names of the replicas that restart alone: `ps/0`."""
     if extent == "role":
         return role
     return _names(role, [index for index, verdict in hits[role] if verdict.action == "restart"])
@@ -251,7 +267,7 @@ def _names(role: str, indices: Iterable[int]) -> str:
 
 
 def _stops(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits, failing: Failing) -> list[list[dict[str, Any]]]:
-    """Return what the controller stops, in layers, dependents first.
+    """Return what the controller stops, in layers, dependents first; each entry with its grace in seconds.
 
     A replica that has ended by itself, or was lost with its node, needs no stop.
     """
@@ -268,11 +284,12 @@ def _stops(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits, failing: F
 
 
 def _stops_of_all(graph: RoleGraph, hits: Hits, failing: Failing) -> list[list[dict[str, Any]]]:
+    """Return the layers in which the whole job is stopped."""
     return _stops(graph, {spec.name: "role" for spec in graph.roles}, hits, failing)
 
 
 def _to_stop(spec: RoleSpec, extent: Extent, hits: Hits, failing: Failing) -> str:
-    """Return what of the role is still running and has to be stopped; empty for nothing."""
+    """Return in words what of the role still runs and has to be stopped; empty if nothing does."""
     still_runs = failing.kind in ("unready", "hang") or failing.is_announced
     if extent == "replica":
         return _who(spec.name, "replica", hits) if still_runs else ""
@@ -283,7 +300,7 @@ def _to_stop(spec: RoleSpec, extent: Extent, hits: Hits, failing: Failing) -> st
 
 
 def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[list[dict[str, Any]]]:
-    """Return the waves in which the set starts again: only gates on roles that restart are closed (R1)."""
+    """Return the waves in which the restart set starts again: only gates on roles that restart are closed (R1)."""
     waves: list[list[dict[str, Any]]] = []
     for names in start_waves(graph, alive):
         waves.append([])
@@ -297,7 +314,17 @@ def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[l
 def _running_on(
     graph: RoleGraph, alive: Mapping[str, Extent], spared: Mapping[str, str], gone: set[str], hits: Hits
 ) -> list[dict[str, Any]]:
-    """Return the roles and replicas that keep running. `told` marks a role with a gate on a role that restarts."""
+    """Return the roles and replicas that keep running, each with the reason.
+
+    `told` marks a role with a gate on a role that restarts: it reconnects.
+
+    Args:
+        graph: The topology.
+        alive: The roles that stop, by extent.
+        spared: Roles that are left out because another section of the explanation lists them.
+        gone: Roles that have ended for good.
+        hits: The verdicts on the replicas that are hit.
+    """
     found = []
     for spec in graph.roles:
         found += _rest_of_role(spec, alive, gone, hits)
@@ -307,7 +334,7 @@ def _running_on(
 
 
 def _rest_of_role(spec: RoleSpec, alive: Mapping[str, Extent], gone: set[str], hits: Hits) -> list[dict[str, Any]]:
-    """Return the replicas that are not hit, of a role of which only single replicas restart or end."""
+    """Return the replicas that keep running of a role of which only single replicas restart or end."""
     name = spec.name
     if alive.get(name) != "replica" and (name in alive or name not in hits or name in gone):
         return []
@@ -318,7 +345,7 @@ def _rest_of_role(spec: RoleSpec, alive: Mapping[str, Extent], gone: set[str], h
 
 
 def _other_role(graph: RoleGraph, spec: RoleSpec, alive: Mapping[str, Extent], hits: Hits) -> dict[str, Any]:
-    """Return why a role outside the restart set keeps running."""
+    """Return the entry of a role outside the restart set: why it keeps running, or why it does not run yet."""
     gates = [gate for gate in spec.gates if gate.role in alive]
     told: list[Gate] = []
     because = why_not_running(graph, spec.name, hits)
@@ -334,6 +361,7 @@ def _other_role(graph: RoleGraph, spec: RoleSpec, alive: Mapping[str, Extent], h
 
 
 def _reconnects(graph: RoleGraph, spec: RoleSpec, gates: list[Gate]) -> str:
+    """Return the reason for which a role keeps running although the roles of these gates restart."""
     names = ", ".join(gate.role for gate in gates)
     text = f'its gate on {names} says on_restart="reconnect"'
     baked_in = [gate.role for gate in gates if gate.role in spec.address_edges]
@@ -346,6 +374,7 @@ def _reconnects(graph: RoleGraph, spec: RoleSpec, gates: list[Gate]) -> str:
 
 
 def _untouched(graph: RoleGraph, name: str, alive: Iterable[str]) -> str:
+    """Return the reason for which no restart leads to the role."""
     needed_by = [other for other in alive if any(gate.role == name for gate in graph.role(other).gates)]
     if needed_by:
         return f"{', '.join(needed_by)} {'depends' if len(needed_by) == 1 else 'depend'} on it, and not the reverse"

@@ -1,4 +1,4 @@
-"""Parser of `flowdist explain --fail`: a target that fails, and how it fails, without a time.
+"""Parser of `flowdist explain --fail`: which replica, role or node fails, and how. A failure has no time.
 
     TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
 
@@ -18,36 +18,36 @@ from flowdist.graph.signals import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
 NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
-# Linux numbers, for exit codes of 128 + n (R16): they mean the same on every machine that explains.
 
 
 class Failing(NamedTuple):
-    """One failure. `role` is empty for nodes and the controller, and `number` None means every replica of the role.
+    """One failure, parsed from `spec`. `how` tells it in words for people.
 
-    `how` is a sentence for people. A drained node has not failed: no rule of a policy applies.
+    `role` is empty if nodes or the controller fail; `number` None means every replica of the role. A drained node has
+    not failed: no rule of a policy applies to it.
     """
 
     spec: str
     role: str
     number: int | None
-    nodes: tuple[str, ...]  # one, or all with a label, in the order of the cluster
+    nodes: tuple[str, ...]  # nodes that fail: one, or all with a label, in the order of the cluster
     kind: FailureKind | Literal["drained", "controller"]
     exit: int
     signal: str | None
     how: str
-    notice_ns: int | None = None  # how long before a node is taken away this is announced
+    notice_ns: int | None = None  # of a preemption, if given: the time from its announcement until the node is gone
 
     @property
     def is_announced(self) -> bool:
-        """Return whether the replicas leave the node in order (R14): they are asked to stop."""
+        """Return whether the replicas know before and leave the node in order (R14): it is drained or preempted."""
         return self.kind in ("drained", "preempted")
 
 
 def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
-    """Return the failures that a text names: one, or one per role for `all`.
+    """Return the failures that a text names: one for each role if the target is `all`, else one.
 
     Raises:
-        FlowdistError: as `parse_failing`.
+        FlowdistError: if the text cannot be read, or names something that is not in the topology.
     """
     target, colon, kind = text.partition(":")
     if target != "all":
@@ -56,7 +56,9 @@ def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
 
 
 def parse_failing(text: str, graph: RoleGraph) -> Failing:
-    """Return the failure that a text names. A topology without nodes has one, `node0`: this machine.
+    """Return the failure that a text names; the target `all` is not known here.
+
+    A topology without nodes has one, `node0`: this machine.
 
     Raises:
         FlowdistError: if the text cannot be read, or names something that is not in the topology.
@@ -81,6 +83,7 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
 
 
 def _refuse_times(text: str) -> None:
+    """Raise if the text has a time (`@30s`) or a duration (`/10s`), as faults of a plan may have."""
     if "@" in text:
         target, _, rest = text.partition("@")
         kind = "".join(rest.partition(":")[1:])
@@ -100,7 +103,7 @@ def _controller(text: str, kind: str) -> Failing:
 
 
 def _labelled(text: str, label: str, graph: RoleGraph) -> tuple[str, ...]:
-    """Return the nodes with the label, such as `zone=a`."""
+    """Return the nodes that have the label, such as `zone=a`, in the order of the cluster; raise if no node has it."""
     found = tuple(node.name for node in graph.cluster.nodes if label in map("=".join, node.labels))
     if not found:
         known = dict.fromkeys("=".join(each) for node in graph.cluster.nodes for each in node.labels)
@@ -128,6 +131,7 @@ def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: 
 
 
 def _notice(text: str, target: str, argument: str) -> int:
+    """Return the notice of a preemption in nanoseconds; raise if the argument is no duration."""
     try:
         return parse_duration(argument)
     except ValueError:
@@ -135,7 +139,10 @@ def _notice(text: str, target: str, argument: str) -> int:
 
 
 def _index(text: str, spec: RoleSpec, number: str) -> int:
-    """Return the index of `0`, or of `0.1`: a replica that loses a worker has failed."""
+    """Return the index of the replica from `0`, or from `0.1`, a worker: a replica that loses a worker has failed.
+
+    Raise if the role has no such replica or worker.
+    """
     match = re.fullmatch(r"(\d+)(?:\.(\d+))?", number)
     if match is None:
         raise _wrong(text, f"{number!r} is no number of a replica", f"write {spec.name}/0")
@@ -151,6 +158,10 @@ def _index(text: str, spec: RoleSpec, number: str) -> int:
 
 
 def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: str, argument: str) -> Failing:
+    """Return the failure of one replica, or of every replica of the role if `index` is None.
+
+    Raise if the kind is unknown, lacks its argument, or does not fit the role.
+    """
     if kind == "node_lost":
         raise _wrong(text, "a replica is lost with its node", "name the node: node1")
     if kind not in REPLICA_KINDS:
@@ -163,7 +174,7 @@ def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: st
 
 
 class _End(NamedTuple):
-    """End of a replica, without the name of the replica."""
+    """End of a replica in the words of policies; `how` tells it to people, and goes after the name of the replica."""
 
     kind: FailureKind
     how: str
@@ -215,4 +226,5 @@ _ENDS: dict[str, Callable[[str, RoleSpec, str], _End]] = {
 
 
 def _wrong(text: str, message: str, help: str) -> FlowdistError:
+    """Return, for the caller to raise, the error that says what is wrong with the text of --fail."""
     return FlowdistError(f"--fail {text}: {message}", help=help)

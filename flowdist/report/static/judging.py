@@ -14,7 +14,11 @@ from flowdist.report.static.restarts import restart_set
 
 
 class Verdict(NamedTuple):
-    """Verdict on one replica. `rule` is empty when the policy itself decides; `because` is the reason in words."""
+    """Verdict on the failure of one replica: restart, fail or ignore, and whether the restart is charged (`counted`).
+
+    `because` is the reason in words. `rule` is the rule that matches, in DSL spelling, empty if none does. `exhausted`:
+    every budget of the policy is used up.
+    """
 
     action: Action
     counted: bool
@@ -26,7 +30,7 @@ class Verdict(NamedTuple):
 
 
 def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
-    """Return the verdict on one replica of the role.
+    """Return the verdict of the role's policy on the failure of one of its replicas.
 
     Args:
         spec: The role.
@@ -54,12 +58,14 @@ def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
 
 
 def _charged(policy: RestartPolicy, written: str, used: int) -> Verdict:
-    """Return the verdict of the first policy whose budget is not used up, or of the last one.
+    """Return the verdict on a failure that is charged, by the first policy with budget left.
+
+    If no policy has any left, the last one says whether the failure is ignored or fails the job.
 
     Args:
         policy: The policy of the role.
-        written: The rule that matches; empty for none.
-        used: As in `judge`.
+        written: The rule that matches, in DSL spelling; empty for none.
+        used: How many restarts are used up, over all levels of the policy.
     """
     found = "no rule matches; " if policy.rules else ""
     found = f"{written} is the first rule that matches; " if written else found
@@ -75,7 +81,7 @@ def _charged(policy: RestartPolicy, written: str, used: int) -> Verdict:
 
 
 def _first_rule(policy: RestartPolicy, failing: Failing) -> Rule | None:
-    """Return the first rule that matches: it decides (R9)."""
+    """Return the first rule that matches the failure, which decides (R9); None if none does."""
     for rule in policy.rules:
         kind = rule.kind in (None, failing.kind)
         code = rule.exit is None or (failing.kind == "exit" and failing.exit == rule.exit)
@@ -108,7 +114,8 @@ def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int]) -> dict[str, 
     Args:
         graph: The topology.
         spec: The role that is charged.
-        levels: The level of the budget that pays for each restart. The other values are those of the last level.
+        levels: The level of the budget that pays for each restart; at least one. Only `words` tells of all levels:
+            scope, budget and times are those of the last one.
 
     Returns:
         Plain values; durations are in seconds.
@@ -129,6 +136,7 @@ def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int]) -> dict[str, 
 
 
 def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, levels: list[int]) -> list[str]:
+    """Return a charge in sentences for people: budgets, back-off, and what follows when they are used up."""
     assert spec.restart is not None
     words = []
     for level, paid in enumerate(spec.restart.chain()):
@@ -154,7 +162,7 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, level
 
 
 def ended_text(graph: RoleGraph, spec: RoleSpec) -> str:
-    """Return what it means that a failure of the role is ignored (R9)."""
+    """Return in words what the job loses when a failure of the role is ignored (R9)."""
     if spec.gang:
         world = graph.world_of(spec.name)
         names = " and ".join(world.roles) if world is not None else spec.name

@@ -13,7 +13,7 @@ Hits = dict[str, list[tuple[int, Verdict]]]  # by role: the index of each replic
 
 
 def notes_of(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: Mapping[str, str]) -> list[str]:
-    """Return what the other sections do not say of a failure.
+    """Return notes on a failure, one sentence each, about what the other sections of the explanation do not say.
 
     Args:
         graph: The topology.
@@ -30,7 +30,7 @@ def notes_of(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats
 
 
 def _loss_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
-    """Return how the controller notices the loss of the nodes."""
+    """Return notes on how the controller notices and charges the loss of the nodes."""
     notes = []
     if len(failing.nodes) > 1 and any(verdict.rule for those in hits.values() for _, verdict in those):
         notes.append(
@@ -47,7 +47,7 @@ def _loss_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
 
 
 def _restart_notes(graph: RoleGraph, failing: Failing, hits: Hits, seats: Mapping[str, str]) -> list[str]:
-    """Return whether the lost replicas find room elsewhere, and which budget pays for them."""
+    """Return notes on whether the lost replicas find room elsewhere, and which budget pays for them."""
     short = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
     notes = [room_note(graph, graph.role(role), failing.nodes, seats) for role in short]
     if len(short) > 1:
@@ -64,7 +64,7 @@ def _restart_notes(graph: RoleGraph, failing: Failing, hits: Hits, seats: Mappin
 
 
 def payers_of(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
-    """Return the roles that are charged, or could be, the one that pays first.
+    """Return the roles that are charged, or could be; the first one pays. Empty if the restart is not charged.
 
     A lost node is charged once, to the role that was placed there first: minima are placed before growth.
     """
@@ -77,7 +77,15 @@ def payers_of(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
 
 
 def late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[str]:
-    """Return the roles that are stuck if they have not started by then: the topology alone does not say."""
+    """Return notes on roles that cannot start any more, if they have not started before the failure.
+
+    The topology alone does not say whether they have.
+
+    Args:
+        graph: The topology.
+        stuck: Roles that cannot start in any case, which need no note.
+        hits: The verdicts on the replicas that are hit.
+    """
     notes = []
     for spec in graph.roles:
         over = [gate.role for gate in spec.gates if is_over(graph, gate.role, hits)]
@@ -90,12 +98,18 @@ def late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[s
 
 
 def is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:
-    """Return whether ignored failures close the gates on the role for good, by themselves or in its joint world."""
+    """Return whether ignored failures keep the gates on the role closed for good.
+
+    They do if they leave too few replicas of the role, or of another role of its joint world.
+    """
     return any(too_few_left(graph.role(mate), hits.get(mate, [])) for mate in graph.mates_of(role))
 
 
 def too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
-    """Return whether ignored failures leave fewer replicas than the minimum. A gang ends with its member."""
+    """Return whether ignored failures leave fewer replicas of the role than its minimum. A gang ends with its member.
+
+    `those` are the indices of the replicas that are hit, with their verdicts.
+    """
     ignored = sum(verdict.action == "ignore" for _, verdict in those)
     return ignored > 0 and (spec.gang or spec.max_replicas - ignored < spec.min_replicas)
 
@@ -108,7 +122,7 @@ def _hang_notes(spec: RoleSpec) -> list[str]:
 
 
 def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
-    """Return how the replicas leave a node whose loss is announced (R14)."""
+    """Return a note on how the replicas leave a node whose loss is announced (R14); no note for another failure."""
     if not failing.is_announced or not hits:
         return []
     specs = [graph.role(mate) for role in hits for mate in graph.mates_of(role)]
@@ -121,7 +135,10 @@ def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
 
 
 def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> str:
-    """Return the failure that would excuse a used-up budget: a cause upstream pays instead (R7)."""
+    """Return a note on a used-up budget: a failure upstream would be the cause, and its role would pay instead (R7).
+
+    Empty if no budget is used up, or the role depends on no other.
+    """
     names = " or ".join(upstream_of(graph, role))
     if not names or not any(verdict.exhausted and verdict.action == "fail" for _, verdict in those):
         return ""

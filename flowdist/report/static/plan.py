@@ -1,4 +1,4 @@
-"""Plan of a topology: sizes, placement on the given nodes, start waves, policies and the restart table."""
+"""Plan of a topology (`flowdist plan`): placement, start waves, policies and the restart table."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from flowdist.report.table import table
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
     """Return the plan as plain values, for --json and for tests.
 
+    The keys are `waves` (of starts), `placement` (the node of each replica), `starts` (warm or cold, in words) and
+    `restarts` (the restart table).
+
     Args:
         graph: The topology.
         python: The interpreter that `python` means in commands.
@@ -37,14 +40,15 @@ def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[st
 
 
 def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
+    """Return in words whether workers of the role start warm or cold, and why."""
     why = cold_because(spec, python, ours)
     return f"cold: {why}" if why else f"warm: forked with {', '.join(spec.preload)} imported"
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:
-    """Return the placement that the controller chooses when all nodes join and everything starts, by replica.
+    """Return the node on which the controller places each replica when all nodes join and everything starts.
 
-    The key `""` has the reason if the job does not fit.
+    The result is empty if the topology names no nodes. If the job does not fit, the key `""` has the reason.
     """
     if not graph.cluster.given:
         return {}
@@ -63,7 +67,12 @@ def _placement(graph: RoleGraph) -> dict[str, str]:
 
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
-    """Return the text of what `plan_of` returned, for the terminal."""
+    """Return the text of a plan for the terminal.
+
+    Args:
+        graph: The topology.
+        plan: What `plan_of` returned for it.
+    """
     heading = ("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")
     lines = [graph.name, "", "Roles", *table([heading, *map(_role_row, graph.roles)]), "", "Start waves"]
     for i, wave in enumerate(plan["waves"], 1):
@@ -136,12 +145,14 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
 
 
 def _rule_line(rule: Rule) -> str:
+    """Return a rule of a policy in words: `on exit with code 2: fail`."""
     what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
     what += f" with code {rule.exit}" if rule.exit is not None else f" SIG{rule.signal}" if rule.signal else ""
     return f"    on {what}: {rule.do}{'' if rule.counted else ', not counted'}"
 
 
 def _times(spec: RoleSpec) -> list[tuple[str, int | None]]:
+    """Return the times of a role in nanoseconds, by the names of the DSL; None for a limit that is not set."""
     gang = [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)] if spec.gang else []
     times = [("grace", spec.grace_ns), ("stop_grace", spec.stop_grace_ns), ("drain", spec.drain_ns), *gang]
     limits = [("hang_after", spec.hang_after_ns), ("start_timeout", spec.start_timeout_ns)]

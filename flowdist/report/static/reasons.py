@@ -1,6 +1,7 @@
-"""Reasons for which each role of a restart set is in it, and whether the role runs by then, from the graph alone.
+"""Reasons for which each role of a restart set is in it, and roles of the set that do not run then, from the graph
+alone.
 
-The set comes from the restart table. This module adds the edge, domain or scope that leads to each role of it.
+The set comes from the restart table. This module adds the edge, domain or scope that leads to each of its roles.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.graph.policies import Scope
 from flowdist.report.static.restarts import Cause, Extent, followers, restart_set
 
-Scopes = Mapping[str, Scope]  # by role that restarts by itself, the scope of the policy that decided
+Scopes = Mapping[str, Scope]  # by role that fails, the scope of the policy that decides
 
 
 def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str, Extent], dict[str, str]]:
-    """Return the restart set of several roles together, and the reason for each role of it."""
+    """Return the restart set of several roles that fail together, and for each role in it the reason in words.
+
+    Args:
+        graph: The topology.
+        scopes: The failing roles, each with the scope of the policy that decides.
+        cause: Whether replicas fail or their node is lost.
+
+    Returns:
+        By role in the order of the graph, `role` if all of its replicas restart, else `replica`; and the reasons.
+    """
     extents: dict[str, Extent] = {}
     reasons: dict[str, str] = {}
     for role, scope in scopes.items():
@@ -30,7 +40,7 @@ def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str
 
 
 def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[str, str]:
-    """Return each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
+    """Return each role that restarts when `role` does, with the first edge, domain or scope that leads to it."""
     reasons = _walk(graph, {role: scope}, cause, [spec.name for spec in graph.roles], lambda *_: True)
     if not graph.role(role).gang and (scope == "replica" or cause == "node_lost"):
         edges = (edge for name in reasons for edge in followers(graph, name))
@@ -40,7 +50,7 @@ def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[st
 
 
 def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict[str, str]:
-    """Return the roles that restart by the scope of the policy alone, each with the reason."""
+    """Return the roles that restart by the policy's scope alone, before edges are followed, with the reasons."""
     if cause == "node_lost":
         return {spec.name: "it ran there" + (", and a gang re-forms as one" if spec.gang else "")}
     of = "the policy" if spec.restart is None or scope == spec.restart.scope else "the wider policy"
@@ -57,7 +67,16 @@ def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict
 
 
 def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Return the roles of the restart set that do not run by then: not started yet, or already succeeded (R17)."""
+    """Return the roles of the restart set that do not run then, and so do not restart, each with the reason.
+
+    Such a role has not started yet or has succeeded already (R17), or only such roles lead to it.
+
+    Args:
+        graph: The topology.
+        scopes: The failing roles, each with the scope of the policy that decides.
+        extents: The restart set.
+        cause: Whether replicas fail or their node is lost.
+    """
     roles = list(scopes)
     running = {name for name in extents if why_not_running(graph, name, roles) is None}
     blocked: dict[str, str] = {}
@@ -80,7 +99,11 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 
 def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Return the roles of the restart set that restart only under a condition, each with the condition in words."""
+    """Return the roles of the restart set that restart only under a condition, each with the condition in words.
+
+    The condition is that other roles have succeeded before the failure: the topology alone does not say. The arguments
+    are those of `spared_of`.
+    """
     done = {name for role in scopes for name in graph.to_succeed_before(role)}
     open_for = {name: sorted(graph.to_succeed_before(name) - done) for name in extents}
     certain = {name for name, waits in open_for.items() if not waits}
@@ -97,14 +120,14 @@ def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 def _walk(
     graph: RoleGraph, scopes: Scopes, cause: Cause, running: Container[str], passes: Callable[[str, str], bool]
 ) -> dict[str, str]:
-    """Return the roles that a restart reaches from its seeds, along the edges that pass it on, each with the reason.
+    """Return the roles that a restart reaches, each with the reason: the seeds, and what the edges lead to from there.
 
     Args:
         graph: The topology.
-        scopes: By role that restarts by itself, its scope.
-        cause: Whether a failure or a lost node started it.
-        running: The roles that run; other seeds are left out.
-        passes: Whether a restart of the first role restarts the second.
+        scopes: The failing roles, each with the scope of the policy that decides.
+        cause: Whether replicas fail or their node is lost.
+        running: The roles that run; seeds that are not among them are left out.
+        passes: Return whether a restart of the first role restarts the second.
     """
     seeds = (_seeds(graph, graph.role(role), cause, scope) for role, scope in scopes.items())
     reached = {name: because for names in seeds for name, because in names.items() if name in running}
@@ -118,7 +141,13 @@ def _walk(
 
 
 def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
-    """Return the reason for which the role cannot run while the others do; None if it can."""
+    """Return in words why the role `name` cannot run while the roles in `running` do; None if it can.
+
+    Args:
+        graph: The topology.
+        name: The role.
+        running: Other roles that run.
+    """
     for other in running:
         if other in graph.to_succeed_before(name):
             return f"it has not started by then: it waits for {other} to succeed"

@@ -20,11 +20,13 @@ Extent = Literal["replica", "role"]
 def restart_set(graph: RoleGraph, role: str, cause: Cause, scope: Scope | None = None) -> dict[str, Extent]:
     """Return the roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
 
+    A role without a policy counts as one whose scope is the replica.
+
     Args:
         graph: The topology.
         role: The name of the role.
         cause: What happened to the replica.
-        scope: The scope of the policy that decides, if not that of the role's first policy.
+        scope: The scope of the policy that decides; None: that of the role's first policy. A lost node ignores it.
 
     Returns:
         By role, `role` if all of its replicas restart, and `replica` if only the replica itself does.
@@ -46,7 +48,7 @@ def restart_set(graph: RoleGraph, role: str, cause: Cause, scope: Scope | None =
 
 
 def _whole_by_scope(graph: RoleGraph, role: str, scope: Scope) -> set[str]:
-    """Return the roles of which every replica restarts by the scope alone."""
+    """Return the roles of which every replica restarts by the scope alone, before edges are followed."""
     domain = graph.domain_of(role)
     if scope == "domain" and domain is not None:
         return set(domain.roles)
@@ -70,7 +72,10 @@ def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
 
 
 def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """Return the roles that restart in whole when any replica of `role` does, each with the reason."""
+    """Return the roles that restart as a whole when any replica of `role` restarts, each with the reason in words.
+
+    Joint worlds, domains and gates with on_restart="restart" count, one step far. A role may appear more than once.
+    """
     found = []
     groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
     for group in groups:
@@ -84,7 +89,7 @@ def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
 
 
 def start_waves(graph: RoleGraph, among: Container[str] | None = None) -> list[list[str]]:
-    """Return the roles in the order in which they can start: each wave waits for gates on earlier ones.
+    """Return the names of the roles in waves: the gates of a role wait only for roles of earlier waves.
 
     Args:
         graph: The topology.

@@ -9,18 +9,25 @@ from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import Capacity, fits, needed, offered, slots, subtract
 
 Seats = Mapping[str, str]  # the node of each replica, by the name of the replica
-FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # what takes a node away until its /DURATION is over
+FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # faults that take a node away, without /DURATION for good
 
 
 def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str:
-    """Return in words whether a role continues without the lost nodes, and whether the others have room for it."""
+    """Return in words whether a role continues without the lost nodes, and how much room the other nodes have for it.
+
+    Args:
+        graph: The topology.
+        spec: The role.
+        lost: The names of the lost nodes.
+        seats: The node of each replica before the loss.
+    """
     left = _left(spec, lost, seats)
     least = spec.min_replicas
     room = min(_room(graph, spec, lost, seats), spec.max_replicas - left)
     left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
     room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
     if left >= least:
-        size = left - left % spec.step  # its mesh needs a multiple
+        size = left - left % spec.step  # the role's mesh needs a multiple of `step`
         with_size = f" with {size}, as its mesh needs multiples of {spec.step}" if size < left else ""
         return f"{left_text}: it continues at once{with_size}; {room_text}"
     if left + room >= least:
@@ -30,7 +37,13 @@ def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Se
 
 
 def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
-    """Return the first role whose minimum has no room without the lost nodes; empty if every minimum has."""
+    """Return the first role whose minimum has no room without the lost nodes; empty if every minimum has.
+
+    Args:
+        graph: The topology.
+        lost: The names of the lost nodes.
+        seats: The node of each replica before the loss. Replicas on other nodes keep their room.
+    """
     trial = {replica: seat for replica, seat in seats.items() if seat not in lost}
     for spec in graph.roles:
         for number in range(spec.min_replicas - _left(spec, lost, seats)):
@@ -42,10 +55,10 @@ def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
 
 
 def stranding(plan: Plan, graph: RoleGraph) -> str:
-    """Return a warning about the first fault that leaves a role without room for its minimum; empty if none does.
+    """Return a warning about the first fault of a plan that leaves a role without room for its minimum.
 
-    Only nodes that a fault takes for good count. A plan with nodes that join gives no warning, and neither do roles
-    that take room from each other: only the run can show that.
+    The result is empty if no fault does. Only nodes that a fault takes for good count. A plan with nodes that join
+    gives no warning, and neither do roles that take room from each other: only the run can show that.
     """
     lost: set[str] = set()
     for fault in plan.faults if not plan.new_nodes else ():
@@ -64,6 +77,7 @@ def stranding(plan: Plan, graph: RoleGraph) -> str:
 
 
 def _left(spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
+    """Return how many replicas of the role are on nodes that are not lost."""
     return sum(_role(replica) == spec.name and seat not in lost for replica, seat in seats.items())
 
 
@@ -72,20 +86,23 @@ def _role(replica: str) -> str:
 
 
 def _room(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
-    """Return how many more replicas of the role fit on the nodes that are left."""
+    """Return how many more replicas of the role fit on the nodes that are not lost."""
     counts = _slots(graph, spec, lost, seats)
     return sum(min(count, 1) if spec.name in spec.placement.apart else count for count in counts.values())
 
 
 def _best(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str | None:
-    """Return the node for the next replica: the first with most room, or with least for strategy `pack`."""
+    """Return the node for the role's next replica; None if no node has room.
+
+    That is the first node with the most room, or with the least for strategy `pack`.
+    """
     counts = {name: count for name, count in _slots(graph, spec, lost, seats).items() if count}
     sign = 1 if spec.placement.strategy == "pack" else -1
     return min(counts, key=lambda name: sign * counts[name], default=None)
 
 
 def _slots(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> dict[str, int]:
-    """Return how many replicas fit on each node that is left and has room for one."""
+    """Return how many replicas of the role fit on each node that is not lost; nodes without room are left out."""
     nodes = graph.cluster.nodes if graph.cluster.given else ()
     need, found = needed(spec.resources), {}
     for node in nodes:
@@ -97,6 +114,7 @@ def _slots(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats
 
 
 def _free(graph: RoleGraph, node: NodeSpec, there: list[str]) -> Capacity:
+    """Return the capacity of the node that replicas of the roles `there` leave free."""
     free = offered(node)
     for role in there:
         free = subtract(free, needed(graph.role(role).resources))
@@ -104,7 +122,7 @@ def _free(graph: RoleGraph, node: NodeSpec, there: list[str]) -> Capacity:
 
 
 def _admits(spec: RoleSpec, node: NodeSpec, there: list[str]) -> bool:
-    """Return whether the placement of the role allows the node, given the roles that are there."""
+    """Return whether the role's placement rules allow the node, given the roles `there` that have replicas on it."""
     placement = spec.placement
     labels = set(placement.where) <= set(node.labels)
     return labels and set(placement.near) <= set(there) and not set(placement.apart) & set(there)

@@ -1,4 +1,4 @@
-"""Text of an explanation, for the terminal."""
+"""Text of an explanation (`flowdist explain`), for the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _OUTCOMES = {
 
 
 def explanation_text(told: dict[str, Any]) -> str:
-    """Return the text of what `explanation_of` returned, section by section; empty sections are left out."""
+    """Return the text for the terminal of an explanation, section by section; empty sections are left out.
+
+    Args:
+        told: What `explanation_of` returned.
+    """
     restarts = [e | {"because": e["because"] + (f", {e['if']}" if e["if"] else "")} for e in told["restarts"]]
     verdicts = [entry | {"who": entry["role"]} for entry in told["verdicts"]]
     untouched = [*told["spared"], *(entry for entry in told["goes_on"] if not entry["told"])]
@@ -40,10 +44,12 @@ def explanation_text(told: dict[str, Any]) -> str:
 
 
 def _rows(entries: list[dict[str, Any]]) -> list[str]:
+    """Return a table of the entries: which role or replicas, and why. Without entries there is no line."""
     return table([(entry["who"], entry["because"]) for entry in entries]) if entries else []
 
 
 def _charge(told: dict[str, Any]) -> list[str]:
+    """Return what the failure is charged to; no line if nothing restarts."""
     if not told["restarts"]:
         return []
     words = told["charged"]["words"] if told["charged"] is not None else ["nothing: the restart is not counted"]
@@ -51,6 +57,7 @@ def _charge(told: dict[str, Any]) -> list[str]:
 
 
 def _order(told: dict[str, Any]) -> list[str]:
+    """Return the order of stops and starts; no line if there are none."""
     layers = told["stops"]
     lines = []
     if layers:
