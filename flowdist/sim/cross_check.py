@@ -1,7 +1,7 @@
 """Cross-check of macro mode: a job with the same faults in macro mode and in protocol mode, and the difference.
 
-Protocol mode plays each message (`Simulation`). Both modes draw the same faults from a seed (common random numbers), and
-have nominal start-up times.
+Protocol mode plays each message (`Simulation`). Both modes draw the same faults from a seed (common random numbers).
+Start-up times are nominal in both.
 """
 
 from __future__ import annotations
