@@ -170,9 +170,9 @@ class _Reconstruction:
     def _failure(self, event: ev.ReplicaExited, now: int, is_cause: bool) -> None:
         """Make a fault of a failed exit, or note in `omitted` why there is none.
 
-        There is none for a failure that only followed from another one: it opened no incident (`is_cause`), and no
-        fault was injected into the replica within `cause_window` before. In the simulation it follows again. There is
-        none for a replica that did not come up either.
+        There is none for a failure that only followed from another one: it opened no incident (`is_cause` is false),
+        and no fault was injected into the replica within `cause_window` before. In the simulation it follows again.
+        There is none for a replica that did not come up either.
         """
         hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
         if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
@@ -211,7 +211,7 @@ class _Reconstruction:
             self.adds.append(f"{event.node}@{_at(now)}")
 
     def end(self) -> None:
-        """Add the faults of the nodes that were lost and never came back; for the end of the record."""
+        """Add the faults of the nodes that were lost and never came back. Called after the last line."""
         for node, (since, how) in self._away.items():
             self._fault(since, f"{node}@{_at(since)}{how}")
 

@@ -58,8 +58,9 @@ class Simulation:
     Args:
         graph: The job. It needs nodes: `with_nodes` adds one to a graph that declares none.
         plan: The faults, and the orders of the operator (scale, add, drain).
-        seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
-            up to a fifth, each attempt's drawn from a stream of its own.
+        seed: 0 is nominal: everything takes exactly what the workload says. Any other seed draws how long start-ups
+            take (up to a fifth more or less), how slow steps are (`step_spread`), and how soon peers notice a death.
+            Each attempt has streams of its own. Lost packets and the faults of rates are drawn with any seed, 0 too.
         play_heartbeats: Play each heartbeat, as production does, instead of computing those that cannot matter.
         play_steps: Play each step of user code by itself, instead of all up to the next event at once.
         schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
@@ -210,7 +211,7 @@ class Simulation:
     def carried_out(self, job: JobState, line: Record) -> None:
         """Book the time of the replicas, and fire the faults that waited for this event.
 
-        Worlds that wait for a replica of a service stop waiting if the event has taken its seat.
+        Worlds that wait for a replica of a service stop waiting once that replica has lost its seat.
         """
         self._accounts.hear(job, line)
         if self._faults.waiting:

@@ -20,7 +20,10 @@ class Bounds(NamedTuple):
     goodput: float | None = None  # the least productive share of the time of tasks, 0 to 1
 
     def broken(self, result: SimResult) -> list[tuple[str, str]]:
-        """Return a pair for each time a bound is broken: `RECOVERS`, `LOST_WORK` or `GOODPUT`, and a text about it."""
+        """Return a pair for each incident, world or run that breaks a bound: the bound, and a text for people.
+
+        The bound is `RECOVERS`, `LOST_WORK` or `GOODPUT`.
+        """
         return [*self._slow(result), *self._redone(result), *self._idle(result)]
 
     def _slow(self, result: SimResult) -> list[tuple[str, str]]:

@@ -59,7 +59,10 @@ class Points:
         self._lost = 0  # replicas that were lost in open incidents then
 
     def hit(self, fault: Fault) -> None:
-        """Note the points that a fault reaches, by the state of the job. Called just before the fault hits."""
+        """Note the points that a fault reaches, by the state of the job. Called just before the fault hits.
+
+        A fault that only disturbs its target (see `HARM`) reaches none.
+        """
         if fault.kind not in HARM:
             return
         job, work, now = self._ctx.job, self._work, self._ctx.queue.now

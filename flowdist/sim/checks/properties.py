@@ -149,7 +149,7 @@ def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violati
 
 
 def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:
-    """Call a check, and return its value and an empty text; if it raises AssertionError, False and a text that is not.
+    """Call a check, and return its value with an empty text; or if it raises AssertionError, False with the reason.
 
     Raises:
         FlowdistError: The check raised something else, which is a mistake in it.

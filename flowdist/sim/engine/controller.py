@@ -169,6 +169,11 @@ class SimController:
         self._queue.after(TAKE_OVER_NS, self._take_over)
 
     def _take_over(self) -> None:
+        """Start a controller that replays the record, handle the events that were kept, and let all nodes connect.
+
+        Raises:
+            Violation: The state after the replay is not that of the controller that was killed.
+        """
         ctx = self._ctx
         fresh = self._replayed()
         if fresh.state != ctx.job:
@@ -259,6 +264,7 @@ class SimController:
         self.plan()
 
     def _pass_time(self) -> None:
+        """Handle what is due now: nodes that become suspected or silent, and the deadline of the controller."""
         for node in self._nodes.values():
             node.renew()
         for silent in self.sessions.expire(self._queue.now):

@@ -451,6 +451,10 @@ class SimNode:
         self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
     def _spawned(self, start: StartReplica, kept: tuple[int, ...], was_paused: bool = False) -> None:
+        """Let the workers of an attempt run, new and suspended ones, and tell the agent (`WorkersSpawned`).
+
+        On a paused node they run when it resumes (`was_paused`), on a dead node never.
+        """
         if not self.is_alive:
             return
         if (

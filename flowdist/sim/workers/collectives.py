@@ -166,6 +166,7 @@ class Collectives:
             self._ctx.queue.after(delay, self._fail, start, rank, why, signal)
 
     def _notices_after(self, start: StartReplica, rank: int) -> int:
+        """Return how many ns after its process group has failed a worker exits; drawn, but for seed 0."""
         if not self._ctx.seed:
             return NOTICES_NS
         drawn = DOUBLINGS * draw(self._ctx.seed, f"{start.replica}#{start.attempt}", "notices", rank)
@@ -178,6 +179,7 @@ class Collectives:
 
 
 def _plays(role: RoleSpec) -> bool:
+    """Return whether the workload says that peers of a dead worker fail or hang, so that a timeout applies to them."""
     return role.workload.collective in TIMEOUTS_NS
 
 

@@ -59,8 +59,8 @@ class Worlds:
     def stall(self, world: str, why: str, *, for_member: bool = False) -> None:
         """Make a world wait until `resume` is called with the same reason. A world that never started does not wait.
 
-        The reason holds for any generation. With `for_member` it is a member that makes no progress, and holds for the
-        present generation only.
+        The reason holds for any generation. With `for_member` the reason is a member that makes no progress, and is
+        dropped when the next generation starts.
         """
         model = self.models.get(world)
         if model is not None:
@@ -68,9 +68,10 @@ class Worlds:
             self.on_change(world)
 
     def resume(self, world: str, why: str) -> None:
-        """Remove a reason to wait, if the world has it. If it was the last one, a world that has begun steps again.
+        """Remove a reason to wait, if the world has it.
 
-        Then `on_resume` is called.
+        If it was the last one, a world that has begun to work steps again, and `on_resume` is called. `on_change` is
+        called in any case.
         """
         model = self.models.get(world)
         if model is not None and model.resume(why, self._queue.now) and model.begun_ns is not None:
