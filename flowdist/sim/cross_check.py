@@ -1,6 +1,7 @@
-"""Cross-check of macro mode: the same faults in macro mode and in protocol mode, and the difference.
+"""Cross-check of macro mode: a job with the same faults in macro mode and in protocol mode, and the difference.
 
-The faults of a seed are drawn once and given to both (common random numbers). Start-up is nominal in both.
+Protocol mode plays each message (`Simulation`). Both modes draw the same faults from a seed (common random numbers).
+Start-up times are nominal in both.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from flowdist.sim.simulation import SimResult, Simulation
 
 
 class Sums(NamedTuple):
-    """Result of a run in either mode. Times are ns. `beside` is by auxiliary replica: generation and saved step."""
+    """Numbers of one run that both modes have to agree on. All but `beside` are about the gang of macro mode."""
 
-    outcome: str | None
-    lasted: int
+    outcome: str | None  # of the job; None: the run was stopped before its end
+    lasted: int  # virtual time of the run, in ns
     generations: int
-    causes: dict[str, int]
-    step: int
-    lost: int
-    spent: dict[Bucket, int]
-    beside: dict[str, tuple[int, int]]
+    causes: dict[str, int]  # number of incidents, by kind
+    step: int  # the step that was reached
+    lost: int  # work of each worker that had to be done again, in ns
+    spent: dict[Bucket, int]  # time by bucket in ns, summed over the replicas
+    beside: dict[str, tuple[int, int]]  # generation and saved step of each auxiliary replica, by name
 
 
 class Comparison(NamedTuple):
     """Results of one seed in both modes."""
 
     seed: int
-    faults: int
+    faults: int  # faults of the plan and drawn ones, whether they hit or not
     macro: Sums
     protocol: Sums
 
@@ -48,31 +49,31 @@ class Comparison(NamedTuple):
 
     @property
     def is_alike(self) -> bool:
-        """Return whether outcome, generations and incidents are the same."""
+        """Return whether outcome, number of generations, and number of incidents of each kind are the same."""
         a, b = self.macro, self.protocol
         return (a.outcome, a.generations, a.causes) == (b.outcome, b.generations, b.causes)
 
     def difference(self, bucket: Bucket) -> float:
-        """Return the share of all time in the bucket in macro mode, less that in protocol mode."""
+        """Return the share of all time that macro mode has in the bucket, less the share in protocol mode: -1 to 1."""
         total = max(1, sum(self.protocol.spent.values()))
         return self.macro.spent[bucket] / max(1, sum(self.macro.spent.values())) - self.protocol.spent[bucket] / total
 
     @property
     def worst(self) -> float:
-        """Largest difference of any bucket, as a share of all time."""
+        """Largest absolute `difference` of any bucket: 0 to 1."""
         return max(abs(self.difference(bucket)) for bucket in BUCKETS)
 
 
 def compare(
     graph: RoleGraph, plan: Plan, seeds: Iterable[int], until: int, tell: Callable[[int, int], None] | None = None
 ) -> Iterator[Comparison]:
-    """Yield the comparison of both modes for each seed.
+    """Run the job in both modes for each seed, and yield the comparison.
 
     Args:
         graph: The job.
         plan: Its faults and rates.
         seeds: Each draws other faults from the rates.
-        until: In ns. Rates are drawn up to there, and both modes stop there.
+        until: The virtual time in ns at which both modes stop. Faults are drawn up to it.
         tell: Called with the progress of protocol mode: see `Simulation`.
 
     Raises:

@@ -1,8 +1,8 @@
-"""A record reconstructed as a simulation: the faults of the job as a plan, and its work as workloads.
+"""Reconstruction of a recorded job for the simulator: its faults as a plan, and its work as workloads.
 
 The journal of a run holds what came from outside (a worker that failed, a node that was lost, an order of the operator)
-and what was decided about it. Only the first is kept. The simulator lets the second follow anew, under the same
-policies or others. Times are those of the run: machines break when they break, whatever the job does.
+and the decisions about it. The reconstruction keeps only what came from outside. In the simulation the controller
+decides anew, under the same policies or others. Faults keep the times of the run, whatever the simulated job does then.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.simulation import Simulation
 
-# The time of steps that is measured includes checkpoints; that until the first report includes restore and warm-up.
+# The fields of a workload that the measured times contain, so that they are 0 in a reconstruction: the time of a step
+# contains checkpoints, and the time until the first report contains restore and warm-up.
 INCLUDED = {"checkpoint_ns": 0, "checkpoint_blocks_ns": None, "restore_ns": 0, "warmup_ns": 0}
 
 
 class Reconstructed(NamedTuple):
-    """The world outside the controller, as a record shows it.
+    """Everything that came from outside the controller in a recorded job, as input of a simulation.
 
-    `arrivals` are the times in ns at which the first agents of the declared nodes connected; nodes that never did are
-    left out. `workloads` are by role, measured where the record allows it. `omitted` says in words what is not
-    repeated.
+    `plan` has the faults and the orders of the operator. `arrivals` has, by declared node, the time in ns at which its
+    first agent connected; nodes whose agents never did are left out. `workloads` are by role, measured where the record
+    allows it. `omitted` has a line of text for each thing that the simulation does not repeat.
     """
 
     plan: Plan
@@ -47,7 +48,7 @@ class Reconstructed(NamedTuple):
 
 
 def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
-    """Reconstruct the faults and workloads of a record.
+    """Return the faults, orders, arrivals of nodes and workloads that a record shows: see `Reconstructed`.
 
     Args:
         header: The header of the record; its graph describes the cluster.
@@ -64,7 +65,13 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
 
 
 def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
-    """Let the nodes of a simulation that has not run come up at these times in ns; unknown nodes are ignored."""
+    """Set when the agents of nodes connect first, and return the simulation.
+
+    Args:
+        simulation: One that has not run yet; it is changed.
+        arrivals: Virtual times in ns, by node. Nodes that the simulation does not have are ignored. The agents of nodes
+            that are not named connect at the start.
+    """
     for name, at in arrivals.items():
         if name in simulation.nodes:
             simulation.nodes[name].comes_at_ns = at
@@ -72,7 +79,7 @@ def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simu
 
 
 def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> RoleGraph:
-    """Return the graph with these workloads, by role."""
+    """Return a copy of the graph in which the named roles have these workloads. The other roles keep their own."""
     roles = tuple(
         msgspec.structs.replace(role, workload=workloads[role.name]) if role.name in workloads else role
         for role in graph.roles
@@ -81,22 +88,25 @@ def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> Role
 
 
 def _at(ns: int) -> str:
-    """Return a time as the fault grammar writes it. One before the start becomes the start."""
+    """Return a time in ns as the fault grammar writes it, in seconds: `1.5s`. A negative time becomes `0s`."""
     return f"{max(0, ns) / SECOND:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 class _Reconstruction:
-    """A pass through a record with a controller beside it, which shows what events were causes."""
+    """One pass through a record: `add` takes each line in order, `end` completes the faults.
+
+    A fresh controller handles the recorded events. It shows which failures opened an incident, and so were causes.
+    """
 
     def __init__(self, header: Header) -> None:
         self._graph = header.graph
-        self._replay = Replay(header)  # of the record only the events count here
-        self._away: dict[str, tuple[int, str]] = {}  # lost nodes: since when, and the fault as it is spelled
-        self._failures = 0
-        self._stalled: dict[str, int] = {}  # stalled replicas: since when
-        self._hit: dict[str, int] = {}  # when a fault was carried out, by its target
+        self._replay = Replay(header)
+        self._away: dict[str, tuple[int, str]] = {}  # nodes that are gone: since when, and the kind of fault (":lost")
+        self._failures = 0  # failures that have become faults
+        self._stalled: dict[str, int] = {}  # when stalled replicas showed their last sign of life
+        self._hit: dict[str, int] = {}  # when the run injected a fault, by its target
         self._declared = dict.fromkeys(node.name for node in header.graph.cluster.nodes)
-        self._seen: dict[str, int] = {}  # incarnations
+        self._seen: dict[str, int] = {}  # the last incarnation of each node that has joined
         self.arrivals: dict[NodeName, int] = {}
         self.faults: list[tuple[int, str]] = []
         self.scales: list[str] = []
@@ -105,6 +115,7 @@ class _Reconstruction:
         self.omitted: list[str] = []
 
     def add(self, line: Line) -> None:
+        """Note the faults, orders and arrivals that a line shows. Events after the end of the job are ignored."""
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
         job = self._replay.job
@@ -157,9 +168,11 @@ class _Reconstruction:
         self.faults.append((max(0, at), text))
 
     def _failure(self, event: ev.ReplicaExited, now: int, is_cause: bool) -> None:
-        """Note a failure.
+        """Make a fault of a failed exit, or note in `omitted` why there is none.
 
-        One that only followed another, in the incident of that, would follow again and is left out.
+        There is none for a failure that only followed from another one: it opened no incident (`is_cause` is false),
+        and no fault was injected into the replica within `cause_window` before. In the simulation it follows again.
+        There is none for a replica that did not come up either.
         """
         hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
         if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
@@ -172,16 +185,18 @@ class _Reconstruction:
         if event.signal is not None and event.kind == "signal":
             number = signal.Signals[f"SIG{event.signal}"]
             how = "" if number == signal.SIGKILL else f":exit={128 + number}"  # R16
-        # Each a little later than the one before, so that all that follows from that one is over.
+        # Failure n is n microseconds later, so that of two failures at one time the first is handled before the second.
         self._failures += 1
         at = now - LATENCY_NS + self._failures * 1000
         self._fault(at, f"{event.replica}@{_at(at)}{how}")
 
     def _lose(self, node: str, at: int, how: str) -> None:
+        """Note that a node is gone since `at`, unless it is gone already. `how` is the kind of its fault."""
         if node not in self._away:
             self._away[node] = (max(0, at), how)
 
     def _join(self, event: ev.NodeJoined, now: int) -> None:
+        """Note that a node has arrived for the first time, was added, or is back, which ends the fault that took it."""
         before = self._seen.get(event.node)
         self._seen[event.node] = event.incarnation
         if before is None and event.node in self._declared:
@@ -196,13 +211,16 @@ class _Reconstruction:
             self.adds.append(f"{event.node}@{_at(now)}")
 
     def end(self) -> None:
-        """Note the nodes that never came back."""
+        """Add the faults of the nodes that were lost and never came back. Called after the last line."""
         for node, (since, how) in self._away.items():
             self._fault(since, f"{node}@{_at(since)}{how}")
 
 
 def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, WorkloadSpec], list[str]]:
-    """Return the workloads of the roles as a record shows them, and in words what it does not show."""
+    """Return the workload of each role as measured in a record, and texts about the roles that reported no progress.
+
+    What the record does not show is as the graph declares it.
+    """
     found, missing = {}, []
     records = [line for line in lines if isinstance(line, Record)]
     for role in graph.roles:
@@ -219,7 +237,10 @@ def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, Workloa
 
 
 def _service(role: RoleSpec, records: Sequence[Record]) -> WorkloadSpec:
-    """Return the workload of a service, whose start-up ends when it is ready."""
+    """Return the workload of a service: its start-up is the median time from the start of an attempt until it is ready.
+
+    If no attempt got ready the declared start-up stays.
+    """
     begun, took = {}, []
     for line in records:
         for effect in line.effects:
@@ -232,14 +253,14 @@ def _service(role: RoleSpec, records: Sequence[Record]) -> WorkloadSpec:
 
 
 class _Attempts:
-    """The attempts of one role: their starts, their progress, and what they saved."""
+    """The attempts of one role of tasks in a record, by replica and number of the attempt. Times are ns."""
 
     def __init__(self, role: str, records: Sequence[Record]) -> None:
         self.runs: dict[tuple[ReplicaId, int], int] = {}  # when each was started
         self.progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
-        self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
+        self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step) of offered checkpoints
         self._lasted: dict[tuple[ReplicaId, int], int] = {}  # how long each attempt took that succeeded
-        self._first_suspended: int | None = None  # when workers first stayed in place
+        self._first_suspended: int | None = None  # when workers of the role were first suspended; None: never
         for line in records:
             self._add(role, line)
 
@@ -261,17 +282,24 @@ class _Attempts:
 
     @property
     def _reports(self) -> dict[tuple[ReplicaId, int], list[tuple[int, int]]]:
-        """The steps of each attempt with their times: by its progress, or else by its checkpoints."""
+        """(time, step) pairs by attempt: reported progress, or if the role reported none, offered checkpoints."""
         return self.progress or self._saved
 
     @property
     def steps_per_ns(self) -> float:
-        """The pace over all attempts, from first to last report; 0.0 if there are too few reports."""
+        """Steps per ns over all attempts, each from its first to its last report.
+
+        It is 0.0 if no attempt has reported two different steps.
+        """
         reports = [seen for seen in self._reports.values() if seen[-1][1] > seen[0][1]]
         time = sum(seen[-1][0] - seen[0][0] for seen in reports)
         return sum(seen[-1][1] - seen[0][1] for seen in reports) / time if time else 0.0
 
     def measured(self, declared: WorkloadSpec) -> WorkloadSpec:
+        """Return the declared workload with measured steps, step time, start-up and time between checkpoints.
+
+        Without a known pace the workload is that of `_by_length`.
+        """
         if not self.steps_per_ns:
             return self._by_length(declared)
         step_ns = max(1, round(1 / self.steps_per_ns))
@@ -290,21 +318,28 @@ class _Attempts:
         )
 
     def _after_the_last(self, step_ns: int) -> int:
-        """Return the steps after the last checkpoint, which only the end of the attempt shows."""
+        """Return how many steps a successful attempt did after its last checkpoint, estimated from its length.
+
+        It is 0 if the role reported progress, which then shows the last step.
+        """
         if self.progress:
             return 0
         ends = [(self.runs[key] + lasted, key) for key, lasted in self._lasted.items() if key in self._saved]
         return max(((end - self._saved[key][-1][0]) // step_ns for end, key in ends), default=0)
 
     def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
-        """Return whether the attempt started from a checkpoint.
+        """Return whether the attempt began before any worker of the role was suspended, and its start is recorded.
 
-        Once some workers stay in place (R6), fresh ones continue from what these have in memory.
+        Such an attempt starts from a checkpoint or from step 0. Once workers are suspended (R6), fresh ones continue
+        from what these have in memory, at a step that the record does not show.
         """
         return key in self.runs and (self._first_suspended is None or self.runs[key] < self._first_suspended)
 
     def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
-        """Return the time from the start of an attempt to its first step, estimated from its first report."""
+        """Return the time in ns from the start of an attempt to its first step, estimated from its first report.
+
+        The time of the steps since the newest checkpoint, as far as they are known, is taken off.
+        """
         begun, (reported, step) = self.runs[key], self._reports[key][0]
         saved = [step for seen in self._saved.values() for when, step in seen if when <= begun]
         before = max(saved, default=0)
@@ -313,7 +348,10 @@ class _Attempts:
         return took - steps * step_ns if 0 < steps * step_ns <= took else max(0, took - step_ns)
 
     def _by_loss(self, step_ns: int) -> int | None:
-        """Return the time between checkpoints where none is reported: n lost steps on average mean 2n between two."""
+        """Return the time between checkpoints in ns, estimated from the steps that were done again after restarts.
+
+        n such steps on average mean 2n steps between two checkpoints. None if no steps were done again.
+        """
         reached, lost = 0, []
         for _, seen in sorted(self.progress.items(), key=lambda item: item[1][0]):
             if seen[0][1] <= reached:
@@ -322,7 +360,11 @@ class _Attempts:
         return 2 * round(statistics.mean(lost)) * step_ns if lost else None
 
     def _by_length(self, declared: WorkloadSpec) -> WorkloadSpec:
-        """Return a workload without known steps: as long as the attempt took, and from the start after a restart."""
+        """Return a workload for a role whose steps are unknown: steps of 1 s, for as long as an attempt took.
+
+        That is the median of the successful attempts. The workload saves nothing, so a restart begins at step 0. If no
+        attempt succeeded the declared workload is returned.
+        """
         if not self._lasted:
             return declared
         seconds = max(1, round(statistics.median(self._lasted.values()) / SECOND))

@@ -16,20 +16,20 @@ from flowdist.sim.user_code.workload import WorldModel
 
 @dataclass(slots=True)
 class SimResult:
-    """Result of a simulation. `lines` are its trace with the header; `violation` is what did not hold, if anything."""
+    """Result of a simulation: the last state of the job, the trace, and what was measured. Times are virtual, in ns."""
 
-    job: JobState
-    lines: Trace
-    now: int
-    models: dict[str, WorldModel]
-    unfired: list[Fault]
+    job: JobState  # as the controller saw it when the simulation stopped
+    lines: Trace  # the record of the job, with its header
+    now: int  # when the simulation stopped
+    models: dict[str, WorldModel]  # the worlds of tasks that have started, by name
+    unfired: list[Fault]  # faults of the plan that hit nothing
     spent: Spent  # in ns, by role and bucket; the sum is wall time x replicas
-    hits: Counter[tuple[str, str]]  # faults that hit, by their kind and the phase of the job
-    violation: Violation | None = None
-    waiting: list[str] = field(default_factory=list)
-    handled: int = 0
-    seen: dict[str, int] = field(default_factory=dict)  # when each point was reached first, in ns
-    points: tuple[str, ...] = ()  # names of the points that the run looked for
+    hits: Counter[tuple[str, str]]  # number of hits, by kind of fault and phase of the job (see `Work.phase`)
+    violation: Violation | None = None  # the property that did not hold; None: all held
+    waiting: list[str] = field(default_factory=list)  # what the job waits for, in words; empty if it is over
+    handled: int = 0  # actions of the event queue that were run
+    seen: dict[str, int] = field(default_factory=dict)  # when each point was reached first, by its name
+    points: tuple[str, ...] = ()  # names of all points that `seen` can hold
     played: Played = field(default_factory=Played)  # the results of user code
 
     @property

@@ -6,7 +6,7 @@ of which imports those before it alone:
     engine      the event queue, the links, nodes and the controller behind them, the trace
     user_code   what the processes of a world do: computed from a workload, or played from a model
     workers     the processes at work: they start up, step, save, hang, wait and end
-    faults      what goes wrong, at a time, after an event or at a rate
+    faults      what the plan makes go wrong: at a time, after an event or at a rate
     checks      what must hold: properties, points that a campaign reaches, bounds
 
 Faults act on nodes and processes; the controller has to notice them. Three things are checked in every run: the
@@ -56,10 +56,11 @@ class Simulation:
     """One job in virtual time.
 
     Args:
-        graph: The job, with nodes; see `with_nodes`.
-        plan: The faults, and what the operator does.
-        seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
-            up to a fifth, each attempt's drawn from a stream of its own.
+        graph: The job. It needs nodes: `with_nodes` adds one to a graph that declares none.
+        plan: The faults, and the orders of the operator (scale, add, drain).
+        seed: 0 is nominal: everything takes exactly what the workload says. Any other seed draws how long start-ups
+            take (up to a fifth more or less), how slow steps are (`step_spread`), and how soon peers notice a death.
+            Each attempt has streams of its own. Lost packets and the faults of rates are drawn with any seed, 0 too.
         play_heartbeats: Play each heartbeat, as production does, instead of computing those that cannot matter.
         play_steps: Play each step of user code by itself, instead of all up to the next event at once.
         schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
@@ -68,8 +69,8 @@ class Simulation:
             ("paced"), or what has changed after each moment ("changed"); see `control.invariants.incremental`. All of
             them are checked at the end.
         tell: Called every 128 events with the virtual time in ns and the number of events so far.
-        fast_forward: Compute quiet stretches instead of playing them; see `workers.fast_forward`. The decisions and
-            their times are the same. Lines of the trace between them, which say how far the workers are, are missing.
+        fast_forward: Compute quiet times instead of playing them; see `workers.fast_forward`. The decisions and their
+            times are the same. Lines of the trace between them, which say how far the workers are, are missing.
         properties: What the user demands of the run; see `checks.properties`.
     """
 
@@ -110,14 +111,17 @@ class Simulation:
         self._plan_all(plan)
 
     def _new_controller(self, checks: Checks) -> SimController:
-        """Return the controller process of the job. Proofs and tests override this with one that they watch."""
+        """Make the simulated controller. Subclasses in proofs and tests override this to make one of their own."""
         return SimController(self.ctx, self.nodes, self, checks)
 
     def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
         return SimNode(self.ctx, spec, self._controller, self.work, self.running, starts)
 
     def _plan_all(self, plan: Plan) -> None:
-        """Plan what happens in any case. The order matters: of two events of one time the first planned is first."""
+        """Start the nodes, and queue the orders of the operator, the faults, and the first wake-up of the controller.
+
+        The order of these calls matters: of two actions at one time, the one that was queued first runs first.
+        """
         for spec in self.ctx.graph.cluster.nodes:
             self._machines.add(spec)
         for scale in plan.scales:
@@ -135,9 +139,10 @@ class Simulation:
         return self.ctx.job
 
     def run(self, until: int | None = None) -> SimResult:
-        """Run to the end of the job, or to `until` in ns.
+        """Run the job to its end, or to the virtual time `until` in ns, and return the result.
 
-        A job that has neither ended nor anything left to do violates liveness.
+        A violation ends the run, and is returned in `SimResult.violation`, not raised. The job violates liveness if it
+        has not ended and no event is left in the queue before `until`.
         """
         self.ctx.until_ns = until
         try:
@@ -153,11 +158,12 @@ class Simulation:
         return self.result(None)
 
     def result(self, violation: Violation | None, *, has_crashed: bool = False) -> SimResult:
-        """Return how far the job has come.
+        """Close the time accounts of the job, and return the result of the simulation as it is now.
 
         Args:
-            violation: What did not hold, if anything.
-            has_crashed: The run broke off in the middle of an event, so the accounts need not add up.
+            violation: What did not hold; None: nothing was violated.
+            has_crashed: The run broke off in the middle of an event, so the accounts need not add up, and are not
+                closed.
         """
         if not has_crashed:
             self.work.worlds.close()
@@ -178,7 +184,10 @@ class Simulation:
         )
 
     def take_apart(self) -> None:
-        """Release the parts, which refer to each other, without a search for garbage. Nothing works afterwards."""
+        """Cut the references between the parts, so that their memory is freed without a search for garbage.
+
+        The simulation cannot be used afterwards. Results that it has returned stay valid.
+        """
         self.queue.forget()
         self.nodes.clear()
         self.work.take_apart()
@@ -188,6 +197,7 @@ class Simulation:
     # The simulation observes its controller: see `Observer`.
 
     def decided(self, job: JobState, line: Record) -> None:
+        """Call `tell` if it is due, note the points that a decision reaches, and check the user's properties."""
         if self._tell is not None and line.n % TELLS_EVERY == 0:
             self._tell(line.t_ns, line.n)
         self.points.hear(job, line)
@@ -195,9 +205,14 @@ class Simulation:
             self._watching.hear(job, line.t_ns)
 
     def before_start(self, start: StartReplica) -> None:
+        """End the work that an older generation of the world still does on a paused node."""
         self.work.leave_behind(start)
 
     def carried_out(self, job: JobState, line: Record) -> None:
+        """Book the time of the replicas, and fire the faults that waited for this event.
+
+        Worlds that wait for a replica of a service stop waiting once that replica has lost its seat.
+        """
         self._accounts.hear(job, line)
         if self._faults.waiting:
             self._faults.hear(line)
@@ -205,7 +220,7 @@ class Simulation:
             self.work.services.forget_unseated()
 
     def _note_offer(self, replica: ReplicaId, attempt: int) -> None:
-        self.points.offered(replica, attempt)  # made after the user code that offers
+        self.points.offered(replica, attempt)  # a method, since `points` is made after the user code
 
     def _note_fault(self, fault: Fault, target: str) -> None:
         self.work.fast_forward.catch_up()
@@ -214,17 +229,24 @@ class Simulation:
         self.ctx.trace.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _is_quiet(self) -> bool:
-        """Return whether no property and no fault waits for an event, and no node may be missed."""
+        """Return whether nothing outside the workers keeps fast-forward from skipping checkpoints.
+
+        That is: no property of the user and no fault waits for an event, a controller runs, and no node can become
+        suspected.
+        """
         return not (self._watching.is_awake or self._faults.waiting) and self._controller.awaits_no_silence
 
 
 def _options(plan: Plan, schedule: int) -> dict[str, str]:
-    """Return the options of the run that its record needs for a replay."""
+    """Return the options for the header of the trace: the rates of faults and the schedule, as far as there are any."""
     return plan.rate_options | ({"schedule": str(schedule)} if schedule else {})
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:
-    """Return the graph with one node that is just large enough for everything, if it has no nodes."""
+    """Return the graph; if it declares no nodes, with one node, `node0`, added.
+
+    The node has the cpu and the memory that all roles need at their maximum, and no gpu.
+    """
     if graph.cluster.given:
         return graph
     cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
@@ -233,7 +255,10 @@ def with_nodes(graph: RoleGraph) -> RoleGraph:
 
 
 def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
-    """Return a text that names replicas that hang in roles that do not detect it; empty if there are none."""
+    """Return the end of a liveness message: it names the replicas that hang in roles without `hang_after`.
+
+    The text is empty if there are none.
+    """
     hung = [replica for node in nodes if node.is_alive for replica, _ in node.hung]
     unseen = [replica for replica in sorted(hung) if graph.role(replica.role).hang_after_ns is None]
     if not unseen:

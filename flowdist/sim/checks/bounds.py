@@ -13,14 +13,17 @@ RECOVERS, LOST_WORK, GOODPUT = "recovers within", "lost work", "goodput"
 
 
 class Bounds(NamedTuple):
-    """The bounds of a user; None: not bounded. `goodput` is the productive part of the time of tasks, 0 to 1."""
+    """Bounds that a user sets on the cost of failures. None: not bounded."""
 
-    recovers_within_ns: int | None = None
-    lost_work_ns: int | None = None
-    goodput: float | None = None
+    recovers_within_ns: int | None = None  # the most, from the opening of each incident until its worlds step again
+    lost_work_ns: int | None = None  # the most work that each worker of a world may have to do again
+    goodput: float | None = None  # the least productive share of the time of tasks, 0 to 1
 
     def broken(self, result: SimResult) -> list[tuple[str, str]]:
-        """Return each bound that is broken, with the words for it."""
+        """Return a pair for each incident, world or run that breaks a bound: the bound, and a text for people.
+
+        The bound is `RECOVERS`, `LOST_WORK` or `GOODPUT`.
+        """
         return [*self._slow(result), *self._redone(result), *self._idle(result)]
 
     def _slow(self, result: SimResult) -> list[tuple[str, str]]:
@@ -51,7 +54,12 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(recovers_within: str | None = None, lost_work: str | None = None, goodput: float | None = None) -> Bounds:
-    """Return the bounds that these texts mean.
+    """Return the bounds that a user has written; None: not bounded.
+
+    Args:
+        recovers_within: A duration, such as "30s".
+        lost_work: A duration.
+        goodput: A share of the time, 0 to 1.
 
     Raises:
         FlowdistError: A text is no duration, or the goodput is not from 0 to 1.
@@ -69,7 +77,10 @@ def _ns(name: str, text: str | None) -> int | None:
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:
-    """Return, by incident, the time in ns until all its worlds of tasks step again; None if they never do."""
+    """Return, by number of the incident, the time in ns from its opening until all its worlds of tasks step again.
+
+    None if one of them never does; 0 for an incident without worlds of tasks.
+    """
     found: dict[int, int | None] = {}
     for incident in result.job.incidents:
         took: int | None = 0

@@ -1,4 +1,4 @@
-"""The expectations of a scenario file (`[expect]`), compared with a simulation, each in words."""
+"""Comparison of the expectations of a scenario file (`[expect]`) with the simulation of that scenario."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_BOUNDS = {RECOVERS: "recovered_within", LOST_WORK: "lost_work_max", GOODPUT: 
 
 
 def unmet(expect: Expect, result: SimResult) -> list[str]:
-    """Return a line for each expectation that is not met, and for each fault that never fired.
+    """Return a line of text for each expectation that is not met, and for each fault that never fired.
 
     Args:
         expect: The expectations of a scenario file.
@@ -45,7 +45,7 @@ def _unmet_end(expect: Expect, result: SimResult) -> list[str]:
 
 
 def _unmet_numbers(expect: Expect, result: SimResult) -> list[str]:
-    """Compare what is expected of roles and worlds by name."""
+    """Return a line for each expected number of a role or world that the simulation does not have."""
     job = result.job
     names = dict.fromkeys([*job.roles, *job.worlds])
     generations = {name: max(world.generation for world in job.worlds_of(role)) for name, role in job.roles.items()}
@@ -93,7 +93,10 @@ def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, obje
 
 
 def times_restarted(result: SimResult, name: str) -> int:
-    """Return how often a role was restarted. A gang restarts as one; otherwise the restarts of all replicas count."""
+    """Return how often the role `name` was restarted.
+
+    A gang restarts as one: generations after the first count. In another role the restarts of all replicas add up.
+    """
     role = result.job.roles[name]
     if role.spec.gang:
         return max(0, result.job.worlds[role.worlds[0]].generation - 1)
@@ -101,12 +104,15 @@ def times_restarted(result: SimResult, name: str) -> int:
 
 
 def world_sizes(result: SimResult, name: str) -> list[int]:
-    """Return the number of replicas of each generation that was started."""
+    """Return the number of replicas of each generation that was started of the world `name`, oldest first."""
     return [len(starts) for starts in _generations(result, name)]
 
 
 def members(result: SimResult, name: str) -> list[str]:
-    """Return the indexes of the replicas of each generation that was started, in the order of their ranks: `0 1 3`."""
+    """Return the members of each generation that was started of the world `name`, oldest first.
+
+    Each text has the indexes of the replicas, in the order of their ranks: "0 1 3".
+    """
     return [" ".join(str(start.replica.index) for start in starts) for starts in _generations(result, name)]
 
 

@@ -1,12 +1,11 @@
-"""Liveness: how soon a job has to make progress after the last fault, by a bound that follows from its topology.
+"""Liveness: how soon a job has to make progress after the last fault, by a bound that is computed from its topology.
 
 The check has two phases, as proofs of distributed systems have. While faults happen only safety is demanded. Once the
 last fault is over (nodes are back, links have no fault, no worker is slow), a primary task has to commit a new step
 within a bound, and the job has to end within another. The first bound, `bound_ns`, is the sum of
 
-    detection       the lease of a node and its margins; the longest `hang_after`; and if the controller died, as long
-    as
-                    agents may keep workers without it
+    detection       the lease of a node and its margins; the longest `hang_after`; and if the controller died, the time
+                    for which agents may keep workers without it
     re-formation    the longest grace, the longest back-off, and the start-ups and restores of all roles in a row
     growth          for each role that may grow: its cool-down, its join window, and one more re-formation
     a new step      the longest time between two checkpoints; for user code, which saves at will, all its work
@@ -30,7 +29,10 @@ SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one: see `str
 
 
 def bound_ns(graph: RoleGraph, plan: Plan) -> int:
-    """Return the longest time in ns from the end of the last fault to the next step that is committed."""
+    """Return the longest time in ns that a job may take from the end of the last fault to its next committed step.
+
+    The module says which times add up to it.
+    """
     again = _re_formation_ns(graph)
     grows = [spec for spec in graph.roles if spec.gang and spec.max_replicas > spec.min_replicas]
     growth = sum(spec.cooldown_ns + spec.join_window_ns + again for spec in grows)
@@ -39,7 +41,7 @@ def bound_ns(graph: RoleGraph, plan: Plan) -> int:
 
 
 def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
-    """Return when the job has to be over at the latest, in ns.
+    """Return the time in ns by which the job has to be over. A campaign stops each run there.
 
     Args:
         graph: The job.
@@ -52,14 +54,20 @@ def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
 
 
 def healed_ns(result: SimResult, plan: Plan) -> int:
-    """Return when the last of the faults that hit was over, and everything that it broke was repaired."""
+    """Return the time in ns at which the last of the faults that hit was over; 0 if none hit.
+
+    Then nodes are back, links have no fault, and checkpoints that were begun on a slow disk are written.
+    """
     lasts = {fault.spec: _lasts_ns(result.job.graph, fault) for fault in plan.faults}
     hits = [line for line in result.lines if type(line) is FaultLine]
     return max((line.t_ns + lasts.get(line.spec, 0) for line in hits), default=0)
 
 
 def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
-    """Return by when a new step had to be committed and was not, with the words for it; None if the job is in time."""
+    """Return the time in ns by which a new step had to be committed and was not, with a text that says so.
+
+    None if a step was committed in time, or the run ended before that time was over.
+    """
     graph = result.job.graph
     healed, bound = healed_ns(result, plan), bound_ns(graph, plan)
     if result.now <= healed + bound or _commits(result, healed, healed + bound):
@@ -69,9 +77,9 @@ def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
 
 
 def _commits(result: SimResult, start: int, end: int) -> bool:
-    """Return whether a primary task saved or finished in this time.
+    """Return whether a task of `_primary` had a checkpoint accepted, or succeeded, between two times in ns.
 
-    A skipped checkpoint has no line; its world knows it.
+    Checkpoints that fast-forward skipped have no line in the trace: the models of their worlds have the times.
     """
     names = {spec.name for spec in _primary(result.job.graph)}
     lines = (line for line in result.lines if type(line) is Record and start <= line.t_ns <= end)
@@ -89,10 +97,10 @@ def _is_commit(line: Record, roles: set[str]) -> bool:
 
 
 def _primary(graph: RoleGraph) -> list[RoleSpec]:
-    """Return the tasks that show progress: primary ones, those for whose success they wait, and members of their
-    worlds.
+    """Return the tasks whose commits count as progress.
 
-    Any member of a joint world may be the one that saves.
+    These are the primary tasks, the tasks for whose success they wait, and all tasks in joint worlds with one of these,
+    since any member of a joint world may be the one that saves.
     """
     found = {spec.name for spec in graph.roles if spec.kind == "task" and spec.primary}
     needed = set(found)
@@ -126,7 +134,10 @@ def _starts_ns(load: WorkloadSpec) -> int:
 
 
 def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
-    """Return the longest time between two checkpoints. User code saves when it likes, or never."""
+    """Return the longest time between two checkpoints of a role, in ns.
+
+    For user code, which saves at any time or never, it is the time of all its work.
+    """
     load = spec.workload
     if spec.simulate:
         return _work_ns(graph, spec)
@@ -141,12 +152,18 @@ def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 
 
 def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
-    """Return how many times longer than its workload says a role may take, because of a slow role in its world."""
+    """Return how many times longer than its workload says a role may take for its steps.
+
+    A world steps as slowly as its slowest role, so the largest `step_spread` of its roles counts.
+    """
     return 1 + max(graph.role(name).workload.step_spread for name in world_roles(graph, spec.name))
 
 
 def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:
-    """Return the time from the hit of a fault to its end, with the completion of what was begun on a slow disk."""
+    """Return the time in ns from the hit of a fault to its end; 0 for one without a duration.
+
+    It contains the notice of a preemption, and the completion of a checkpoint that was begun on a slow disk.
+    """
     notice = parse_duration(fault.arg) if fault.kind == "preempt" and fault.arg else 0
     written = 0
     if fault.kind == "slow-checkpoint":

@@ -27,7 +27,7 @@ STALE = "a stale generation tried to commit"
 DOUBLE = "double fault inside a recovery"
 POINTS = (STARTING, REFORMING, SAVING, RESTORING, CONTROLLER, SPARE, STALE, DOUBLE)
 
-# Other kinds only disturb.
+# Kinds of faults that end or stop what they hit. The other kinds only disturb it, and reach no point.
 HARM = ("kill", "exit", "oom", "hang", "lost", "leave", "preempt", "pause", "partition", "cut-to")
 
 
@@ -50,16 +50,19 @@ def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
 
 
 class Points:
-    """Points of one run. `seen` holds the time in ns at which each was reached first."""
+    """Points that one run reaches. `seen` holds the time in ns at which each was reached first, by name."""
 
     def __init__(self, ctx: Context, work: Work, seen: dict[str, int]) -> None:
         self._ctx, self._work, self.seen = ctx, work, seen
-        self.has_spare = False  # at the last start a node was empty
-        self._incidents = 0
-        self._lost = 0
+        self.has_spare = False  # when an attempt was started last, a usable node was empty
+        self._incidents = 0  # incidents at the last decision
+        self._lost = 0  # replicas that were lost in open incidents then
 
     def hit(self, fault: Fault) -> None:
-        """Note a fault that is about to hit its target."""
+        """Note the points that a fault reaches, by the state of the job. Called just before the fault hits.
+
+        A fault that only disturbs its target (see `HARM`) reaches none.
+        """
         if fault.kind not in HARM:
             return
         job, work, now = self._ctx.job, self._work, self._ctx.queue.now
@@ -77,13 +80,23 @@ class Points:
             self._see(SAVING)
 
     def offered(self, replica: ReplicaId, attempt: int) -> None:
-        """Note a commit of user code. Of an attempt that is over it is refused, or not even heard (R19)."""
+        """Note that user code of an attempt commits; this reaches `STALE` if the attempt is over.
+
+        The controller refuses such a commit, or never receives it (R19).
+        """
         state = self._ctx.job.replicas[replica]
         if state.attempt != attempt or not state.is_live:
             self._see(STALE)
 
     def hear(self, job: JobState, line: Record) -> None:
-        """Note a decision of the controller."""
+        """Note the points that a decision of the controller reaches.
+
+        These are `STALE` (it refuses a checkpoint), `SPARE` and `DOUBLE`.
+
+        Args:
+            job: The state after the decision.
+            line: The event and its effects.
+        """
         if type(line.event) is CheckpointOffered:
             if not any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                 self._see(STALE)
@@ -98,7 +111,10 @@ class Points:
                 break
 
     def _note_incidents(self, job: JobState) -> None:
-        """Note a double fault: an incident opens or loses more while worlds have not recovered from one before."""
+        """Note a double fault: an incident opens while worlds have not recovered from an earlier one, or loses more.
+
+        An incident loses more if further replicas fail in it at a later time than its opening.
+        """
         lost = sum([len(job.incidents[number - 1].lost) for number in job.open])
         fresh = job.incidents[self._incidents :]
         if fresh and self._recovers(before=fresh[0].opened_ns):
@@ -108,7 +124,10 @@ class Points:
         self._incidents, self._lost = len(job.incidents), lost
 
     def _recovers(self, before: int | None = None) -> bool:
-        """Return whether a world of the last four incidents, or of those before a time, does not step again yet."""
+        """Return whether a world of one of the last four incidents does not step again yet.
+
+        With `before`, only those of the four count that were opened before that time in ns.
+        """
         job, models = self._ctx.job, self._work.models
         for incident in job.incidents[-4:]:
             if before is not None and incident.opened_ns >= before:

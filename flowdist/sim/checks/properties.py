@@ -1,6 +1,7 @@
 """Properties that a user demands of a run: always, eventually, and sometimes in a campaign.
 
-A property is a function of the state of the job. It is asked after every event, since the state only changes there.
+A property has a check: a function of the state of the job. The check is called after every event, since the state only
+changes there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ Check = Callable[[JobState], object]
 
 
 class Always(NamedTuple):
-    """A property that holds after every event. The check returns False or raises AssertionError where it does not."""
+    """A property that holds after every event.
+
+    Where it does not hold, the check returns False or raises AssertionError. Any other value, None too, means that it
+    holds.
+    """
 
     name: str
     check: Check
 
 
 class Eventually(NamedTuple):
-    """A property that, whenever it is not true, is true again within `within_ns`; and that is true at the end."""
+    """A property that, whenever it is not true, becomes true within `within_ns`, and that is true when the job ends.
+
+    The check returns a true value where it holds. An AssertionError means that it does not.
+    """
 
     name: str
     check: Check
@@ -33,7 +41,7 @@ class Eventually(NamedTuple):
 
 
 class Sometimes(NamedTuple):
-    """A property that is true at some time in some run of a campaign."""
+    """A property that is true at some time in some run of a campaign, as its check says by a true value."""
 
     name: str
     check: Check
@@ -48,11 +56,11 @@ class Properties(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """No property is demanded of the run: no `always`, no `eventually` and no `sometimes`."""
+        """Return whether there is no property: no `always`, no `eventually` and no `sometimes`."""
         return not (self.always or self.eventually or self.sometimes)
 
     def and_also(self, others: Properties) -> Properties:
-        """Return both sets of properties; one that is in both is asked once."""
+        """Return the properties of both, each once."""
         return Properties(
             tuple(dict.fromkeys([*self.always, *others.always])),
             tuple(dict.fromkeys([*self.eventually, *others.eventually])),
@@ -61,7 +69,12 @@ class Properties(NamedTuple):
 
 
 class Watching:
-    """The properties of one run. `seen` holds when each property that is to be seen sometimes was true first."""
+    """Checker of the user's properties in one run.
+
+    Args:
+        properties: The properties.
+        seen: Receives, by name, the virtual time in ns at which each `sometimes` property was true first.
+    """
 
     def __init__(self, properties: Properties, seen: dict[str, int]) -> None:
         self.properties, self._seen = properties, seen
@@ -69,15 +82,23 @@ class Watching:
 
     @property
     def is_awake(self) -> bool:
-        """Some property has to be asked after every event."""
+        """Return whether some check still has to be called after every event.
+
+        That is so with any `always` or `eventually` property, or with a `sometimes` property that was not true yet.
+        """
         unseen = any(point.name not in self._seen for point in self.properties.sometimes)
         return bool(self.properties.always or self.properties.eventually) or unseen
 
     def hear(self, job: JobState, now: int) -> None:
-        """Ask the properties after an event.
+        """Call the checks after an event, and note the `sometimes` properties that are true for the first time.
+
+        Args:
+            job: The state after the event.
+            now: The virtual time of the event in ns.
 
         Raises:
-            Violation: One does not hold.
+            Violation: An `always` property does not hold, or an `eventually` property has not held for too long.
+            FlowdistError: A check raised something other than AssertionError.
         """
         for rule in self.properties.always:
             holds, why = _ask(rule.name, rule.check, job)
@@ -95,9 +116,12 @@ class Watching:
                 self._seen[point.name] = now
 
     def close(self, job: JobState, now: int) -> None:
-        """Check at the end of a run that no promise is broken.
+        """Check the `eventually` properties at the end of a run.
 
-        Where only the clock was stopped, one may still have time.
+        All have to hold if the job has ended. If only the clock was stopped, a property may still have time left.
+
+        Raises:
+            Violation: A property does not hold, and has no time left.
         """
         for promise, since in self._since.items():
             if job.outcome is not None or now > since + promise.within_ns:
@@ -125,7 +149,7 @@ def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violati
 
 
 def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:
-    """Call a check, and return what it returns with the words of its AssertionError.
+    """Call a check, and return its value with an empty text; or if it raises AssertionError, False with the reason.
 
     Raises:
         FlowdistError: The check raised something else, which is a mistake in it.
@@ -146,11 +170,18 @@ def properties_of(
     eventually: Sequence[Eventually] = (),
     sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
 ) -> Properties:
-    """Return the properties that a test gives. A function alone is named after itself."""
+    """Return the properties that a test has passed.
+
+    Args:
+        always: Properties, or mere checks. Such a check becomes a property with the name of the function.
+        eventually: Properties.
+        sometimes: Properties, or checks by the name of their property.
+    """
     points = [Sometimes(*item) for item in sometimes.items()] if isinstance(sometimes, Mapping) else sometimes
     rules = tuple(rule if isinstance(rule, Always) else Always(name_of(rule), rule) for rule in always)
     return Properties(rules, tuple(eventually), tuple(points))
 
 
 def name_of(check: Check) -> str:
+    """Return the name of the function; of a check without a name, its `repr`."""
     return getattr(check, "__name__", repr(check))

@@ -9,21 +9,24 @@ from flowdist.graph import MS
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.engine.violation import Violation
 
-GHOST_NS = 100 * MS  # how long an attempt may still run when its node resumes after it was replaced: until SIGKILL
+GHOST_NS = 100 * MS  # from the resumption of a node to the end of attempts that were replaced meanwhile, by SIGKILL
 
 
 class RunningAttempts:
-    """The attempts that have a live process anywhere in the cluster, one at most for each replica."""
+    """The attempt of each replica that runs anywhere in the cluster: one at most (R19).
+
+    Attempts whose workers are suspended, and attempts on a paused node, do not count as running.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._running: dict[ReplicaId, int] = {}
 
     def began(self, replica: ReplicaId, attempt: int) -> None:
-        """Note that an attempt runs.
+        """Record that an attempt runs.
 
         Raises:
-            Violation: Another attempt of the replica still runs.
+            Violation: An attempt of the replica runs already.
         """
         other = self._running.get(replica)
         if other is not None:
@@ -31,19 +34,22 @@ class RunningAttempts:
         self._running[replica] = attempt
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
-        """Note that an attempt has ended, or that its node is paused.
+        """Remove an attempt, which has ended, is suspended, or is on a node that is paused now.
 
-        A paused attempt gets no CPU. Another may run meanwhile, once the lease of the paused node is over.
+        A paused attempt gets no CPU, so another may run meanwhile, once the lease of the paused node is over. Nothing
+        changes if the replica runs as another attempt, or not at all.
         """
         if self._running.get(replica) == attempt:
             del self._running[replica]
 
     def check_ghosts(self, ran: list[tuple[ReplicaId, int]], still_runs: Callable[[ReplicaId, int], bool]) -> None:
-        """Check that the attempts of a node that resumes after a pause end soon if they were replaced meanwhile (R19).
+        """Record the attempts on a node that has just resumed, and plan a check in 100 ms.
+
+        The check raises Violation if one of them still runs although another attempt of its replica runs too (R19).
 
         Args:
-            ran: The attempts that ran on the node when it was paused.
-            still_runs: Tells whether an attempt has a live worker on that node; called 100 ms later.
+            ran: The attempts that run on the node again. One that was replaced meanwhile is checked, but not recorded.
+            still_runs: Returns whether an attempt has a live worker on that node.
         """
         for replica, attempt in ran:
             self._running.setdefault(replica, attempt)

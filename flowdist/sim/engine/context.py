@@ -20,11 +20,12 @@ class Context:
         graph: The job, with the nodes of its cluster.
         queue: Virtual time.
         trace: The record of the job as it grows.
-        controller: The present controller; another one takes its place when it is killed (R21).
+        controller: The present controller. If it is killed another one takes its place later (R21).
         seed: The source of everything that is drawn; 0 means that every duration is nominal.
-        schedule: Which order events of one time have; 0 means the order in which they were planned.
+        schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
+            other number draws another one.
         plays_heartbeats: Play each heartbeat instead of computing those that cannot matter.
-        fast_forward: Compute quiet stretches of work instead of playing them.
+        fast_forward: Compute quiet times instead of playing them; see `workers.fast_forward`.
     """
 
     graph: RoleGraph
@@ -36,7 +37,7 @@ class Context:
     plays_heartbeats: bool = False
     fast_forward: bool = False
     is_down: bool = False  # no controller runs: the last one was killed, and the next one has not taken over
-    until_ns: int | None = None  # when the clock stops, if it does
+    until_ns: int | None = None  # when the simulation stops, in ns, even if the job has not ended; None: never
 
     @property
     def job(self) -> JobState:
@@ -44,5 +45,5 @@ class Context:
         return self.controller.state
 
     def note_unsaved(self, world: str, step: int, role: str) -> None:
-        """Record that the checkpoint of `step` is not on the disk of `role`, because that disk is full."""
+        """Append a line to the trace: a checkpoint was not completed, because the disk of `role` is full."""
         self.trace.append(UnsavedLine(self.queue.now, world, step, f"the disk of {role} is full"))

@@ -1,8 +1,8 @@
 """The simulated controller: the controller of production behind links, in virtual time.
 
-It does what the real driver does: it receives messages, records each event, carries out the effects, and wakes the
-controller at its deadline. It also checks the invariants after each event, and can be killed: the next controller
-replays the record and takes over 300 ms later (R21).
+`SimController` does what the real driver does: it receives messages, records each event, carries out the effects, and
+wakes the controller at its deadline. It also checks the invariants, and can be killed: the next controller replays the
+record and takes over 300 ms later (R21).
 
 While a node and its link are well, its heartbeats are not played one by one (see `node.py`), so the failure detector is
 not up to date for it. The silence of such a node cannot matter. Only nodes that are not well are watched: those that
@@ -31,29 +31,32 @@ from flowdist.sim.engine.queue import Action
 from flowdist.sim.engine.violation import Violation
 
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the first event of the next one
-MOMENT_NS = 1_000  # events this close are of one moment: a link keeps its messages 1 ns apart
+MOMENT_NS = 1_000  # events this close are checked together: under a schedule, messages of one time are 1 ns apart
 
 
 class Observer(Protocol):
-    """The rest of the simulation, as far as decisions of the controller concern it."""
+    """The part of the simulation that `SimController` tells of each decision.
+
+    `job` is the state after the decision. `line` has the event and its effects.
+    """
 
     def decided(self, job: JobState, line: Record) -> None:
-        """Handle an event and its effects, which are not carried out yet."""
+        """Handle a decision whose effects have not been carried out yet."""
 
     def before_start(self, start: StartReplica) -> None:
-        """Prepare for the start of an attempt, which is about to be sent to its node."""
+        """Prepare for the start of an attempt. Called just before the order is sent to the node."""
 
     def carried_out(self, job: JobState, line: Record) -> None:
-        """Handle an event whose effects are all on their way."""
+        """Handle a decision whose effects have all been sent to the nodes."""
 
 
 class SimController:
-    """The controller of one simulation, with its sessions, its deadline and its checks.
+    """The controller process of one simulation: its sessions, its wake-ups, its checks, and its restart.
 
     Args:
         ctx: The simulation.
         nodes: The nodes by name.
-        observer: Called around each decision.
+        observer: Called before and after the effects of each decision are carried out.
         checks: How often the invariants of the job are checked.
     """
 
@@ -61,14 +64,14 @@ class SimController:
         self._ctx, self._nodes, self._observer, self._queue = ctx, nodes, observer, ctx.queue
         self._checker = InvariantChecker(checks)
         self.sessions = Sessions(ctx.graph.options)
-        self._n = 0
-        self._planned: int | None = None
-        self._unwell: dict[NodeName, None] = {}  # nodes whose silence may become too long
-        self._unheard: list[Event] = []  # that came while no controller ran, and are told to the next one
-        self._past: tuple[Controller | None, int] = (None, 0)  # the one killed last, and the number of lines it knew
+        self._n = 0  # events in the trace
+        self._planned: int | None = None  # when the next wake-up is planned
+        self._unwell: dict[NodeName, None] = {}  # nodes that may become suspected or silent
+        self._unheard: list[Event] = []  # events that came while no controller ran; the next one handles them
+        self._past: tuple[Controller | None, int] = (None, 0)  # the one killed last, and the length of its trace
 
     def hear(self, message: ToController) -> None:
-        """Receive a message of an agent."""
+        """Handle a message of an agent that has arrived: send the answers, and handle the events that follow."""
         heard = self.sessions.hear(message, self._queue.now)
         if type(message) is not Report:  # a report changes nothing about whether its node is heard
             self.watch(self._nodes[message.node])
@@ -80,26 +83,39 @@ class SimController:
             self.plan()
 
     def note_heard(self, node: NodeName, at: int) -> None:
-        """Note heartbeats of a node that were not played; the last of them arrived at `at`."""
+        """Tell the failure detector of heartbeats that were not played; the last of them arrived at `at` (ns)."""
         self.sessions.note_heartbeat(node, at)
 
     def watch(self, node: SimNode) -> None:
-        """Update whether the silence of a node may become too long; called when the node or its link has changed."""
+        """Update `is_heard` of a node, and whether wake-ups of the controller depend on the heartbeats of the node.
+
+        They do while the node is not well (`SimNode.is_well`), since it may become suspected or silent. Called whenever
+        a node, its link or its session has changed. A node that another one of its name has replaced is not watched.
+        """
         node.is_heard = self.sessions.is_heard(node.spec.name)
         if self._nodes.get(node.spec.name) is not node:
-            return  # another took its place
+            return
         if node.is_well:
             self._unwell.pop(node.spec.name, None)
         else:
             self._unwell[node.spec.name] = None
 
     def note_new(self, node: SimNode) -> None:
-        """Note that a node has come up. The silence of one that has never joined does not matter yet."""
+        """Watch a node that has just come up: see `watch`.
+
+        Nothing is done for a name that has not joined: the failure detector has no deadline for it yet.
+        """
         if self._ctx.is_down or self.sessions.is_watched(node.spec.name):
             self.watch(node)
 
     def handle(self, event: Event) -> None:
-        """Handle an event: record it, check the job, carry out the effects."""
+        """Let the controller decide about an event, append the decision to the trace, and carry out its effects.
+
+        While no controller runs the event is kept for the next one. After the end of the job it is dropped.
+
+        Raises:
+            Violation: An invariant, or a property of the user, does not hold.
+        """
         ctx = self._ctx
         job = ctx.controller.state
         if job.outcome is not None:
@@ -109,7 +125,7 @@ class SimController:
             return
         now, checker = self._queue.now, self._checker
         if checker.by_moment and now > job.now + MOMENT_NS:
-            self._check(checker.check)  # the moment before is over
+            self._check(checker.check)  # all events of the last moment are handled
         self.sessions.note(event)
         if type(event) is NodeGone:
             self._update_heard(event.node)
@@ -143,19 +159,27 @@ class SimController:
             raise Violation("invariant", str(error)) from error
 
     def kill(self) -> None:
-        """Kill the controller. The next one knows what is in the record, and takes over 300 ms later (R21)."""
+        """Kill the controller: all nodes lose their connection, and events are kept for the next controller.
+
+        The next one takes over 300 ms later. It knows what is in the record, and nothing else (R21).
+        """
         self._ctx.is_down = True
         for node in self._nodes.values():
             node.lose_link()
         self._queue.after(TAKE_OVER_NS, self._take_over)
 
     def _take_over(self) -> None:
+        """Start a controller that replays the record, handle the events that were kept, and let all nodes connect.
+
+        Raises:
+            Violation: The state after the replay is not that of the controller that was killed.
+        """
         ctx = self._ctx
         fresh = self._replayed()
         if fresh.state != ctx.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         ctx.controller, self.sessions, ctx.is_down = fresh, Sessions(ctx.graph.options), False
-        if not self._checker.by_moment:  # one by moment goes on: it compares values, and the states are equal
+        if not self._checker.by_moment:  # one that checks by moment compares values, and those are equal
             self._checker = InvariantChecker(self._checker.checks)
         started = self.sessions.take_over(fresh.state, self._queue.now)
         for name in self._nodes:
@@ -204,11 +228,14 @@ class SimController:
 
     @property
     def awaits_no_silence(self) -> bool:
-        """A controller runs, and no node has to be watched for heartbeats that do not come."""
+        """Return whether a controller runs, heartbeats are not played, and no node can become suspected or silent."""
         return not self._ctx.is_down and not self._ctx.plays_heartbeats and self._silent_at() is None
 
     def plan(self) -> None:
-        """Plan the next wake-up: at the deadline of the controller, or when a node may become suspected or silent."""
+        """Plan the next wake-up: at the deadline of the controller, or when a node may become suspected or silent.
+
+        Nothing is planned while no controller runs, without a deadline, or if an earlier wake-up is planned.
+        """
         if self._ctx.is_down:
             return
         due = self._due_at()
@@ -222,7 +249,7 @@ class SimController:
         return silent if due is None or (silent is not None and silent < due) else due
 
     def _silent_at(self) -> int | None:
-        """Return when a node will be suspected or silent; None while every node is certain to be heard."""
+        """Return when the first node becomes suspected or silent if it is not heard before, in ns; None if none can."""
         if self._ctx.plays_heartbeats:
             return self.sessions.deadline()
         return self.sessions.deadline_of(self._unwell) if self._unwell else None
@@ -232,11 +259,12 @@ class SimController:
             return
         self._planned = None
         due = self._due_at()
-        if due is not None and due <= self._queue.now:  # else the deadline has moved: a missing node was heard
+        if due is not None and due <= self._queue.now:  # else the deadline is later now: a node was heard
             self._pass_time()
         self.plan()
 
     def _pass_time(self) -> None:
+        """Handle what is due now: nodes that become suspected or silent, and the deadline of the controller."""
         for node in self._nodes.values():
             node.renew()
         for silent in self.sessions.expire(self._queue.now):
@@ -249,6 +277,11 @@ class SimController:
 
 
 def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
-    """Return whether an entry of the queue is a wake-up of an agent or the controller that was put off."""
+    """Return whether an action of the queue is a wake-up that does nothing, since its owner has planned another one.
+
+    Args:
+        action: What the queue will call. Its owner is a node or the controller if it is a wake-up.
+        args: The arguments of that call.
+    """
     owner = getattr(action, "__self__", None)
     return isinstance(owner, (SimNode, SimController)) and action == owner._wake and args[0] != owner._planned

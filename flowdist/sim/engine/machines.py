@@ -1,4 +1,4 @@
-"""The nodes of a simulation as a cluster sees them: they come up, die, and are brought back."""
+"""Start and death of the nodes of a simulation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.node import SimNode
 
-PROOF_NS = 10 * MS  # from the death of an agent to the proof of it by its guardian
+PROOF_NS = 10 * MS  # from the death of an agent to the arrival of its guardian's proof at the controller
 
 
 class Machines:
-    """The machines of one simulation.
+    """Control of which nodes of one simulation run: it makes, starts and kills them.
 
     Args:
         ctx: The simulation.
-        nodes: The nodes by name; shared with the parts that look nodes up.
-        controller: The controller that the nodes connect to.
-        new_node: Makes a node from its spec and the number of earlier starts of a node of this name.
+        nodes: The nodes by name; shared with other parts, and filled here.
+        controller: The controller to which the nodes connect.
+        new_node: Makes a node from its spec and the number of earlier nodes of this name.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class Machines:
         self._ctx, self._nodes, self._controller, self._new_node = ctx, nodes, controller, new_node
 
     def add(self, spec: NodeSpec) -> None:
-        """Bring a node up, for the first time or again, with a fresh agent that connects at once."""
+        """Start a node with a fresh agent, and let it connect at the present time.
+
+        The node takes the place of the one that had its name before, if any.
+        """
         before = self._nodes.get(spec.name)
         node = self._new_node(spec, before.starts + 1 if before is not None else 0)
         self._nodes[spec.name] = node
@@ -43,11 +46,11 @@ class Machines:
         self._ctx.queue.after(0, node.connect)
 
     def add_like_first(self, name: NodeName) -> None:
-        """Bring up one more node, as large as the first one of the cluster."""
+        """Start a node with the size and the labels of the first declared node."""
         self.add(added_node(name, self._ctx.graph))
 
     def kill(self, node: SimNode) -> None:
-        """Power a node off. Its guardian, on another machine, proves the death to the controller 10 ms later."""
+        """Kill a node, its agent and its workers. The controller gets the proof (`NodeGone`) 10 ms later."""
         node.die()
         gone = NodeGone(node.spec.name, "killed")
         self._ctx.queue.after(PROOF_NS, self._controller.handle, gone)

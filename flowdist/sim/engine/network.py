@@ -1,8 +1,8 @@
 """The link between a node and the controller: messages arrive in order, unless a fault of the link prevents it.
 
-Each fault is kept by its cause, so that two faults that overlap may end in any order. On a stream a lost packet is no
-lost message: it is sent again after a while, and later messages wait behind it. Messages that arrive twice or overtake
-each other do not happen on a stream; agents and controller have to bear them all the same.
+Each fault is kept by its cause (`why`), so that faults that overlap may end in any order. A connection is a stream, on
+which a lost packet is no lost message: it is sent again after 200 ms, and later messages wait behind it. On a stream no
+message arrives twice or overtakes another; agents and controller have to tolerate that all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRAY_NS = 100 * MS  # the most by which a second copy, or a message that is ove
 
 
 class Link:
-    """The link of one node.
+    """The faults of the link between one node and the controller, and the arrival times that follow from them.
 
     `is_quiet`: the link has no fault, so heartbeats need not be played one by one.
 
@@ -43,50 +43,64 @@ class Link:
         self._drawn: dict[tuple[Direction, str], int] = {}
 
     def is_cut(self, direction: Direction) -> bool:
-        """Return whether nothing gets through in this direction."""
+        """Return whether no message gets through in this direction."""
         return bool(self._cuts) and any(direction in directions for directions in self._cuts.values())
 
     @property
     def is_dead(self) -> bool:
-        """Nothing gets through in either direction."""
+        """Return whether no message gets through in either direction."""
         return self.is_cut("up") and self.is_cut("down")
 
     def cut(self, why: str, *directions: Direction) -> None:
-        """Let nothing through in these directions."""
+        """Let no message through in these directions until `heal(why)`.
+
+        A cut of no direction stops no message. It only ends the quiet of the link, so that heartbeats are played.
+        """
         self._cuts[why] = directions
         self.is_quiet = False
 
     def disturb(self, why: str, kind: Disturbance, by: float) -> None:
-        """Disturb the messages in both directions.
+        """Disturb the messages in both directions until `heal(why)`.
+
+        Delays of several causes add up. Of several probabilities of one kind the highest counts.
 
         Args:
-            why: The cause, with which `heal` ends the fault.
-            kind: `delay`: every message is late. `drop`: packets are lost. `duplicate`: messages arrive twice.
-                `reorder`: messages are overtaken by later ones.
+            why: The cause of the fault.
+            kind: `delay`: every message is late. `drop`: packets are lost and sent again, up to 20 times. `duplicate`:
+                messages arrive twice. `reorder`: messages are overtaken by later ones.
             by: The delay in ns; for the other kinds the probability for each packet or message.
         """
         self._disturbances[kind][why] = by
         self.is_quiet = False
 
     def heal(self, why: str) -> None:
-        """End the fault of this cause."""
+        """End all faults of this cause. The link is quiet once it has no fault left."""
         self._cuts.pop(why, None)
         for causes in self._disturbances.values():
             causes.pop(why, None)
         self.is_quiet = not self._cuts and not any(self._disturbances.values())
 
     def late_ns(self, now: int) -> int:
-        """Return how much longer than usual a message takes that is sent now, because it waits behind earlier ones."""
+        """Return by how many ns a message sent now arrives later than usual, because it waits behind earlier ones.
+
+        The slower direction counts. The number is 0 or negative if no message waits.
+        """
         return max(self._last.values()) - now - LATENCY_NS
 
     def arrival(self, direction: Direction, now: int) -> int:
-        """Return when a message arrives that is sent now on a link without a fault."""
+        """Return when a message that is sent now arrives, in ns, on a link without a fault.
+
+        The time is noted: later messages of this direction arrive after this one.
+        """
         at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
         self._last[direction] = at = at if at > next_at else next_at
         return at
 
     def arrivals(self, direction: Direction, now: int) -> list[int]:
-        """Return when a message arrives that is sent now; two times if it is duplicated."""
+        """Return when a message that is sent now arrives, in ns: two times if it is duplicated.
+
+        The time is noted, as by `arrival`. The caller has checked that the direction is not cut.
+        """
         if self.is_quiet:
             return [self.arrival(direction, now)]
         at = self._arrival(direction, now)
@@ -96,7 +110,7 @@ class Link:
         return [at, at + self._stray(direction)]
 
     def _draw(self, direction: Direction, purpose: str) -> float:
-        """Return the next number of the stream of this link, direction and purpose."""
+        """Return the next random number in [0, 1) of the stream of this link, direction and purpose."""
         n = self._drawn[direction, purpose] = self._drawn.get((direction, purpose), 0) + 1
         return draw(self._seed, self._name, f"{direction} {purpose}", n)
 
@@ -104,7 +118,7 @@ class Link:
         return int(self._draw(direction, "stray") * STRAY_NS)
 
     def _arrival(self, direction: Direction, now: int) -> int:
-        """Return when a message arrives: after all that were sent before, unless the link reorders."""
+        """Return when the first copy of a message arrives: after all that were sent before, unless it is overtaken."""
         at = max(self._disturbed(direction, now), self._last[direction] + self._apart_ns)
         overtakes = self._disturbances["reorder"]
         if overtakes and self._draw(direction, "overtaken") < max(overtakes.values()):

@@ -1,10 +1,10 @@
-"""A simulated node: the agent of production over processes that are only numbers.
+"""A simulated node: the agent of production, with workers that are only entries in a table.
 
 The link to the controller can be cut, and the node can be paused or die. While node and link are well, heartbeats are
 not played one by one. They are taken as sent and answered just before anything could depend on them: on the agent's
 side before each input (its lease), on the controller's side when a node is no longer well (its failure detector). A
-node that is suspected or lost plays each heartbeat, since the next one is an event. `workers.fast_forward` tells the
-whole.
+node that is suspected or lost plays each heartbeat, since the next one is an event. `workers.fast_forward` explains
+the whole mechanism.
 """
 
 from __future__ import annotations
@@ -33,59 +33,68 @@ FIRST_PORT = 20_000
 
 
 class ControllerSide(Protocol):
-    """The controller, as far as a node concerns it."""
+    """Protocol for the controller's side of the link of a node."""
 
     def hear(self, message: ToController) -> None:
-        """Receive a message of the agent."""
+        """Handle a message of an agent that has arrived."""
 
     def note_heard(self, node: NodeName, at: int) -> None:
-        """Note heartbeats of the node that were not played; the last of them arrived at `at`."""
+        """Tell the failure detector of heartbeats that were not played; the last of them arrived at `at` (ns)."""
 
     def watch(self, node: SimNode) -> None:
-        """Update whether the silence of the node may become too long."""
+        """Update `is_heard` of a node, and whether wake-ups of the controller depend on the heartbeats of the node.
+
+        Called whenever the node or its link has changed.
+        """
 
 
 class WorkerSide(Protocol):
-    """The workers on all nodes, as far as a node concerns them. An attempt is given by its replica and its number."""
+    """Protocol for the behaviour of the workers on all nodes. An attempt is given by its replica and its number."""
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...]) -> None:
-        """Begin the work of an attempt whose processes run; those of the local ranks in `kept` were suspended."""
+        """Begin the start-up of an attempt whose processes run; those of the local ranks in `kept` were suspended."""
 
     def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
-        """Note that workers of an attempt are about to end, while they are still members of their process groups."""
+        """Let the peers of an attempt react to the end of its workers.
+
+        Called just before the workers end, while they are still members of their process groups.
+        """
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
-        """Stop the world of an attempt, one of whose workers has failed."""
+        """Halt the world of an attempt, of which a worker has exited with an error or by a signal."""
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
-        """Stop the world of an attempt of which no worker runs any more."""
+        """Halt the world of an attempt whose workers have all ended, or are suspended now."""
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
+        """Return whether only SIGKILL ends the workers, because they are inside a collective that never ends."""
 
     def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
-        """Return the step that the workers are at; None if they do not step, or not yet."""
+        """Return the step that the workers of an attempt are at; None if they do not step, or not yet."""
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """Have the workers stop at a step, as `should_stop()` does."""
+        """Order the workers of an attempt to save at a step and leave it, as if `should_stop()` turned true there.
+
+        None is the controller's word that there is no agreed step: the workers go on until they are stopped.
+        """
 
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Show the agent the progress and the output of the workers."""
+        """Tell the agent the step of the workers of an attempt, and when they wrote output last."""
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """Receive the answer to a commit."""
+        """Handle the controller's answer to a checkpoint that a worker has offered."""
 
 
 class SimNode:
-    """A node with its agent and its link.
+    """A node with its agent, its link and its workers.
 
     Args:
         ctx: The simulation.
-        spec: The node.
+        spec: Name, labels and capacity of the node.
         controller: The other end of the link.
-        workers: What the workers on the node do.
+        workers: The behaviour of the workers on all nodes.
         running: The check that no replica runs twice.
-        starts: The number of earlier agents on this node. Incarnations count them in thousands, as in production.
+        starts: The number of earlier agents of this name. Incarnations count them in thousands, as in production.
     """
 
     def __init__(
@@ -102,25 +111,25 @@ class SimNode:
         self.agent = Agent(spec, ctx.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
         self.net = Link(spec.name, ctx.seed, apart_ns=1 if ctx.schedule else 0)
-        self.is_heard = False  # the next heartbeat is no event: a copy of what the controller's sessions say
+        self.is_heard = False  # the controller has this node as joined and not suspected: see `Sessions.is_heard`
         self.is_paused = False
-        self.comes_at_ns = 0  # when the agent starts
+        self.comes_at_ns = 0  # when the agent connects first, at the earliest
         self._is_coming = False
         self._delayed: list[Callable[[], None]] = []  # what happens as soon as the node resumes
         self.link = 0  # the number of the connection to the controller: messages of an earlier one do not arrive
-        self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
+        self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing: they hang, or are paused
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self.suspended: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
         self._procs: dict[str, int] = {}  # workers of a replica, by role
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
-        self._planned: int | None = None
+        self._planned: int | None = None  # when the next wake-up of the agent is planned
         self._beat_ns: int | None = None  # when the last heartbeat was sent that was not played
         self._beats_wait = False  # the controller does not know of that heartbeat yet
 
     @property
     def is_well(self) -> bool:
-        """The node lives, is heard, and its link has no fault, so no deadline depends on a single heartbeat."""
+        """Return whether the node lives, is heard, and its link has no fault: no deadline depends on one heartbeat."""
         return self.is_alive and self.net.is_quiet and self.is_heard
 
     @property
@@ -128,7 +137,11 @@ class SimNode:
         return not (self.is_heard and self.net.is_quiet) or self._ctx.plays_heartbeats
 
     def connect(self) -> None:
-        """Connect to the controller as soon as the agent runs, unless there is no controller or the link is cut."""
+        """Open a new connection to the controller: the agent gets `Connected`, and joins.
+
+        Before `comes_at_ns` the node connects at that time. Nothing happens while no controller runs or the link is
+        cut; the next controller, or `heal`, calls again.
+        """
         if self._queue.now < self.comes_at_ns:
             if not self._is_coming:
                 self._queue.at(self.comes_at_ns, self.connect)
@@ -138,7 +151,10 @@ class SimNode:
             self.tell(io.Connected())
 
     def lose_link(self) -> None:
-        """Lose the connection because the controller died. Messages on their way are lost, and new ones are refused."""
+        """Lose the connection, because the controller has died: messages that are on their way are dropped.
+
+        On a link without a fault the agent gets `Disconnected` and `Refused`, and so knows that no controller runs.
+        """
         self.renew()
         self.link += 1
         if self.net.is_quiet:
@@ -146,7 +162,10 @@ class SimNode:
             self.tell(io.Refused(is_local=True))
 
     def tell(self, event: io.AgentInput) -> None:
-        """Pass an input to the agent, now or when the node resumes."""
+        """Pass an input to the agent, and carry out its outputs.
+
+        A paused node does so when it resumes, a dead one never. Heartbeats that were not played renew the lease first.
+        """
         if not self.is_alive:
             return
         if self.is_paused:
@@ -162,12 +181,16 @@ class SimNode:
     def tell_of_workers(
         self, event: Callable[..., io.AgentInput], replica: ReplicaId, attempt: int, *more: int
     ) -> None:
-        """Pass an input about each worker of an attempt: made from replica, attempt, local rank and `more`."""
+        """Pass one input for each worker of an attempt to the agent: `event(replica, attempt, local_rank, *more)`."""
         for local_rank in range(self.procs_of(replica)):
             self.tell(event(replica, attempt, local_rank, *more))
 
     def _renew_lease(self, now: int) -> None:
-        """Take the heartbeats as played that could have been sent and answered before now."""
+        """Renew the agent's lease as if each heartbeat that could be sent and answered before now had been.
+
+        A heartbeat that was due, but cannot have been answered yet, is put on its way. While heartbeats are played
+        nothing is done.
+        """
         if self._plays_heartbeats:
             return
         sent = self.agent.lease.renew(now - 1, ROUND_TRIP_NS)
@@ -178,9 +201,10 @@ class SimNode:
             self._send_late(beat)
 
     def _send_late(self, beat: Heartbeat) -> None:
-        """Put a heartbeat on its way that was sent some moments ago; it, or its answer, may still be lost.
+        """Plan the arrival of a heartbeat that was due a moment ago, at `sent_ns`, or the arrival of its answer.
 
-        Sent now it would arrive later than it does where every heartbeat is played, and so would all that follow.
+        Either may still be lost. If the heartbeat were sent now it, and all messages after it, would arrive later than
+        they do where every heartbeat is played.
         """
         now, sent = self._queue.now, beat.sent_ns
         if sent + LATENCY_NS >= now:
@@ -191,7 +215,10 @@ class SimNode:
             self._queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
 
     def renew(self) -> None:
-        """Take the heartbeats as played that could have been, on both sides of the link."""
+        """Renew the agent's lease, and update the failure detector, as if the heartbeats so far had been played.
+
+        Called before anything that could depend on a heartbeat: a fault of node or link, a wake-up of the controller.
+        """
         if self.is_alive and not self.is_paused:
             self._renew_lease(self._queue.now)
         if self._beats_wait and self._beat_ns is not None:
@@ -199,19 +226,25 @@ class SimNode:
             self._controller.note_heard(self.spec.name, self._beat_ns + LATENCY_NS)
 
     def receive(self, message: ToAgent, link: int) -> None:
-        """Receive a message of the controller, unless the link is cut or the connection is another one by now."""
+        """Pass a message of the controller to the agent, unless the link is cut.
+
+        A message that was sent over an earlier connection (`link` is its number) is dropped too.
+        """
         if link == self.link and (self.net.is_quiet or not self.net.is_cut("down")):
             self.tell(message)
 
     def cut(self, why: str, *directions: Direction) -> None:
-        """Cut the link. The lease stands as far as it was acknowledged."""
+        """Cut the link in these directions until `heal(why)`.
+
+        The agent keeps its lease until it runs out: heartbeats that were acknowledged before the cut count.
+        """
         self.renew()
         self.net.cut(why, *directions)
         self._controller.watch(self)
         self._plan()
 
     def disturb(self, why: str, kind: Disturbance, by: float) -> None:
-        """Add a fault of the cause `why` to the link, unless it changes nothing: see `Link.disturb`."""
+        """Add a fault to the link until `heal(why)`: see `Link.disturb`. With `by` 0 there is none."""
         self.renew()
         if by:
             self.net.disturb(why, kind, by)
@@ -219,7 +252,7 @@ class SimNode:
         self._plan()
 
     def heal(self, why: str) -> None:
-        """End a fault of the link. A connection that was cut is made anew."""
+        """End the faults of the cause `why` on the link. If that ends the last cut the agent connects anew."""
         was_cut = self.net.is_cut("up") or self.net.is_cut("down")
         self._mend_link(why)
         if was_cut and not self.net.is_cut("up") and not self.net.is_cut("down"):
@@ -227,9 +260,10 @@ class SimNode:
             self.connect()
 
     def _mend_link(self, why: str) -> None:
-        """End a fault of the link.
+        """End the faults of the cause `why` on the link.
 
-        The link is not quiet until late messages are there, since a heartbeat waits behind them.
+        If late messages are still on their way the link becomes quiet only after their arrival, since a heartbeat waits
+        behind them.
         """
         self.net.heal(why)
         late_ns = self.net.late_ns(self._queue.now)
@@ -239,16 +273,16 @@ class SimNode:
         self._controller.watch(self)
 
     def pause(self) -> None:
-        """Give the agent and the workers no CPU. Messages wait."""
+        """Give the agent and the workers no CPU until `resume`. What happens to them meanwhile waits."""
         self.renew()
         self.is_paused = True
-        self.net.cut("paused")  # cuts no direction, but ends the quiet of the link: heartbeats are played
+        self.net.cut("paused")  # a cut of no direction: heartbeats are played
         self._controller.watch(self)
         for key in self.running():
             self._running.ended(*key)
 
     def running(self) -> list[tuple[ReplicaId, int]]:
-        """Return the attempts whose workers run and are not suspended."""
+        """Return the attempts of which at least one worker is alive and not suspended."""
         return [key for key, alive in self.workers.items() if alive and key not in self.suspended]
 
     def resume(self) -> None:
@@ -265,7 +299,7 @@ class SimNode:
         return self.is_alive and bool(self.workers.get((replica, attempt)))
 
     def die(self) -> None:
-        """End the agent and all workers at once."""
+        """End the agent and all workers at once, without a message to the controller. The node stays dead."""
         self.renew()
         ran = [key for key, alive in self.workers.items() if alive]
         self.is_alive = False
@@ -287,7 +321,11 @@ class SimNode:
         kind: str | None = None,
         detail: str = "",
     ) -> None:
-        """End a worker: see `io.WorkerExited` for what the arguments mean."""
+        """End a worker, and tell the agent by a `WorkerExited` with these arguments.
+
+        A code other than 0, or a signal, halts the world of the worker. On a paused node the worker ends when the node
+        resumes. Nothing happens if the node is dead or the worker does not run.
+        """
         alive = self.workers.get((replica, attempt), {})
         if not self.is_alive or local_rank not in alive:
             return
@@ -312,12 +350,18 @@ class SimNode:
         self._workers.ended(replica, attempt)
 
     def replan(self) -> None:
-        """Plan the next wake-up again, since heartbeats are played now or not any more."""
+        """Plan the agent's next wake-up again, after `is_heard` has changed: heartbeats may be deadlines now.
+
+        Nothing is planned on a node that is dead or paused.
+        """
         if self.is_alive and not self.is_paused:
             self._plan()
 
     def _plan(self) -> None:
-        """Plan a wake-up at the deadline of the agent. While it is heard, heartbeats and lease are no deadline."""
+        """Plan a wake-up at the deadline of the agent, unless an earlier one is planned.
+
+        Heartbeats and the lease count as deadlines only while heartbeats are played.
+        """
         due = self.agent.deadline() if self._plays_heartbeats else self.agent.due_at_ns
         if due is None or (self._planned is not None and self._queue.now < self._planned <= due):
             return
@@ -379,7 +423,10 @@ class SimNode:
             self._controller.hear(message)
 
     def _leave(self, order: io.LeaveGeneration) -> None:
-        """Suspend the workers of an attempt that are to leave their generation. A worker that hangs does not leave."""
+        """Suspend the workers of an attempt, and tell the agent; on a paused node, when it resumes.
+
+        An attempt that hangs, or has ended, is not suspended.
+        """
         key = (order.replica, order.attempt)
         if not self.workers.get(key) or key in self.hung:
             return
@@ -392,7 +439,10 @@ class SimNode:
             self.tell(io.WorkerSuspended(*key, local_rank))
 
     def _spawn(self, output: io.SpawnWorkers) -> None:
-        """Start the workers of an attempt. Suspended ones belong to the new attempt at once; others take a moment."""
+        """Start the workers of an attempt: suspended ones rejoin, and the others are new processes.
+
+        Suspended workers belong to the new attempt at once. All run 5 ms later, or 1 ms later if none is new.
+        """
         start = output.start
         for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
             del self.suspended[key]
@@ -401,9 +451,15 @@ class SimNode:
         self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
     def _spawned(self, start: StartReplica, kept: tuple[int, ...], was_paused: bool = False) -> None:
+        """Let the workers of an attempt run, new and suspended ones, and tell the agent (`WorkersSpawned`).
+
+        On a paused node they run when it resumes (`was_paused`), on a dead node never.
+        """
         if not self.is_alive:
             return
-        if self.is_paused:  # the fork gets no CPU either; when it does it may be a ghost: see check_ghosts
+        if (
+            self.is_paused
+        ):  # the new process gets no CPU; when it does the attempt may have been replaced: see check_ghosts
             self._delayed.append(lambda: self._spawned(start, kept, was_paused=True))
             return
         role = self._ctx.graph.role(start.replica.role)
@@ -426,7 +482,7 @@ class SimNode:
         return procs
 
     def _port(self, replica: ReplicaId, name: str) -> int:
-        """Return a port of a replica: chosen once and kept for later attempts on the node, as in production."""
+        """Return the number of a named port of a replica: chosen once, and kept for later attempts on this node."""
         return self._ports.setdefault((replica, name), FIRST_PORT + len(self._ports))
 
     def _signal(self, output: io.SignalWorkers) -> None:

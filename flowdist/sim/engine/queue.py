@@ -16,10 +16,11 @@ PLACED = 1 << (64 + SERIALS)  # this bit makes a place larger than any serial
 
 
 class Queue:
-    """Actions in virtual time. Of two at the same time, the one that was planned first happens first.
+    """Actions in virtual time. `now` is that time in ns; `handled` counts the actions that were run.
 
     Args:
-        schedule: 0, or the number of another order of whatever happens at the same time; the same for the same number.
+        schedule: The order of actions at the same time. 0: the one that was planned first runs first. Any other number
+            draws another order, the same one each time.
     """
 
     def __init__(self, schedule: int = 0) -> None:
@@ -31,12 +32,15 @@ class Queue:
         self._is_stopped = False
 
     def at(self, time: int, action: Action, *args: Any) -> None:
-        """Plan a call of `action`. One that is planned for the past happens now."""
+        """Plan the call `action(*args)` at a time in ns. A time in the past means now."""
         self._serial += 1
         heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
-        """Plan an action from outside, such as a fault, without changing the order of the others under a schedule."""
+        """Plan the call of an action from outside, such as a fault, at a time in ns.
+
+        Under a schedule it does not change the order that is drawn for the other actions.
+        """
         if not self._schedule:
             self.at(time, action, *args)
             return
@@ -44,7 +48,7 @@ class Queue:
         heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
-        """Plan a call of `action` in `delay` ns."""
+        """Plan the call `action(*args)` in `delay` ns. A negative delay means now."""
         self._serial += 1
         heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
 
@@ -55,11 +59,14 @@ class Queue:
 
     @property
     def next_at(self) -> int | None:
-        """The time of the next action; None if there is none."""
+        """The time of the next action in ns; None if none is planned."""
         return self._heap[0][0] if self._heap else None
 
     def next_but(self, is_nothing: Callable[[Action, tuple[Any, ...]], bool]) -> int | None:
-        """Return the time of the first action for which `is_nothing` is false; None if there is none."""
+        """Return the time in ns of the first planned action for which `is_nothing(action, args)` is false.
+
+        None if there is no such action. All planned actions are looked at.
+        """
         first = None
         for time, _, action, args in self._heap:
             if (first is None or time < first) and not is_nothing(action, args):
@@ -67,11 +74,13 @@ class Queue:
         return first
 
     def run(self, until: int | None = None) -> None:
-        """Run the actions in order, up to `until` in ns, or until `stop` is called.
+        """Run the actions in order, until `stop` is called, none is left, or the next one is after `until` (ns).
 
-        With a schedule, each action gets its place when its time comes. Those without a place sort before those with
-        one, so once the first entry of a time has a place, all entries of that time have one, and it is the first of
-        them.
+        In the last case the clock (`now`) is then set to `until`.
+
+        With a schedule, the actions of a time get their places in a drawn order when that time comes. Actions without a
+        place sort before those with one. So once the first action of a time has a place, all actions of that time have
+        one, and it is the first of them.
         """
         heap, schedule = self._heap, self._schedule
         while heap and not self._is_stopped:
@@ -91,12 +100,12 @@ class Queue:
         self._heap.clear()
 
     def stop(self) -> None:
-        """Run nothing after the present action."""
+        """Make `run` return after the present action. Later calls of `run` run nothing."""
         self._is_stopped = True
 
 
 def _place(schedule: int, serial: int) -> int:
-    """Return a number that looks random (splitmix64), a different one for each serial."""
+    """Return the place of an action in the order of a schedule: a mixed number (splitmix64), unique for each serial."""
     mixed = (schedule * 0x9E3779B97F4A7C15 + serial * 0xD1B54A32D192ED03) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD

@@ -18,7 +18,7 @@ BLOCK = 4096  # lines
 
 
 class Trace(Sequence[Line]):
-    """Lines in order, the header first. It only grows."""
+    """Sequence of the lines of a record, the header first. Lines can only be appended."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
@@ -27,7 +27,7 @@ class Trace(Sequence[Line]):
         self._hash = hashlib.sha256()
 
     def append(self, line: Line) -> None:
-        """Add a line."""
+        """Add a line at the end. Each time 4096 lines are complete they are packed."""
         fresh = self._fresh
         fresh.append(line)
         if len(fresh) == BLOCK:
@@ -52,7 +52,7 @@ class Trace(Sequence[Line]):
         return self.since(0)
 
     def since(self, place: int) -> Iterator[Line]:
-        """Return the lines from index `place` on."""
+        """Yield the lines from index `place` on. The header has index 0."""
         if place == 0:
             yield self._header
         for number, block in enumerate(self._blocks):

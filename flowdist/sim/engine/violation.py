@@ -8,7 +8,7 @@ class Violation(AssertionError):
 
     Args:
         property: The name of the property, such as "invariant", "split brain" or "liveness".
-        text: What was found instead, with the names and times of the job.
+        text: What does not hold, with names and times.
     """
 
     def __init__(self, property: str, text: str) -> None:

@@ -1,4 +1,5 @@
 """The workers of a simulation: start-up, steps, checkpoints, collectives, services and the end, in virtual time.
 
-Reacts to what nodes are told to start, signal and ask, and plans what happens next. Decides nothing about the job.
+The package reacts to the orders that agents carry out (start, signal, ask), and plans what happens next to each world.
+It decides nothing about the job.
 """

@@ -1,18 +1,19 @@
 """Collectives: what happens to the peers of a worker that dies, hangs or is cut off.
 
-They are inside a collective operation that never completes. What follows depends on the backend, so the workload of a
-role says it (`collective`):
+The peers are inside a collective operation that never completes. What follows depends on the backend, so the workload
+of a role says it (`collective`):
 
     fail    As with gloo: a peer gets an error some milliseconds later and exits with code 1, often before the death of
             the first worker's node is proven.
     hang    As with NCCL: no peer notices. They run no signal handler, since a handler runs when the collective returns.
             SIGKILL ends them, or the timeout of the process group, with SIGABRT.
-    wait    The peers wait, and obey signals; so do those of a role that says nothing.
+    wait    The peers wait, and obey signals. So do the peers in a role whose workload does not say.
 
-A worker that hangs, is paused or is cut off makes its peers hang with either backend. Workers inside `worker.elastic()`
-hold an error back for a while, to be told to leave their generation, and are freed when they are told.
+A worker that hangs, is paused or is cut off makes its peers hang with either backend. A worker inside
+`worker.elastic()` holds an error back for up to 30 s. If the order to leave its generation comes within that time the
+worker is suspended, and does not exit.
 
-Agents and controller learn nothing of this but that processes exit, or do not.
+All that agents and controller notice is that processes exit, or do not.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error fo
 
 
 def with_collective(graph: RoleGraph, collective: str) -> RoleGraph:
-    """Return the graph with this `collective` for the tasks whose workload says nothing about it."""
+    """Return a copy of the graph in which the tasks whose workload has no `collective` have this one.
+
+    If `collective` is empty the graph itself is returned.
+    """
     roles = [_saying(role, collective) if says_nothing(role) else role for role in graph.roles]
     return msgspec.structs.replace(graph, roles=tuple(roles)) if collective else graph
 
@@ -53,31 +57,33 @@ def _saying(role: RoleSpec, collective: str) -> RoleSpec:
 
 
 class Blocked(NamedTuple):
-    """A generation whose members have been inside one collective since a time."""
+    """State of a world whose members wait inside a collective that does not complete: which generation, since when."""
 
     generation: int
     since_ns: int
 
 
 class Collectives:
-    """The collectives of all worlds.
+    """The collective operations of all worlds of tasks: which worlds are blocked in one, and which peers fail.
 
     Args:
         ctx: The simulation.
-        nodes: The nodes by name; their workers fail.
-        worlds: The worlds, whose members wait.
+        nodes: The nodes by name. Workers that fail are ended there.
+        worlds: The worlds, by whose models a world is blocked.
         partitions: The partitions that keep members apart.
     """
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], worlds: Worlds, partitions: Partitions) -> None:
         self._ctx, self._nodes, self._worlds, self._partitions = ctx, nodes, worlds, partitions
         self._broken: dict[str, int] = {}  # generations that wait for a member in vain, by world
-        self._blocked: dict[str, Blocked] = {}
+        self._blocked: dict[str, Blocked] = {}  # by world; only its present entry can time out
 
     def lose(self, replica: ReplicaId, attempt: int) -> None:
-        """Let the peers of workers that have ended notice it, or not, as their workload says.
+        """Let the peers of an attempt react to the end of its workers, as the `collective` of each peer's role says.
 
-        Peers that wait for a service, or for others to start up, are inside no collective; nor are those that are done.
+        With "fail" a peer exits some milliseconds later. With "hang" the world is blocked until its timeout. Nothing
+        happens in a world whose members are inside no collective: it waits for a service, waits for members to start
+        up, has stopped at an agreed step, or has done all its steps.
         """
         model = self._worlds.model_of(replica, attempt)
         if model is None or model.begun_ns is None or model.left_ns is not None:
@@ -95,7 +101,10 @@ class Collectives:
                 self.update(start.world)
 
     def hang(self, replica: ReplicaId, attempt: int) -> None:
-        """Let the peers of a worker that hangs wait for ever."""
+        """Block the world of an attempt that hangs, until the timeout of its process groups.
+
+        Nothing happens if the world does not step, or the attempt is no member of its present generation.
+        """
         model = self._worlds.model_of(replica, attempt)
         if model is not None and model.begun_ns is not None:
             world = model.members[replica].world
@@ -103,7 +112,10 @@ class Collectives:
             self.update(world)
 
     def update(self, world: str) -> None:
-        """Start the timeout of a world that has become blocked, or drop that of one that is not any more."""
+        """Start the timeout of a world that has become blocked, or drop it if the world is not blocked any more.
+
+        `Worlds` calls this whenever a reason for a world to wait comes or goes.
+        """
         model = self._worlds.models.get(world)
         if model is None or not self._is_blocked(world, model):
             self._blocked.pop(world, None)
@@ -117,7 +129,10 @@ class Collectives:
             self._ctx.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
+        """Return whether only SIGKILL ends the workers of an attempt, because they are inside a blocked collective.
+
+        That is so if the role's `collective` is "fail" or "hang", and its world is blocked.
+        """
         if not _plays(self._ctx.graph.role(replica.role)):
             return False
         model = self._worlds.model_of(replica, attempt)
@@ -129,7 +144,10 @@ class Collectives:
         return model.begun_ns is not None and (bool(model.holds) or self._partitions.splits(model))
 
     def _time_out(self, world: str, blocked: Blocked, timeout_ns: int) -> None:
-        """Let the process groups give up whose members are still blocked."""
+        """End the members whose timeout is `timeout_ns`, if their world has been blocked since `blocked` began.
+
+        With "hang" they end by SIGABRT, with "fail" they exit with code 1.
+        """
         if self._blocked.get(world) != blocked or self._worlds.models[world].generation != blocked.generation:
             return
         for start in self._worlds.models[world].members.values():
@@ -139,12 +157,16 @@ class Collectives:
                 self._fail_soon(start, 0, "a collective has timed out", signal)
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, signal: str | None = None) -> None:
-        """Let each worker of a member end by itself some milliseconds after the delay: by a signal, or with code 1."""
+        """Plan the end of each worker of a member, some milliseconds after the delay.
+
+        The worker ends by `signal`, or without one exits with code 1. `why` is the detail of its exit.
+        """
         for rank in range(self._ctx.graph.role(start.replica.role).procs):
             delay = delay_ns + self._notices_after(start, rank)
             self._ctx.queue.after(delay, self._fail, start, rank, why, signal)
 
     def _notices_after(self, start: StartReplica, rank: int) -> int:
+        """Return how many ns after its process group has failed a worker exits; drawn, but for seed 0."""
         if not self._ctx.seed:
             return NOTICES_NS
         drawn = DOUBLINGS * draw(self._ctx.seed, f"{start.replica}#{start.attempt}", "notices", rank)
@@ -152,11 +174,12 @@ class Collectives:
 
     def _fail(self, start: StartReplica, rank: int, why: str, signal: str | None) -> None:
         node, key = self._nodes[start.node], (start.replica, start.attempt)
-        if key not in node.suspended and key not in node.hung:  # else it has left in time, or is stopped
+        if key not in node.suspended and key not in node.hung:  # else it was suspended in time, or does nothing
             node.exit_worker(*key, rank, code=0 if signal else 1, signal=signal, detail=why)
 
 
 def _plays(role: RoleSpec) -> bool:
+    """Return whether the workload says that peers of a dead worker fail or hang, so that a timeout applies to them."""
     return role.workload.collective in TIMEOUTS_NS
 
 

@@ -20,11 +20,14 @@ from flowdist.sim.user_code.workload import EVEN, WorldModel
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.worlds import Worlds
 
-HELD_NS = 1 * SECOND  # how often a world that a stalled member holds up tries again to complete its checkpoint
+HELD_NS = 1 * SECOND  # how long a world with a stalled member waits before it tries again to complete its checkpoint
 
 
 class Disks:
-    """The faults of the disks of all roles. A checkpoint is complete with its last part, so the worst role counts."""
+    """Disks that are full or slow, by role.
+
+    A checkpoint of a joint world is complete when all its roles have written, so the role with the worst disk counts.
+    """
 
     def __init__(self, ctx: Context, disk: Disk) -> None:
         self._ctx, self._disk = ctx, disk
@@ -32,15 +35,15 @@ class Disks:
 
     @property
     def has_fault(self) -> bool:
-        """A disk is full or slow."""
+        """Return whether any disk is full or slow."""
         return bool(self._disk.full or self._slow)
 
     def fill(self, role: str) -> None:
-        """Let every write of a role fail from now on."""
+        """Make the disk of a role full: it can save nothing until `free`."""
         self._disk.full[role] = None
 
     def free(self, role: str) -> None:
-        """Let a role write again."""
+        """End `fill` of the disk of a role. Nothing happens if it is not full."""
         self._disk.full.pop(role, None)
 
     def full_role(self, world: str) -> str | None:
@@ -49,20 +52,20 @@ class Disks:
         return next((role for role in self._ctx.job.worlds[world].roles if role in full), None) if full else None
 
     def slow_down(self, role: str, factor: Fraction) -> None:
-        """Let the checkpoints of a role take `factor` times as long; 1 ends the fault."""
+        """Record that checkpoints of a role take `factor` times as long; 1 ends the fault. A later call replaces it."""
         self._slow.pop(role, None)
         if factor != 1:
             self._slow[role] = factor
 
     def slowness(self, world: str) -> Fraction:
-        """Return how many times longer than usual the world takes to save."""
+        """Return how many times longer than usual the world takes to save; 1 without a slow disk."""
         if not self._slow:
             return EVEN
         return max(self._slow.get(role, EVEN) for role in self._ctx.job.worlds[world].roles)
 
 
 class _Stop(NamedTuple):
-    """An order for the workers of an attempt to stop at a step."""
+    """The controller's order that the workers of an attempt stop at a step."""
 
     node: SimNode
     replica: ReplicaId
@@ -71,20 +74,28 @@ class _Stop(NamedTuple):
 
 
 class Drain:
-    """The worlds that are to stop at a step, by name."""
+    """The stops at an agreed step, by world: each world steps up to it, saves there, and its workers leave the step.
+
+    The controller orders such a stop when a node is drained or preempted (R14).
+    """
 
     def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, fast_forward: FastForward) -> None:
         self._ctx, self._queue, self._worlds = ctx, ctx.queue, worlds
         self._code, self._disks, self._fast_forward = code, disks, fast_forward
         self._stops: dict[str, list[_Stop]] = {}
-        self._stopped: dict[str, int] = {}  # the generation in which a world has reached its step
+        self._stopped: dict[str, int] = {}  # the last generation of each world that has reached its agreed step
 
     def forget(self, world: str) -> None:
-        """Drop the orders of the last generation of a world, which begins a new one."""
+        """Drop the orders of a world, whose next generation begins to start."""
         self._stops.pop(world, None)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int, model: WorldModel) -> None:
-        """Have the workers of an attempt stop at a step: they save there, and then have left it."""
+        """Order the workers of an attempt to stop at a step.
+
+        When their world gets there it saves, and then the workers tell their agent that they have left the step
+        (`WorkerLeftStep`). If the world has stopped already they tell so after the time of a save. If it does not step
+        the order is dropped.
+        """
         world = self._ctx.job.replicas[replica].world
         stop = _Stop(node, replica, attempt, step)
         if self._stopped.get(world) == model.generation:  # the order came over a slow link: the others wait already
@@ -96,7 +107,11 @@ class Drain:
         self.plan(world, model)
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """Plan the moment at which a world reaches its step, if nothing changes before."""
+        """Plan the stop of a world at the time at which it reaches its agreed step, if nothing changes before.
+
+        Called again whenever the timing of the world has changed. Nothing is planned without an order, or while the
+        world waits.
+        """
         if world not in self._stops:
             return
         for step in dict.fromkeys(stop.step for stop in self._stops[world]):
@@ -105,7 +120,10 @@ class Drain:
                 self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)
 
     def _stop(self, world: str, model: WorldModel, version: int) -> None:
-        """Begin the checkpoint at the step."""
+        """Stop a world at its agreed step, and begin its checkpoint.
+
+        Nothing happens if the plan is outdated (`version`), or the world does not step.
+        """
         if model.version != version or model.begun_ns is None:
             return
         stops = self._stops.pop(world, [])
@@ -120,7 +138,11 @@ class Drain:
         return model.save_takes(self._disks.slowness(world))
 
     def _saved(self, world: str, model: WorldModel, generation: int, stops: list[_Stop]) -> None:
-        """Complete the checkpoint, unless a member has ended meanwhile or a disk is full, and leave the step."""
+        """Complete the checkpoint, halt the world, and let the workers leave the step.
+
+        The checkpoint is not completed if a member has ended meanwhile or a disk is full. While a member is stalled the
+        world tries again every second.
+        """
         if model.generation == generation and model.begun_ns is not None:
             if model.holds:  # a member is stalled, and has not written its part
                 self._queue.after(HELD_NS, self._saved, world, model, generation, stops)

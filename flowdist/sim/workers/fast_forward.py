@@ -1,4 +1,4 @@
-"""Fast-forward: quiet stretches of work are computed instead of played.
+"""Fast-forward: quiet times of a simulation are computed instead of played.
 
 A job that runs for weeks does the same thing most of the time: it steps, and every ten minutes it writes a checkpoint.
 Playing all of that costs time for each checkpoint and each member, and decides nothing. The state of a world that steps
@@ -24,7 +24,7 @@ deadlines that have moved since.
 **Who reports.** At a checkpoint that is played each member would report its step. The controller keeps the highest step
 of a world, so one report is enough, unless hangs are detected: then it compares the members, and all report. The agents
 of members that did not report do not know their step. That matters when they have to join anew, since they then report
-their progress again. So `catch_up` tells all agents before any fault acts (`Agent.catch_up`).
+their progress again. So before any fault acts, `catch_up` writes the step into all agents (`Agent.catch_up`).
 
 **When that is allowed.** Each condition has a case in which the decisions would differ without it:
 
@@ -75,9 +75,10 @@ class FastForward:
         ctx: The simulation.
         nodes: The nodes by name, with the agents that would report.
         worlds: The worlds that step.
-        is_quiet: Tells whether nothing waits for an event, and no node may be missed.
-        is_nothing: Tells whether an entry of the queue does nothing that matters: a checkpoint, or a deadline that has
-            moved since.
+        is_quiet: Returns whether nothing waits for a step, a checkpoint or an event, a controller runs, and no node
+            can become suspected.
+        is_nothing: Returns whether an action of the queue does nothing that matters: a checkpoint, or a wake-up for a
+            deadline that has moved since.
     """
 
     def __init__(
@@ -92,10 +93,13 @@ class FastForward:
         self._is_quiet, self._is_nothing = is_quiet, is_nothing
 
     def skip(self, model: WorldModel) -> bool:
-        """Skip, at the time of a checkpoint, all checkpoints of a world before the last quiet one.
+        """Count checkpoints of a world as complete without playing them, up to the last but one before the next event.
+
+        Called at the time of a checkpoint, which is the first to be skipped.
 
         Returns:
-            Whether any was skipped. Then the next checkpoint of the model is the last quiet one.
+            Whether any was skipped. Then the next checkpoint of the model is the last one before the next event, and
+            the caller plans it. False, and no change, if only one is left or a condition (see the module) is not met.
         """
         ctx = self._ctx
         if not ctx.fast_forward or model.late_ns or not self._is_quiet():
@@ -116,7 +120,7 @@ class FastForward:
         return True
 
     def _members_that_report(self, model: WorldModel) -> list[StartReplica]:
-        """Return the members whose report of the present step may matter."""
+        """Return the members that have to report the present step: one while fast-forward allows it, else all."""
         counts = self._members_that_count(model)
         is_quiet = len(counts) == 1 and self._ctx.fast_forward and self._is_quiet()
         if is_quiet and self._reports_at_once(counts[0], self._ctx.queue.now):
@@ -124,25 +128,33 @@ class FastForward:
         return list(model.members.values())
 
     def report(self, model: WorldModel) -> None:
-        """Report the present step of a world. While nothing else happens one member may report for all."""
+        """Tell agents the present step of a world.
+
+        While nothing else happens only the agent of one member is told, which reports for all. Then the step is kept in
+        `model.unreported`, for `catch_up`.
+        """
         step, reporting = model.step_at(self._ctx.queue.now), self._members_that_report(model)
         for start in reporting:
             self.report_step(start, step)
         model.unreported = step if len(reporting) < len(model.members) else -1
 
     def report_step(self, start: StartReplica, step: int) -> None:
-        """Report a step of every worker of one member."""
+        """Tell the agent of one member that all of its workers are at `step`. The agent reports that when it is due."""
         self._nodes[start.node].tell_of_workers(io.WorkerProgressed, start.replica, start.attempt, step)
 
     def catch_up(self) -> None:
-        """Let the agents know the steps of the members that did not report, before a fault makes that matter."""
+        """Write the last step into the agents of all members that did not report it (see `report`), without a message.
+
+        Called before each fault acts: an agent that has to join anew reports its step again. Nothing changes in worlds
+        of which all members have reported.
+        """
         for model in self._worlds.models.values() if self._ctx.fast_forward else ():
             step, model.unreported = model.unreported, -1
             for start in model.members.values() if step >= 0 else ():
                 self._nodes[start.node].agent.catch_up(start.replica, start.attempt, step, self._ctx.queue.now)
 
     def _members_that_count(self, model: WorldModel) -> list[StartReplica]:
-        """Return the members whose progress is reported in a quiet stretch: all if hangs are detected, else one."""
+        """Return the members whose progress is reported in a quiet time: all if a role detects hangs, else one."""
         first = model.members[min(model.members)]
         specs = [self._ctx.graph.role(name) for name in self._ctx.job.worlds[first.world].roles]
         if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
@@ -150,7 +162,11 @@ class FastForward:
         return [first]
 
     def _next_event(self) -> int:
-        """Return the time of the next event that is no checkpoint: what is planned, or the end of a world or of all."""
+        """Return the time in ns of the next event that is no checkpoint.
+
+        That is the first action of the queue that does something, the end of the work of a world, or the end of the
+        simulation.
+        """
         times = [self._ctx.queue.next_but(self._is_nothing), self._ctx.until_ns]
         for model in self._worlds.models.values():
             if model.begun_ns is not None:

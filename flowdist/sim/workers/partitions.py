@@ -11,35 +11,46 @@ from flowdist.sim.workers.worlds import Worlds
 
 
 class Partitions:
-    """The partitions that are in force, by the fault that made them."""
+    """The partitions that are in force. Each is named by the fault that made it (`why`)."""
 
     def __init__(self, ctx: Context, worlds: Worlds) -> None:
         self._ctx, self._worlds = ctx, worlds
-        self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot reach each other, by the fault
+        self._parted: dict[str, tuple[str, list[str]]] = {}  # by partition: a node, and those that it cannot reach
 
     def part(self, why: str, node: str, others: list[str]) -> None:
-        """Cut the connections between the workers of a node and those of other nodes."""
+        """Begin the partition `why`: workers on a node and workers on the other nodes cannot reach each other.
+
+        Worlds that it splits or cuts off from their services wait. Workers on two of the `others` reach each other.
+        """
         self._parted[why] = (node, others)
         for world in list(self._worlds.models):
             self.update(world)
 
     def join(self, why: str) -> None:
-        """End a partition."""
+        """End the partition `why`: no world waits for it any more.
+
+        Raises:
+            KeyError: There is no such partition.
+        """
         del self._parted[why]
         for world in list(self._worlds.models):
             self._worlds.resume(world, why)
             self._worlds.resume(world, _away(why))
 
     def splits(self, model: WorldModel) -> bool:
-        """Return whether members of the world cannot reach each other."""
+        """Return whether a partition keeps members of the world from reaching each other."""
         return any(why in self._parted for why in model.stalls)
 
     def waits_for_service(self, model: WorldModel) -> bool:
-        """Return whether the world waits for something other than a partition among its members."""
+        """Return whether the world waits for a service that is away, does nothing, or is behind a partition."""
         return any(why not in self._parted for why in model.stalls)
 
     def update(self, world: str) -> None:
-        """Stall or resume a world, whose members or services have changed, for each partition that splits it."""
+        """Make a world wait for each partition that splits it or cuts it off from a service, and for no other one.
+
+        Called when the members of the world, the replicas of its services, or the partitions have changed. Nothing
+        happens if the world has never started.
+        """
         if not self._parted or world not in self._worlds.models:
             return
         members = {start.node for start in self._worlds.models[world].members.values()}
@@ -56,7 +67,7 @@ class Partitions:
                     self._worlds.resume(world, reason)
 
     def update_users(self, service: str) -> None:
-        """Update the worlds that depend on a service, of which a replica has come or gone."""
+        """Call `update` for each world that depends on a service, of which a replica has come or gone."""
         for world in self._worlds.users(service) if self._parted else ():
             self.update(world)
 
@@ -69,5 +80,5 @@ class Partitions:
 
 
 def _away(why: str) -> str:
-    """Return the reason for which a world waits that a partition cuts off from a service, and not from a member."""
+    """Return the reason to wait of a world that the partition `why` cuts off from a service."""
     return f"{why}, from a service"

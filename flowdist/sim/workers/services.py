@@ -1,7 +1,7 @@
 """Services as their users see them: a world that depends on a service waits while a replica of it is away or stalled.
 
-A replica is away once it has ended: its users wait for the next attempt, or are restarted with it. A replica that
-hangs, or whose node is paused, runs and does nothing.
+A replica is away once it has ended: its users (the worlds of roles with a gate on its role) wait for the next attempt,
+or are restarted with it. A replica that hangs, or whose node is paused, is stalled: it runs and does nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flowdist.sim.workers.worlds import Worlds
 
 
 class Services:
-    """The replicas of services that serve, or are away for now."""
+    """The replicas of services that serve or are away, and the worlds that wait for those that are away."""
 
     def __init__(
         self, ctx: Context, worlds: Worlds, partitions: Partitions, code: UserCode, accounts: Accounts
@@ -25,7 +25,10 @@ class Services:
         self.away: dict[ReplicaId, None] = {}  # replicas that served before, and do not now
 
     def begin(self, replica: ReplicaId, attempt: int) -> None:
-        """Note that a replica serves, for the first time or again, and resume the worlds that waited for it."""
+        """Record that an attempt of a service serves, book its time as productive, and resume worlds that wait for it.
+
+        Called when the attempt has started up.
+        """
         self._worlds.serving.setdefault(replica.role, {})[replica] = attempt
         self.away.pop(replica, None)
         self._accounts.move(replica, "productive", self._ctx.queue.now)
@@ -34,9 +37,10 @@ class Services:
         self._partitions.update_users(replica.role)
 
     def end(self, replica: ReplicaId, attempt: int) -> None:
-        """Note that an attempt has ended. Its users wait, unless another attempt serves already.
+        """Record that an attempt of a service serves no more, and make the worlds that need it wait for its replica.
 
-        That is so when its node was paused and the replica was replaced meanwhile.
+        Nothing happens for an attempt that does not serve: one of a task, one that has not started up, or one that was
+        replaced while its node was paused.
         """
         serving = self._worlds.serving.get(replica.role, {})
         if serving.get(replica) != attempt:
@@ -49,7 +53,10 @@ class Services:
         self._partitions.update_users(replica.role)
 
     def forget_unseated(self) -> None:
-        """Resume the users of replicas that have lost their seat: no list of addresses has them any more."""
+        """Resume the worlds that wait for a replica that has lost its seat, and forget that replica.
+
+        The lists of addresses that workers have do not name it any more.
+        """
         for replica in [replica for replica in self.away if self._ctx.job.replicas[replica].node is None]:
             del self.away[replica]
             for world in self._waiting_users(replica.role):
@@ -65,9 +72,9 @@ class Services:
 
 
 class StalledServices:
-    """The attempts of services that do nothing, and since when.
+    """The attempts of services that run and do nothing, since when, and the worlds that wait for them.
 
-    `hung` holds the attempts of all roles that will never do anything again, in the order in which they hung.
+    `hung` holds the attempts of all roles, tasks too, that hang for ever, in the order in which they began to.
     """
 
     def __init__(self, ctx: Context, worlds: Worlds) -> None:
@@ -76,27 +83,36 @@ class StalledServices:
         self.hung: dict[tuple[ReplicaId, int], None] = {}
 
     def begin(self, replica: ReplicaId, attempt: int) -> None:
-        """Let an attempt do nothing from now on. Only services count: a task holds up its own world by itself."""
+        """Record that an attempt of a service does nothing from now on, and make all worlds that depend on it wait.
+
+        Nothing happens for a task: the callers make its own world wait.
+        """
         if self._ctx.graph.role(replica.role).kind == "service":
             self._since[replica, attempt] = self._ctx.queue.now
             for world in self._worlds.users(replica.role):
                 self._worlds.stall(world, _why(replica))
 
     def end(self, replica: ReplicaId) -> None:
-        """Resume the users of a replica that works again, has ended, or is served by another attempt."""
+        """Resume the worlds that wait for a stalled replica: it works again, has ended, or another attempt serves.
+
+        Nothing happens if the replica is not stalled.
+        """
         for key in [key for key in self._since if key[0] == replica]:
             del self._since[key]
             for world in self._worlds.users(replica.role):
                 self._worlds.resume(world, _why(replica))
 
     def output_ns(self, replica: ReplicaId, attempt: int) -> int | None:
-        """Return when an attempt wrote its last output, in ns: now, for a service that works; None for tasks."""
+        """Return when an attempt of a service wrote output last, in ns: now, or when it stalled.
+
+        None for a task, whose output is not simulated.
+        """
         if self._ctx.graph.role(replica.role).kind != "service":
             return None
         return self._since.get((replica, attempt), self._ctx.queue.now)
 
     def has_begun(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether the attempt is a service that does nothing."""
+        """Return whether an attempt of a service is recorded as doing nothing."""
         return (replica, attempt) in self._since
 
 

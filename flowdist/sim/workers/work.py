@@ -27,7 +27,7 @@ from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.services import Services, StalledServices
 from flowdist.sim.workers.worlds import Worlds
 
-PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
+PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
 
 
 class Work:
@@ -38,7 +38,8 @@ class Work:
         nodes: The nodes by name.
         code: The user code that roles bring (`simulate=`).
         accounts: Where the time of the replicas is booked.
-        is_quiet: Tells whether nothing but workers waits for an event, and no node may be missed.
+        is_quiet: Returns whether nothing outside the workers waits for an event, a controller runs, and no node can
+            become suspected.
     """
 
     def __init__(
@@ -71,11 +72,18 @@ class Work:
         self.worlds.on_change = self.collectives.update
 
     def wait_for_step(self, role: str, step: int) -> None:
-        """Have a role report `step` as soon as it gets there, because a fault waits for it."""
+        """Make the worlds of a role report `step` at the moment at which they reach it, since a fault waits for it.
+
+        Called before the simulation runs.
+        """
         self._step_waits.append((role, step))
 
     def phase(self) -> str:
-        """Return what the job does, as far as faults are concerned, such as "steady" or "in recovery"."""
+        """Return the phase of the job by which hits of faults are counted: the first of these that applies.
+
+        "ending", "in recovery" (an incident is open, or no controller runs), "restoring", "saving", "steady" (a world
+        steps), "starting".
+        """
         job = self._ctx.job
         if job.ending is not None:
             return "ending"
@@ -91,14 +99,21 @@ class Work:
 
     @property
     def is_saving(self) -> bool:
-        """Some world or service writes a checkpoint."""
+        """Return whether some world or service writes a checkpoint now."""
         now = self._queue.now
         return self.code.is_saving or any(model.is_saving(now) for model in self.models.values())
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
-        """Begin the work of an attempt whose processes run.
+        """Begin the start-up of an attempt whose processes run, and plan the end of the start-up.
 
-        Those of the local ranks in `kept` were suspended, and rejoin.
+        A start-up takes `startup_ns` of the workload (with the seed's spread), or `rejoin_ns` if all workers were
+        suspended. Without any suspended worker the restore of a checkpoint comes on top. A task becomes a member of its
+        world; nothing happens if the world is in a later generation already.
+
+        Args:
+            node: The node of the attempt.
+            start: The order that started it.
+            kept: The local ranks whose workers were suspended, and rejoin.
         """
         role = self._graph.role(start.replica.role)
         load = role.workload
@@ -123,7 +138,10 @@ class Work:
         self._queue.after(delay, self._started_up, node, start)
 
     def _pace_drawn(self, start: StartReplica, procs: int) -> Fraction:
-        """Return the factor by which the slowest worker of an attempt is slower than its workload says, as drawn."""
+        """Return how many times longer than the workload says the slowest worker of an attempt takes for a step.
+
+        The number is drawn: from 1 to 1 + `step_spread`. It is 1 for seed 0.
+        """
         most = self._graph.role(start.replica.role).workload.step_spread
         if not most or not self._ctx.seed:
             return EVEN
@@ -132,7 +150,11 @@ class Work:
         return 1 + Fraction(round(most * slowest * PACES), PACES)
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
-        """Report that an attempt has started up, and begin the work of its world if it was the last."""
+        """End the start-up of an attempt: tell its agent what is ready, and begin its service or its world.
+
+        The world begins to work with the last member that has started up. Nothing happens if the workers have ended
+        meanwhile, or for a service that hangs or whose model fails.
+        """
         key = (start.replica, start.attempt)
         if not node.is_alive or not node.workers.get(key):
             return
@@ -156,11 +178,14 @@ class Work:
             self.partitions.update(start.world)
             self._plan(start.world, model)
             for one in list(model.members.values()):
-                if (one.replica, one.attempt) in self.stalled_services.hung:  # it hung as it started up
+                if (one.replica, one.attempt) in self.stalled_services.hung:  # it began to hang during its start-up
                     self.hang(self._nodes[one.node], one.replica, one.attempt)
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
-        """Stop the world of an attempt of which no worker runs any more, and stall those that need the service."""
+        """Halt the world of an attempt whose workers have all ended, or are suspended now.
+
+        If the attempt is of a service, the worlds that need it wait.
+        """
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
         world = self._ctx.job.replicas[replica].world
@@ -173,21 +198,27 @@ class Work:
         self.services.end(replica, attempt)
 
     def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
-        """Let the peers of workers that are about to end notice it, or not."""
+        """Let the peers of an attempt react to the end of its workers, just before it: see `Collectives.lose`."""
         self.collectives.lose(replica, attempt)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
+        """Return whether only SIGKILL ends the workers, because they are inside a collective that never ends."""
         return self.collectives.is_deaf(replica, attempt)
 
     def leave_behind(self, start: StartReplica) -> None:
-        """End the work of a generation on a paused node, whose world starts anew without it."""
+        """Halt the generation before that of `start` if it still works, because its members are on a paused node.
+
+        Called just before the order `start` is sent.
+        """
         model = self.models.get(start.world)
         if model is not None and model.begun_ns is not None and model.generation != start.generation:
             self.worlds.halt(model)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
-        """Stop the world of an attempt, one of whose workers has failed: the others wait for it."""
+        """Halt the world of an attempt, of which a worker has exited with an error or by a signal.
+
+        The other workers wait for it. Nothing is halted if the attempt is no member of the present generation.
+        """
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
@@ -195,7 +226,10 @@ class Work:
             self.worlds.halt(model)
 
     def slow_down(self, replica: ReplicaId, attempt: int, factor: Fraction) -> None:
-        """Slow a member down by a factor, and with it its whole world; 1 ends that."""
+        """Let an attempt, and with it its world, take `factor` times as long for a step; 1 ends that.
+
+        Nothing happens if the attempt is no member of the present generation of a world.
+        """
         model = self.worlds.model_of(replica, attempt)
         if model is not None:
             model.slow_down(replica, factor, self._queue.now)
@@ -208,7 +242,10 @@ class Work:
         return model.step_at(self._queue.now) if model is not None and model.begun_ns is not None else None
 
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Show the agent the progress and the output of an attempt; a worker that steps has just reported."""
+        """Tell the agent, which has asked for signs of life, when the workers of an attempt wrote output last.
+
+        Before that, each worker that steps and does not hang reports its present step.
+        """
         model = self.worlds.model_of(replica, attempt)
         key = (replica, attempt)
         now = self._queue.now
@@ -217,17 +254,24 @@ class Work:
         node.tell(io.SignsSeen(*key, self.stalled_services.output_ns(*key)))
 
     def freeze(self, replica: ReplicaId, attempt: int) -> None:
-        """Stop the user code of an attempt, and let those wait that need it as a service."""
+        """Let an attempt do nothing until `thaw`: what its user code is writing stops there.
+
+        If it serves, the worlds that depend on it wait. That the world of a task waits is for the caller to arrange.
+        """
         self.code.freeze(replica, attempt)
         self.stalled_services.begin(replica, attempt)
 
     def thaw(self, replica: ReplicaId, attempt: int) -> None:
-        """Let an attempt that was frozen go on."""
+        """End `freeze`: the user code of an attempt writes on, and worlds that wait for its service resume."""
         self.code.thaw(replica, attempt)
         self.stalled_services.end(replica)
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Let a replica do nothing any more. The other members get one step further, and wait for it."""
+        """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait.
+
+        The agents of the other members of its world are told one step more than its own agent, since those workers do
+        one more step before they wait for it.
+        """
         node.hung[replica, attempt] = self.stalled_services.hung[replica, attempt] = None
         self.freeze(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
@@ -240,15 +284,20 @@ class Work:
         self.worlds.halt(model)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """Have the workers of an attempt stop at a step, as should_stop() does."""
+        """Order the workers of an attempt to save at a step and leave it, as if `should_stop()` turned true there.
+
+        Nothing happens without a step, or if the attempt is no member of the present generation of a world.
+        """
         model = self.worlds.model_of(replica, attempt)
         if step is not None and model is not None:
             self._drain.stop_at(node, replica, attempt, step, model)
 
     def _plan(self, world: str, model: WorldModel) -> None:
-        """Plan the next moment of a world that steps: a checkpoint or the end, and steps for which a fault waits.
+        """Plan what happens next to a world if nothing changes before; called again whenever its timing has changed.
 
-        The beginning of a checkpoint is planned only where it matters: for user code, and on a slow disk.
+        That is the end of its warm-up, its next checkpoint or the end of its work, a stop at an agreed step, and each
+        step for which a fault waits. The beginning of a checkpoint is planned only for user code and on a slow disk,
+        where it matters. Actions that were planned for an earlier `model.version` do nothing.
         """
         self._drain.plan(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
@@ -278,7 +327,7 @@ class Work:
             self.fast_forward.report(model)
 
     def _save(self, world: str, model: WorldModel, version: int) -> None:
-        """Begin a checkpoint."""
+        """Begin a checkpoint of user code, or on a slow disk. Nothing happens if the plan is outdated (`version`)."""
         if model.version != version or model.begun_ns is None:
             return
         slow = self.disks.slowness(world)
@@ -289,11 +338,19 @@ class Work:
 
     @property
     def is_awaited(self) -> bool:
-        """Every moment matters: a fault waits for a step, a disk is full or slow, or user code is played."""
+        """Return whether something in the workers keeps fast-forward from skipping checkpoints.
+
+        That is: a fault waits for a step, a disk is full or slow, or user code is played.
+        """
         return bool(self._step_waits) or self.disks.has_fault or self.code.plays_any
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
-        """Complete a checkpoint, or skip those before the last quiet one."""
+        """Complete the checkpoint of a world that is due: report the step, and offer the checkpoint to the controller.
+
+        If fast-forward may skip checkpoints, this one and more are skipped instead, and a later one is planned. With a
+        full disk nothing is offered, and the trace gets a line. User code makes its offers itself. Nothing happens if
+        the plan is outdated (`version`).
+        """
         if model.version != version or model.begun_ns is None:
             return
         if self.fast_forward.skip(model):
@@ -315,7 +372,7 @@ class Work:
             self._plan(world, model)
 
     def slow_disk(self, role: str, factor: Fraction) -> None:
-        """Let the checkpoints of a role take `factor` times as long, from the next one on; 1 ends that."""
+        """Let the checkpoints of a role take `factor` times as long, from the next one on; 1 ends the fault."""
         self.disks.slow_down(role, factor)
         for world in self._ctx.job.roles[role].worlds:
             model = self.models.get(world)
@@ -325,26 +382,35 @@ class Work:
                 self._plan(world, model)
 
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
-        """Damage the newest checkpoint of all worlds of a role, or of one replica."""
+        """Damage the newest checkpoint of each world of a role, or with `replica` of its world alone.
+
+        Without user code the checkpoint is dropped, whatever `how` says. Of the checkpoint of user code one file is
+        damaged (with `replica`, one that it wrote); `spec`, the text of the fault, decides which.
+        """
         self.code.damage(role, replica, how, spec)
         for model in self.models_of(role, replica) if not self.code.has_model(role) else ():
             model.tear()
 
     def models_of(self, role: str, replica: ReplicaId | None = None) -> list[WorldModel]:
-        """Return the worlds of a role that have started; with a replica only the one that it is a member of."""
+        """Return the models of the worlds of a role that have started; with a replica of the role, of its world alone.
+
+        With a replica of a joint world the list is empty.
+        """
         names = [name for name in self._ctx.job.roles[role].worlds if replica is None or name in (str(replica), role)]
         return [self.models[name] for name in names if name in self.models]
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """Receive the answer to a commit. A restart resumes from a checkpoint that was accepted."""
+        """Handle the controller's answer to a checkpoint that a worker has offered.
+
+        If it was accepted the next generation of the world resumes from it. User code gets the answer too.
+        """
         model = self.models.get(self._ctx.job.replicas[answer.replica].world)
         if answer.accepted and model is not None:
             model.save(answer.step)
         self.code.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel, version: int) -> None:
-        """End the workers of a world that has done all its steps, with exit code 0; its last step is reported and
-        saved.
+        """Report and save the last step of a world that has done all its steps, and end its workers with exit code 0.
 
         Nothing happens if the plan is outdated (`version`), the world does not step, or user code fails at its end.
         """
@@ -358,6 +424,9 @@ class Work:
                 node.exit_worker(start.replica, start.attempt, local_rank)
 
     def take_apart(self) -> None:
-        """Release the parts, which refer to each other, without a search for garbage."""
+        """Cut the references between the parts, so that their memory is freed without a search for garbage.
+
+        The object cannot be used afterwards.
+        """
         vars(self.worlds).clear()
         vars(self).clear()

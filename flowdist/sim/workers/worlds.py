@@ -37,26 +37,30 @@ class Worlds:
         self.on_change: Callable[[str], None] = _ignore
 
     def model_of(self, replica: ReplicaId, attempt: int) -> WorldModel | None:
-        """Return the world of which this very attempt is a member; None if it is a member of none."""
+        """Return the model of the world whose present generation has this attempt as a member.
+
+        None for a service, and for an attempt that was replaced or has not been started.
+        """
         model = self.models.get(self._ctx.job.replicas[replica].world)
         start = model.members.get(replica) if model is not None else None
         return model if start is not None and start.attempt == attempt else None
 
     def users(self, service: str, on_restart: str | None = None) -> list[str]:
-        """Return the worlds that depend on a service.
+        """Return the names of the worlds of all roles that have a gate on a service.
 
         Args:
             service: The role.
-            on_restart: Only worlds whose dependency says this ("reconnect", "restart"); None: all of them.
+            on_restart: Return only worlds whose gate says this ("reconnect", "restart"); None: all of them.
         """
         edges = self._ctx.graph.dependents(service)
         roles = [spec.name for spec, gate in edges if on_restart in (None, gate.on_restart)]
         return list(dict.fromkeys(world for role in roles for world in self._ctx.job.roles[role].worlds))
 
     def stall(self, world: str, why: str, *, for_member: bool = False) -> None:
-        """Have a world wait until `resume` is called with the same reason.
+        """Make a world wait until `resume` is called with the same reason. A world that never started does not wait.
 
-        It waits in any generation or, for a member that makes no progress (`for_member`), in the present one only.
+        The reason holds for any generation. With `for_member` the reason is a member that makes no progress, and is
+        dropped when the next generation starts.
         """
         model = self.models.get(world)
         if model is not None:
@@ -64,20 +68,28 @@ class Worlds:
             self.on_change(world)
 
     def resume(self, world: str, why: str) -> None:
-        """Remove a reason to wait. The world steps again when it was the last one."""
+        """Remove a reason to wait, if the world has it.
+
+        If it was the last one, a world that has begun to work steps again, and `on_resume` is called. `on_change` is
+        called in any case.
+        """
         model = self.models.get(world)
         if model is not None and model.resume(why, self._queue.now) and model.begun_ns is not None:
             self.on_resume(world, model)
         self.on_change(world)
 
     def halt(self, model: WorldModel) -> None:
-        """End the work of the present generation and book its time."""
+        """End the work of the present generation, and book its time. Steps after the last checkpoint are lost."""
         self._code.halt(model)
         self._end_work(model)
         model.halt(self._queue.now)
 
     def begin_work(self, model: WorldModel) -> None:
-        """Book the start of the work of a world; the reading of its checkpoint is booked apart from the start-up."""
+        """Book that the members of a world begin to work, and the reading of their checkpoint as "restore".
+
+        Steps of earlier generations up to the one from which this generation begins are booked as kept, later ones as
+        lost.
+        """
         self._count_up_to(model, model.first_step)
         model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
         model.done = [one for one in model.done if one.first < one.last]
@@ -87,7 +99,10 @@ class Worlds:
             self._accounts.begin_work(members, self._queue.now, restore_ns)
 
     def _end_work(self, model: WorldModel) -> None:
-        """Book the work of a generation that ends, before its model forgets it; nothing if it has not begun."""
+        """Book the time of a generation that ends, split by bucket, before its model forgets it.
+
+        Nothing is booked if the generation has not begun to work.
+        """
         if model.begun_ns is None:
             return
         now, members = self._queue.now, [each for each in model.members if self._accounts.bucket_of(each) == "work"]
@@ -106,7 +121,10 @@ class Worlds:
         model.counted = max(model.counted, min(model.durable, model.step_at(now)))
 
     def _count_up_to(self, model: WorldModel, step: int) -> None:
-        """Book the steps up to `step` as kept, and those after it as lost."""
+        """Move the time of steps of earlier generations between buckets.
+
+        Afterwards steps up to `step` are booked as productive, and steps after it as lost work.
+        """
         low, high = sorted((step, model.counted))
         for one in model.done:
             ns = max(0, min(high, one.last) - max(low, one.first)) * model.pace.workload.step_ns
@@ -116,7 +134,10 @@ class Worlds:
         model.counted = step
 
     def close(self) -> None:
-        """Book everything up to the end of the simulation."""
+        """End the work of all worlds in the accounts, and book the time of all replicas up to now.
+
+        Called at the end of the simulation.
+        """
         for model in self.models.values():
             self._end_work(model)
         self._accounts.close(self._queue.now)
