@@ -303,7 +303,7 @@ class WorldModel:
             self.saves_begun = self.offered + 1
 
     def end_save(self) -> None:
-        """Count the present checkpoint as complete, and the time that the workers have waited for its slow disk."""
+        """Count the checkpoint in progress as complete, and the time that the workers have waited for its slow disk."""
         self.offered += 1
         if self.late_ns:
             self._waited_ns += self._wait_ns()
@@ -320,12 +320,12 @@ class WorldModel:
         return max(0, self.late_ns - spare_ns)
 
     def _waits_at(self) -> int:
-        """Return the position from which on the workers wait for the checkpoint that is being written."""
+        """Return the position (nominal time, see the class) at which workers wait for the checkpoint in progress."""
         load = self.pace.workload
         return (self.offered + 1) * self._cycle_ns + (load.checkpoint_every_ns if load.lag_ns else 0)
 
     def _rebase(self, now: int) -> None:
-        """Compute the way so far, before a change of speed, and outdate what is scheduled for this world."""
+        """Make the way at `now` (see the class) the new base before a change, and outdate what is scheduled."""
         self._base_ns, self._since_ns = self._way(now), now
         self.version += 1
 
@@ -342,7 +342,10 @@ class WorldModel:
         return self._slowest
 
     def _way(self, now: int) -> int:
-        """Return the way at `now`, which may not be before `_since_ns`."""
+        """Return the way at `now`, in ns: the position and the time spent waiting for slow disks (see the class).
+
+        `now` may not be before the last change, `_since_ns`.
+        """
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
         if not (self.own or self.slow):
@@ -357,23 +360,26 @@ class WorldModel:
         return way + passed * step.denominator // step.numerator
 
     def _position(self, now: int) -> int:
-        """Return the position at `now`: it stops at `_waits_at` while the workers wait for a slow disk."""
+        """Return the position at `now`: the nominal time, in ns, that the generation has worked since it warmed up.
+
+        It stops at `_waits_at` while the workers wait for a slow disk.
+        """
         position = self._way(now) - self._waited_ns
         if self.late_ns and position > (waits_at := self._waits_at()):
             return max(waits_at, position - self._wait_ns())
         return position
 
     def _time_of(self, position: int) -> int | None:
-        """Return when, in ns, the world reaches a position if nothing changes before; None while it waits."""
+        """Return when, in ns, the world reaches a position (nominal time) if nothing changes; None while it waits."""
         return self._time_at(self._way_to(position) if self.late_ns or self._waited_ns else position)
 
     def _way_to(self, position: int) -> int:
-        """Return the way at a position, given the present checkpoint and its slow disk."""
+        """Return the way (see the class) that belongs to a position, given what slow disks have cost and will cost."""
         waits = self.late_ns and position > self._waits_at()
         return position + self._waited_ns + (self._wait_ns() if waits else 0)
 
     def _time_at(self, way: int) -> int | None:
-        """Return when, in ns, the world reaches a way if nothing changes before; None while it waits."""
+        """Return when, in ns, the world reaches a way (see the class) if nothing changes; None while it waits."""
         if self.is_stalled:
             return None
         if not (self.own or self.slow):
@@ -419,7 +425,10 @@ class WorldModel:
         return self._time_of(position)
 
     def save_takes(self, slow: Fraction = EVEN) -> int:
-        """Return how long a checkpoint that begins now takes, in ns, on a disk that is `slow` times slower."""
+        """Return how long, in ns, a checkpoint that begins now takes with the present slowest member.
+
+        `slow` is how many times slower than usual the disk is.
+        """
         factor = self._factors()[1] * slow
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
