@@ -34,7 +34,7 @@ REJOIN_S = 5  # the longest time from a node's return to its join
 
 
 class Tolerance(NamedTuple):
-    """How many faults a job has to survive."""
+    """Numbers of faults that a job has to survive, by kind."""
 
     budgets: dict[str, int]  # failures of replicas, by role
     nodes: int  # losses of a node, drains and other orders that change the membership
@@ -209,9 +209,9 @@ class Nemesis:
         return [parse_fault(text.replace("{at}", format_duration(at // MS * MS)))] if text else []
 
     def _replica_fault(self, seed: int, n: int, budgets: dict[str, int]) -> str | None:
-        """Draw a failure of a replica or a whole gang, with `{at}` for its time, and take one from its role's budget.
+        """Return the text of a drawn failure of a replica or a whole gang, with `{at}` where its time belongs.
 
-        None if no budget is left.
+        The failure is taken from its role's budget in `budgets`. None if no role has budget left.
         """
         roles = [spec for spec in self._graph.roles if budgets[spec.name] > 0]
         if not roles:
@@ -229,10 +229,10 @@ class Nemesis:
         return spec.gang and draw(seed, "nemesis", "all of it", n) < WHOLE_GANGS
 
     def _node_fault(self, seed: int, n: int, before: Iterable[str]) -> str | None:
-        """Draw a fault that takes a node, or all nodes with a label, away for a while, with `{at}` for its time.
+        """Return the text of a drawn fault that takes a node, or all nodes with a label, away for a while.
 
-        If other nodes have no room for all roles, the node comes back before a role fails for want of nodes (R12). None
-        if that leaves no time.
+        The text has `{at}` where the time belongs. If other nodes have no room for all roles, the node comes back
+        before a role fails for want of nodes (R12). None if that leaves no time.
 
         Args:
             seed: The seed of the plan.
@@ -258,10 +258,10 @@ class Nemesis:
         return {node.name for node in nodes if hit.intersection((node.name, *map("=".join, node.labels)))}
 
     def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
-        """Draw an order of the operator, with `{at}` for its time: add a node, drain one, or scale an elastic gang.
+        """Return the text of a drawn order of the operator: add a node, drain one, or scale an elastic gang.
 
-        None if the other nodes have no room to drain the drawn node, or no gang is elastic. `drained` are the nodes
-        that earlier orders drain.
+        The text has `{at}` where the time belongs. None if a node is to be drained and the other nodes have no room for
+        all roles, or a gang is to be scaled and none is elastic. `drained` are the nodes that earlier orders drain.
         """
         nodes = self._graph.cluster.nodes
         which = draw(seed, "nemesis", "order", n)
@@ -295,7 +295,10 @@ class Nemesis:
         return True
 
     def _harmless(self, seed: int, n: int) -> str | None:
-        """Draw a fault that costs no budget, with `{at}` for its time: of a link, a slow replica, or checkpoints."""
+        """Return the text of a drawn fault that costs no budget: of a link, a slow replica, or checkpoints.
+
+        The text has `{at}` where the time belongs.
+        """
         tasks = [spec for spec in self._graph.roles if spec.kind == "task"]
         nodes = self._graph.cluster.nodes
         spec = tasks[int(draw(seed, "nemesis", "task", n) * len(tasks))]

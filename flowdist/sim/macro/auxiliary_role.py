@@ -84,7 +84,7 @@ class AuxiliaryRole:
 
     @property
     def is_short(self) -> bool:
-        """Return whether the role is below its minimum, and has no room for it."""
+        """Return whether the role is below its minimum, and its free seats do not suffice; False once it is over."""
         return not self._is_over and self._missing > self.seats.free
 
     @property
@@ -177,7 +177,7 @@ class AuxiliaryRole:
                 resume(self._job, self._name(index), now)
 
     def lose_node(self, node: int, reason: str, now: int) -> Iterator[int]:
-        """Handle that the controller learns that a node is lost: its replicas lose their seats, and start again.
+        """Handle that the controller learns that a node is lost: its replicas lose their seats, and wait for others.
 
         Each replica that ran opens an incident of its own, unless the gang has to restart with it.
 

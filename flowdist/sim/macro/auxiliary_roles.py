@@ -48,18 +48,22 @@ class AuxiliaryRoles:
         return all(role.lets_gang_form(now) for role in self._upstream)
 
     def admit(self, now: int) -> None:
+        """Give seats to the minimum of each role when the first nodes have joined (R2). Called once."""
         for role in self.roles:
             role.admit(now)
 
     def add_node(self, node: int, now: int) -> None:
+        """Offer the seats of a node that joined to all roles; `settle` gives them to replicas."""
         for role in self.roles:
             role.seats.join(node, now)
 
     def end_workers(self, node: int, at: int) -> None:
+        """Schedule the end of all replicas' work on a node that has died: it ends at the time `at`."""
         for role in self.roles:
             role.end_workers(node, at)
 
     def lose_node(self, node: int, reason: str, now: int) -> None:
+        """Handle that the controller learns that a node is lost: restart its replicas, and the gang if it has to."""
         for role in self.roles:
             for replica in role.lose_node(node, reason, now):
                 self._restart_gang(role, replica, reason, now)
@@ -136,6 +140,7 @@ class AuxiliaryRoles:
         return max([now, *(role.end(now) for role in self.roles)])
 
     def close(self, now: int) -> None:
+        """Write cordoned nodes, generations and saved steps of all roles into the result."""
         for role in self.roles:
             self._job.result.cordoned += [self._job.scope.nodes[node] for node in role.seats.cordoned]
             role.close(now)

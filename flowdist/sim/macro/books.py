@@ -115,7 +115,7 @@ class Books:
         return cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
 
     def halt(self, now: int, *, done: bool = False, answered_until: int | None = None, is_known: bool = False) -> None:
-        """End the stepping of the generation, and book its work: what the last checkpoint that counts lacks is lost.
+        """End the stepping of the generation, and book its work. Steps after the last checkpoint that counts are lost.
 
         Nothing happens if no generation steps.
 

@@ -30,9 +30,9 @@ from flowdist.sim.macro.result import FAILED, NEVER
 
 
 def stop_short(job: Job, now: int) -> None:
-    """End the stepping of the gang because a member is dead, before the controller knows: the others wait for it.
+    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
 
-    Nothing changes in phases in which no member steps.
+    Called before the controller knows. Nothing changes in phases in which no member steps.
     """
     if job.phase == "running":
         job.halt(now)
@@ -371,7 +371,7 @@ def resume(job: Job, replica: str, now: int) -> None:
 
 
 def add_node(job: Job, node: int, now: int) -> None:
-    """Handle that a node joined, for the first time or again: it offers its seats to the gang and to other roles."""
+    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow."""
     job.alive[node] = True
     job.seats.join(node, now)
     job.companions.add_node(node, now)

@@ -162,7 +162,10 @@ def _reasons(graph: RoleGraph) -> Iterator[str]:
 
 
 def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
-    """Yield reasons in what holds for any role. `known` are the names of the fields of a role that macro mode knows."""
+    """Yield each reason why macro mode cannot play this role, be it the gang or not.
+
+    `known` are the names of the fields of the role that macro mode knows, separated by spaces.
+    """
     if role.placement.near:
         yield f"{role.name} has to be near {', '.join(role.placement.near)}"
     if role.placement.apart not in ((), (role.name,)):
@@ -176,7 +179,7 @@ def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
 
 
 def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    """Yield reasons in the roles on which the gang has gates."""
+    """Yield each reason why macro mode cannot play the gang with the roles on which it has gates."""
     for gate in gang.gates:
         if graph.role(gate.role).kind != "service":
             yield f"{gang.name} waits for {gate.role}, which is no service"
@@ -188,7 +191,7 @@ def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
 
 
 def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    """Yield reasons in a role beside the gang."""
+    """Yield each reason why macro mode cannot play this role beside the gang."""
     name = role.name
     if role.gang:
         yield f"{name} is a gang, too: beside {gang.name} it plays roles with gang=False"

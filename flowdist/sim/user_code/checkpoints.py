@@ -142,6 +142,12 @@ class View:
         return records
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a file.
+
+        Raises:
+            OSError: The disk of the role is full.
+            ValueError, TypeError: The name is no plain file name; the data are not bytes.
+        """
         check_name(name)
         check_data(name, data)
         if self.writer.role in self.disk.full:
@@ -150,6 +156,7 @@ class View:
         self._do(Operation("write", name, self.step, bytes(data)), {name: bytes(data)})
 
     def read(self, name: str) -> bytes:
+        """Return the content of a file, with this worker's recorded writes; FileNotFoundError if there is none."""
         check_name(name)
         file = self.disk.of(self.writer.role).get(name)
         found = self._own.get(name, file.data if file is not None else None)
@@ -158,15 +165,18 @@ class View:
         return found
 
     def rename(self, name: str, to: str) -> None:
+        """Rename a file, and replace `to` if it exists; FileNotFoundError if there is no file `name`."""
         check_name(to)
         data = self.read(name)
         self._do(Operation("rename", name, self.step, to=to), {name: None, to: data})
 
     def remove(self, name: str) -> None:
+        """Remove a file; nothing happens if there is none."""
         check_name(name)
         self._do(Operation("remove", name, self.step), {name: None})
 
     def names(self, prefix: str = "") -> list[str]:
+        """Return the names of the role's files that begin with the prefix, sorted, with this worker's recorded ones."""
         known = {**dict.fromkeys(self.disk.of(self.writer.role), b""), **self._own}
         return sorted(name for name, data in known.items() if data is not None and name.startswith(prefix))
 

@@ -95,6 +95,7 @@ class ModelWorker:
         self.model = model(self)
 
     def commit(self, name: str, step: int) -> None:
+        """Add the commit to the checkpoint that is being recorded, or pass it to the agent if none is."""
         operation = Operation("commit", name, int(step))
         if self.store.records is not None:
             self.store.records.append(operation)
@@ -102,21 +103,27 @@ class ModelWorker:
             self._code.offer_soon(self, operation)
 
     def latest(self) -> str | None:
+        """Return the name of the checkpoint of this world that was accepted last; None if there is none."""
         return self._code.latest.get(self.world)
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
+        """Return a stream of random numbers, the same in every attempt: see `Context.random`."""
         return stream_of(self.info, self._seed, purpose, n, shared)
 
     def consume(self, *samples: object) -> None:
+        """Note that this rank uses these samples in the present step; TypeError for one that is not hashable."""
         self.samples.extend(map(sample_of, samples))
 
     def log(self, **values: object) -> None:
-        self.logged |= {name: copied(value) for name, value in values.items()}  # the model may change its arrays later
+        """Note copies of these values as logged in the present step; a name that is logged again is replaced."""
+        self.logged |= {name: copied(value) for name, value in values.items()}  # as the model may change its arrays
 
     def peers(self, role: str, port: str) -> list[str]:
+        """Return the addresses, for `call`, of all replicas of the role that have a node, by index."""
         return self._code.addresses(role, port)
 
     def call(self, address: str, method: str, *args: Any) -> Any:
+        """Call a method of a service's model with copies, and return a copy; ConnectionError if that fails."""
         return copied(self._code.call(address, method, copied(args)))
 
 
