@@ -1,4 +1,4 @@
 """Faults in virtual time: carried out from a plan, drawn from a seed, and explained if they never fired.
 
-Faults act on nodes, links, processes and disks. They never change the state of the controller.
+Faults act on nodes, links, processes and disks of the simulation. They never change the state of the controller.
 """

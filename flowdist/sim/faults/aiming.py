@@ -1,8 +1,8 @@
-"""Times at which a world saves or restores, as its workload says: targets of the nemesis.
+"""Times at which a world writes or reads a checkpoint, as its workload says, for the nemesis to aim faults at.
 
-Both last for seconds in hours, so that a fault at a random time seldom hits them. The time is computed: start-ups are
-drawn from the seed, and after one fault everything takes as long as it would without another. So a plan stays a plain
-list of faults with times, and can be made small as usual.
+Both take seconds within hours, so that a fault at a random time seldom hits them. The times are computed before the
+simulation runs: start-up times are drawn from the seed, and the plan is taken to have at most one fault before. So a
+plan stays a plain list of faults with times, which can be reduced to fewer faults as any other plan.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from flowdist.faults.streams import draw, spread
 from flowdist.graph import MS, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.sim.user_code.workload import world_roles
 
-QUICK = ("kill", "exit", "oom")  # faults that are known at once
-SILENT = ("lost", "pause", "partition", "cut-to")  # faults of a node that only its lease reveals
-STOP_NS = 150 * MS  # from a failure to the start of the next generation
-CYCLES = 3  # checkpoints after a restart whose times are certain enough
+QUICK = ("kill", "exit", "oom")  # faults that the controller learns of at once
+SILENT = ("lost", "pause", "partition", "cut-to")  # faults that the controller learns of when the node's lease ends
+STOP_NS = 150 * MS  # estimate: from the moment the controller learns of a failure to the start of the next generation
+CYCLES = 3  # checkpoints after a restart that are aimed at; the times of later ones are too uncertain
 
 
 class Aim:
-    """Times for the gangs of a graph that save, and for those that read a checkpoint when they restart."""
+    """Computed times at which gangs of a graph write checkpoints, or read them when they restart.
+
+    Only gangs of tasks whose checkpoints take time count, and no roles with user code (`simulate=`).
+    """
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph = graph
@@ -29,12 +32,13 @@ class Aim:
         self._readers = [spec for spec in saves if spec.workload.restore_ns]
 
     def saving(self, seed: int, n: int, after: Fault | None) -> int | None:
-        """Return a time at which a gang writes a checkpoint; None if no gang does.
+        """Draw a time, in ns, at which a gang writes a checkpoint; None if no gang does.
 
         Args:
             seed: The seed of the plan.
-            n: The number of the fault in the plan.
-            after: The last fault that hits the gang before, if any.
+            n: The number of the new fault in the plan.
+            after: The fault before it in the plan; None: there is none. If it restarts the gang, the checkpoint is one
+                that the gang writes after the restart.
         """
         if not self._savers:
             return None
@@ -51,7 +55,10 @@ class Aim:
         return begins + cycle * load.cycle_ns + load.checkpoint_every_ns + inside
 
     def restoring(self, seed: int, n: int, after: Fault) -> int | None:
-        """Return a time at which a gang reads its checkpoint because of the fault `after`; None if it does not."""
+        """Draw a time, in ns, at which a gang reads its checkpoint because the fault `after` restarts it.
+
+        None if the drawn gang does not restart then, or has no checkpoint yet, or if no gang takes time to read one.
+        """
         if not self._readers:
             return None
         spec = self._readers[int(draw(seed, "aim", "reader", n) * len(self._readers))]
@@ -64,7 +71,11 @@ class Aim:
         return started + up + int(draw(seed, "aim", "read", n) * load.restore_ns)
 
     def _started_again_ns(self, spec: RoleSpec, fault: Fault) -> int | None:
-        """Return when the processes of the next generation run, if the fault makes one."""
+        """Return about when, in ns, the fault makes the gang start a new generation; None if it makes none.
+
+        None, too, for a fault that waits for an event. A node fault counts for every gang, since it is not known here
+        where replicas are.
+        """
         at, options = fault.when.at_ns, self._graph.options
         role = fault.replica[0] if fault.replica is not None else None
         if at is None or fault.target == "controller" or role not in (None, *self._world(spec)):
@@ -82,18 +93,19 @@ class Aim:
         return world_roles(self._graph, spec.name)
 
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
-        """Return when the first generation begins to step: its last worker is up, and all have warmed up."""
+        """Return when, in ns, the first generation begins to step: its last worker is up, and all have warmed up."""
         return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec)) + self._warmup_ns(spec)
 
     def _warmup_ns(self, spec: RoleSpec) -> int:
-        """Return how long the world warms up: as long as its slowest member."""
+        """Return how long, in ns, the world of the role warms up: as long as the slowest of its roles."""
         return max(self._graph.role(name).workload.warmup_ns for name in self._world(spec))
 
     def _up_ns(self, seed: int, spec: RoleSpec) -> int:
+        """Return when, in ns, the last replica of the role has started up for the first time."""
         return self._starts_ns(seed, spec) + max(_startups_ns(seed, spec, attempt=1))
 
     def _starts_ns(self, seed: int, spec: RoleSpec) -> int:
-        """Return when the gates of the role and of its world are open."""
+        """Return when, in ns, the gates of all roles in the world of the role are open."""
         waits = [0]
         for name in self._world(spec):
             for gate in self._graph.role(name).gates:
@@ -104,18 +116,19 @@ class Aim:
 
 
 def _startups_ns(seed: int, spec: RoleSpec, attempt: int) -> list[int]:
-    """Return how long each replica of a role takes to start up in that attempt."""
+    """Return how long, in ns, each replica of a role takes to start up in that attempt, by index."""
     names = [f"{spec.name}/{number}#{attempt}" for number in range(spec.max_replicas)]
     return [round(spec.workload.startup_ns * spread(seed, name, "startup")) for name in names]
 
 
 def _checkpoints(load: WorkloadSpec) -> int:
-    """Return how many checkpoints a world begins if nothing goes wrong.
+    """Return how many checkpoints a world begins in the whole job if nothing goes wrong.
 
-    One is due after every `checkpoint_every_ns` of nominal stepping time, and none when the last step ends.
+    One begins after every `checkpoint_every_ns` of nominal stepping time, and none when the last step ends.
     """
     return (load.steps * load.step_ns - 1) // load.checkpoint_every_ns
 
 
 def _work_ns(load: WorkloadSpec) -> int:
+    """Return how long, in ns, the whole work takes after the start-up if nothing goes wrong."""
     return load.warmup_ns + load.steps * load.step_ns + _checkpoints(load) * load.blocking_ns

@@ -1,7 +1,7 @@
 """The fault injector of a simulation: it carries out a plan in virtual time.
 
-Faults act on nodes, links, processes and disks. What the controller knows is never changed. Only orders of the operator
-(scale, add, drain) reach it, as they do in production.
+Faults act on nodes, links, processes and disks, or kill the controller. They never change the state of the controller.
+Only orders of the operator (scale, add, drain) are passed to it, as in production.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from flowdist.sim.engine.network import Direction
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.workers.work import Work
 
-# A little more than machines.PROOF_NS. A node that came back before its death is proven would be taken for the dead
-# one, and lost with it.
+# The shortest time from a node's death to its return: a little more than `machines.PROOF_NS`. If a node came back
+# sooner, the proof of the old death would be taken for its own, and the node would be lost.
 PROVEN_NS = 11 * MS
-LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often, and how many times, a node that leaves is checked to be gone
+LEAVES_NS, LEAVES_MAX = SECOND, 120  # how long to wait, and how many times, for a node that leaves to be gone
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
@@ -51,10 +51,11 @@ KINDS = {
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """Check that the simulator can carry out the faults of a plan, and that their targets exist.
+    """Check the faults and rates of a plan before a simulation. Nothing is returned.
 
     Raises:
-        FaultError: It cannot, or one does not.
+        FaultError: The simulator does not carry out a fault, or its kind does not suit its target, or the target does
+            not exist, or a `slow` fault has a factor below 1, or the plan names what the job does not have.
     """
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
@@ -72,16 +73,19 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
 
 
 class FaultInjector:
-    """The faults of one simulation: those with a time or an event, and those that rates bring.
+    """Injector of the faults of one simulation: those with a time, an event or a period, and those of rates.
 
     Args:
         ctx: The simulation.
-        nodes: The nodes by name.
-        machines: Where nodes die and come back.
-        controller: The controller, which is killed, and takes the orders of the operator.
+        nodes: The nodes by name; shared with the parts that add nodes.
+        machines: Adds and kills nodes.
+        controller: The controller, which faults kill, and which takes the orders of the operator.
         work: The workers.
-        plan: The faults.
-        on_hit: Called with each fault that hits, and the name of what it hits, just before.
+        plan: The faults and rates, which `check_faults` has accepted. Its other orders (`scales`, `adds`, `drains`) are
+            left to `Simulation`.
+        on_hit: Called with a fault and the name of its target just before it takes effect.
+
+    `waiting` holds the faults whose event has not come yet.
     """
 
     def __init__(
@@ -99,12 +103,15 @@ class FaultInjector:
         self._faults = list(plan.faults)
         names = [node.name for node in ctx.graph.cluster.nodes] + plan.new_nodes
         self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed)
-        self.waiting: list[Fault] = []  # for an event
-        self._fired: dict[str, None] = {}
-        self._parted = 0
+        self.waiting: list[Fault] = []
+        self._fired: dict[str, None] = {}  # texts of the faults that have hit something
+        self._parted = 0  # partitions between nodes so far
 
     def plan(self) -> None:
-        """Plan the faults with a time; the others wait for their event."""
+        """Schedule the faults with a time or a period and the first fault of the rates; put the others in `waiting`.
+
+        Called once, before the simulation runs.
+        """
         for fault in self._faults:
             when = fault.when
             first_ns = when.every_ns if when.at_ns is None else when.at_ns
@@ -117,7 +124,7 @@ class FaultInjector:
         self._plan_arrival()
 
     def _plan_arrival(self) -> None:
-        """Plan the next fault of a rate. The one after it is drawn when it arrives."""
+        """Schedule the next fault of the rates, if there are rates. The one after it is drawn when this one fires."""
         at = self._arrivals.next_ns()
         if at is not None:
             self._queue.at(at, self._arrive)
@@ -127,7 +134,7 @@ class FaultInjector:
         self._plan_arrival()
 
     def hear(self, line: Record) -> None:
-        """Fire the faults that have waited for this record."""
+        """Schedule the faults in `waiting` whose event this record reports, each after its offset."""
         for fault in list(self.waiting):
             when = fault.when
             assert when.event is not None
@@ -136,10 +143,11 @@ class FaultInjector:
                 self._queue.after(fault.offset_ns, self._fire, fault)
 
     def never_fired(self) -> list[Fault]:
-        """Return the faults of the plan that have hit nothing."""
+        """Return the faults of the plan that have hit nothing so far. Faults of rates are not among them."""
         return [fault for fault in self._faults if fault.spec not in self._fired]
 
     def _fire(self, fault: Fault) -> None:
+        """Apply a fault, whose time has come, to all of its targets; schedule the next time of a periodic fault."""
         if fault.when.every_ns is not None:
             self._queue.after(fault.when.every_ns, self._fire, fault)
         if fault.target == "controller":
@@ -156,12 +164,12 @@ class FaultInjector:
                 self._hit_replica(fault, replica)
 
     def _named(self, fault: Fault) -> list[SimNode]:
-        """Return the node of this name, or those with this label."""
+        """Return the node that the fault names, or all nodes with the label that it names."""
         nodes = self._nodes.values()
         return [node for node in nodes if node.spec.name == fault.target or fault.label in node.spec.labels]
 
     def _order(self, fault: Fault) -> None:
-        """Pass an order of the operator to the controller, or bring up a node."""
+        """Carry out an order: pass `scale` or `drain` to the controller, or bring a new node up for `add`."""
         if fault.kind == "scale":
             self._note_hit(fault, fault.target)
             self._controller.handle(ScaleRequested(fault.target, int(fault.arg)))
@@ -185,16 +193,21 @@ class FaultInjector:
             self._cut(fault, self._nodes[name], directions)
 
     def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
+        """Cut the link between a node and the controller, and schedule its repair if the fault has a duration."""
         node.cut(fault.spec, *directions)
-        self._controller.plan()  # the silence of the node is a deadline now
+        self._controller.plan()  # no heartbeat comes any more, so the end of the node's lease is a deadline
         self._undo_later(fault, node.heal, fault.spec)
 
     def _undo_later(self, fault: Fault, undo: Callable[..., None], *args: Any) -> None:
+        """Schedule the end of a fault after its duration; a fault without a duration stays."""
         if fault.duration_ns is not None:
             self._queue.after(fault.duration_ns, undo, *args)
 
     def _hit_checkpoints(self, fault: Fault) -> None:
-        """Hit the checkpoints of all worlds of a role, or of one replica."""
+        """Apply a fault of disks or checkpoints to its role or replica; "all" means all roles.
+
+        Roles that save nothing, or have no checkpoint to damage, are left out. If none is left the fault hits nothing.
+        """
         name = fault.target.partition("/")[0]
         roles = list(self._ctx.job.roles) if name == "all" else [name]
         if fault.kind in DAMAGES:
@@ -206,17 +219,18 @@ class FaultInjector:
             self._hit_role_checkpoints(fault, role)
 
     def _saves(self, role: str) -> bool:
-        """Return whether the role writes checkpoints in simulation: a service does only if it brings a model."""
+        """Return whether the role writes checkpoints in the simulation: a task does, a service only with a model."""
         return self._ctx.graph.role(role).kind == "task" or self._work.code.has_model(role)
 
     def _has_saved(self, fault: Fault, role: str) -> bool:
-        """Return whether there is a checkpoint to damage."""
+        """Return whether the role, or the one replica that the fault names, has a checkpoint that can be damaged."""
         work, replica = self._work, ReplicaId(*fault.replica) if fault.replica is not None else None
         if work.code.has_model(role):
             return bool(work.code.disk.newest(role, replica, None))
         return any(model.saved for model in work.models_of(role, replica))
 
     def _hit_role_checkpoints(self, fault: Fault, role: str) -> None:
+        """Fill or slow down the disk of a role until the fault's duration is over, or damage its newest checkpoint."""
         if fault.kind == "disk-full":
             self._work.disks.fill(role)
             self._undo_later(fault, self._work.disks.free, role)
@@ -229,10 +243,12 @@ class FaultInjector:
         self._work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
 
     def _note_hit(self, fault: Fault, target: str) -> None:
+        """Record that a fault hits a target, before it takes effect, and call `on_hit`."""
         self._fired[fault.spec] = None
         self._on_hit(fault, target)
 
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
+        """Apply a fault to a node. Nothing is hit if the node is dead, or has no GPU of the number that `xid` names."""
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
         if not node.is_alive or node.net.is_dead or has_no_such_gpu:
             return
@@ -264,7 +280,12 @@ class FaultInjector:
         self._controller.plan()
 
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
-        """Bring a node back after its fault, but not before its end is proven, or before it has left."""
+        """Schedule the return of a node, with a fresh agent, `after_ns` and the fault's duration from now.
+
+        It returns no sooner than its death is proven. While a node that leaves is still alive, its return is put off by
+        a second, at most 120 times. Nothing happens if the fault has no duration, or another fault has brought the node
+        back.
+        """
 
         def back(patience: int) -> None:
             if node.is_alive and patience:
@@ -276,14 +297,14 @@ class FaultInjector:
             self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
 
     def _flap(self, fault: Fault, node: SimNode) -> None:
-        """Cut the link and mend it again, a period each, until the duration is over."""
+        """Cut a node's link and mend it, for a period each, until the fault's duration is over or the node dies."""
         period_ns, queue = parse_duration(fault.arg), self._queue
         end = queue.now + fault.duration_ns if fault.duration_ns is not None else None
 
         def cut() -> None:
             if node.is_alive and (end is None or queue.now < end):
                 node.cut(fault.spec, "up", "down")
-                self._controller.plan()  # the silence of the node is a deadline now
+                self._controller.plan()  # as in `_cut`
                 queue.after(period_ns if end is None else min(period_ns, end - queue.now), heal)
 
         def heal() -> None:
@@ -293,9 +314,9 @@ class FaultInjector:
         cut()
 
     def _pause(self, fault: Fault, node: SimNode) -> None:
-        """Pause a node, and with it the worlds that have a member there."""
+        """Pause a node, its agent and its workers, for the fault's duration. Worlds with a member there wait for it."""
         name = f"{fault.spec} of {node.spec.name}"
-        ran = node.running()  # attempts that have ended there may run elsewhere by now
+        ran = node.running()  # kept for `resume`: by then these replicas may run elsewhere
         worlds = {self._ctx.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
@@ -313,18 +334,25 @@ class FaultInjector:
         self._undo_later(fault, resume)
 
     def _part(self, fault: Fault, node: SimNode) -> None:
-        """Cut a node off from the controller, or from other nodes: worlds on both sides wait."""
+        """Cut a node off from the controller, from other nodes, or both, as the fault's argument says.
+
+        Worlds with members on both sides of a partition between nodes wait.
+        """
         if "controller" in fault.others:
             self._cut(fault, node, ("up",) if fault.kind == "cut-to" else ("up", "down"))
         others = [name for name in fault.others if name != "controller"]
         if others:
-            self._parted += 1  # a label parts each of its nodes, and `every=` may part one twice
+            # The number tells partitions of one fault apart: a label cuts off several nodes, `every=` a node again.
+            self._parted += 1
             why = f"{fault.spec} ({self._parted})"
             self._work.partitions.part(why, node.spec.name, others)
             self._undo_later(fault, self._work.partitions.join, why)
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
-        """Give notice, and take the node away when the notice is over."""
+        """Give the agent notice of a preemption, and kill the node when the notice is over if it is still there.
+
+        The node comes back after the notice and the fault's duration.
+        """
         notice_ns = parse_duration(fault.arg)
         node.tell(io.PreemptionNoticed(notice_ns))
 
@@ -337,6 +365,7 @@ class FaultInjector:
         self._bring_back(fault, node, notice_ns)
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
+        """Return the running replicas that the fault names: all, those of a role, or one."""
         running = [replica.id for replica in self._ctx.job.replicas.values() if replica.phase in ("running", "ready")]
         if fault.target == "all":
             return running
@@ -345,6 +374,10 @@ class FaultInjector:
         return [replica for replica in running if replica.role == fault.target]
 
     def _hit_replica(self, fault: Fault, replica: ReplicaId) -> None:
+        """Apply a fault to the workers of a replica, or to the one that the fault names.
+
+        Nothing is hit if none of these runs, or if the fault would slow down a service.
+        """
         state = self._ctx.job.replicas[replica]
         if state.node is None:
             return
@@ -368,7 +401,10 @@ class FaultInjector:
                     node.exit_worker(replica, state.attempt, rank, signal="KILL", kind="oom")
 
     def _hinder(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Let a replica hang, pause or slow down."""
+        """Slow a replica down, pause it for the fault's duration, or make it hang for good.
+
+        A pause without a duration is a hang. The members of the replica's world wait while it is paused.
+        """
         work, world = self._work, self._ctx.job.replicas[replica].world
         if fault.kind == "slow":
             work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))

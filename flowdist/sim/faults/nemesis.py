@@ -1,8 +1,8 @@
-"""The nemesis: it draws a plan of faults from a seed, of only what the topology declares that it survives.
+"""The nemesis: it draws a plan of faults from a seed, with only such faults as the topology declares to survive.
 
-Each seed favours some kinds of faults, so that a campaign sees runs full of one kind as well as mixtures. Each fault
-counts against what is declared: the budget of a role, room for the minima, the changes in a row that R8 allows. So a
-job that fails under such a plan has broken a promise.
+Each seed favours one kind of fault, so that a campaign sees runs full of one kind as well as mixtures. Each fault
+counts against what the topology declares: the budget of a role, room for the minima, the membership changes in a row
+that R8 allows. So a job that fails under such a plan has broken a promise.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.workers.collectives import says_nothing
 
-FAULTS_MAX = 6
+FAULTS_MAX = 6  # how many faults are drawn for a plan at most; some bring a second one
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
-AIMED = 0.3  # the part of faults at any time that is aimed, where gangs save
-READS = 0.6  # the part of faults after a fault that is aimed, where gangs restore
-ZOMBIES = 0.1  # the part of all faults, where user code saves
+# Shares of faults, from 0 to 1.
+AIMED = 0.3  # of the faults at a random time: moved into the writing of a checkpoint, where gangs save
+READS = 0.6  # of the faults soon after another fault: moved into the reading of a checkpoint, where gangs read one
+ZOMBIES = 0.1  # of all faults, where user code saves: a pause of a node that is replaced meanwhile
 DISK_FULL = "disk-full/1m"
-WHOLE_GANGS = 0.15  # the part of failures of gangs that hits all members
-CORRELATED = 0.25  # the part of node faults that hits all nodes with a label
+WHOLE_GANGS = 0.15  # of the failures of gangs: hit all members
+CORRELATED = 0.25  # of the node faults: hit all nodes with a label
 COLLECTIVES = ("", "fail", "hang")
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row, which R8 limits
 NOTICE_S = 30  # the notice of preemptions
-REJOIN_S = 5  # the most that a node takes to join after it is back
+REJOIN_S = 5  # the longest time from a node's return to its join
 
 
 class Tolerance(NamedTuple):
-    """The faults that a job has to survive, as far as a plan has not used them."""
+    """Numbers of faults that a job has to survive, by kind."""
 
     budgets: dict[str, int]  # failures of replicas, by role
-    nodes: int  # losses of a node
+    nodes: int  # losses of a node, drains and other orders that change the membership
 
 
 def tolerance_of(graph: RoleGraph) -> Tolerance:
-    """Return what the policies and sizes of a graph promise.
+    """Return how many faults a job with this graph has to survive, as its restart policies promise.
 
-    A role that does not restart after a signal has no budget.
+    A role that does not restart after SIGKILL survives no failure of a replica. Losses of nodes are survived only if
+    there are several nodes and each role restarts after the loss of one, and then no more than `NODE_FAULTS_MAX`.
     """
     budgets = {spec.name: _budget(spec) for spec in graph.roles}
     many = len(graph.cluster.nodes) > 1
@@ -50,6 +52,7 @@ def tolerance_of(graph: RoleGraph) -> Tolerance:
 
 
 def _budget(spec: RoleSpec) -> int:
+    """Return for how many kills of a replica the role's budget and its wider one pay; 0 if a kill is no restart."""
     policy = spec.restart
     if policy is None or _action(policy, "signal") != "restart":
         return 0
@@ -57,6 +60,7 @@ def _budget(spec: RoleSpec) -> int:
 
 
 def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
+    """Return what the rules of a policy do about a failure: "restart", "fail" or "ignore". A signal is SIGKILL."""
     for rule in policy.rules:
         if rule.kind in (None, kind) and rule.exit in (None, exit) and rule.signal in (None, "KILL"):
             return rule.do
@@ -64,7 +68,10 @@ def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
 
 
 def _end(spec: RoleSpec, seed: int, n: int) -> str:
-    """Draw how a worker ends, of the ways after which it restarts: mostly a kill, else oom or an exit code."""
+    """Draw how a worker ends, as the end of a fault's text: ":oom", ":exit=3", or mostly empty for a kill.
+
+    Only ways after which the role restarts are drawn; `_budget` has checked that for a kill.
+    """
     assert spec.restart is not None
     which = draw(seed, "nemesis", "end", n)
     code = 1 + int(draw(seed, "nemesis", "code", n) * 100)
@@ -76,7 +83,7 @@ def _end(spec: RoleSpec, seed: int, n: int) -> str:
 
 
 def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
-    """Return whether workers of the role may exit with code 1 because a peer of their world is gone."""
+    """Return whether the job survives that workers of the role exit with code 1 because a peer in their world died."""
     if spec.restart is None:  # losing a node is free, but a peer of a joint world that restarts would end the job
         return graph.world_of(spec.name) is None
     return _action(spec.restart, "exit", exit=1) == "restart"
@@ -87,23 +94,28 @@ def _bears_a_lost_node(spec: RoleSpec) -> bool:
 
 
 class Nemesis:
-    """Drawn plans for one topology.
+    """Source of drawn plans for one topology: `plan` returns the same plan for the same seed.
 
     Args:
         graph: The job, with its nodes.
-        horizon_ns: How long it takes without faults.
-        saves: Times in which user code saves. Half of the faults come then.
+        horizon_ns: How long the job takes without faults, in ns.
+        saves: Begin and end, in ns, of each checkpoint of user code in a run without faults. About half of the faults
+            are drawn into these times.
     """
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
         self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
         self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
         self._labels = list(dict.fromkeys("=".join(label) for node in graph.cluster.nodes for label in node.labels))
+        # A role waits `pending_timeout` for nodes. All node faults of a plan together have to fit into that.
         waits_ns = min(spec.pending_timeout_ns for spec in graph.roles)
-        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S  # another node may be away
+        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S
 
     def plan(self, seed: int) -> Plan:
-        """Return the plan of a seed, in the order of time."""
+        """Return the plan of faults that the seed draws, in the order drawn, which need not be that of their times.
+
+        A fault for which no budget or room is left is dropped, so the plan may be empty.
+        """
         budgets, nodes = dict(self._tolerance.budgets), self._tolerance.nodes
         count = 1 + int(draw(seed, "nemesis", "count") * FAULTS_MAX)
         favoured = draw(seed, "nemesis", "favoured")
@@ -125,18 +137,22 @@ class Nemesis:
                 text = "controller@{at}"
             elif kind == "harmless":
                 text = self._harmless(seed, n)
-            elif kind == "order" and nodes > 0:  # changes the membership, as a loss does
+            elif kind == "order" and nodes > 0:  # counts as a lost node, since it changes the membership, too
                 text = self._order(seed, n, {fault.target for fault in faults if fault.kind == "drain"})
                 nodes -= text is not None
             if text is not None:
                 faults.append(parse_fault(text.replace("{at}", format_duration(at))))
-            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and a restart has to read it soon
+            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # a restart reads the damage soon after
                 then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND)
                 faults += self._replica_killed(seed, n, budgets, then)
         return Plan(tuple(faults))
 
     def collective(self, seed: int) -> str:
-        """Return what happens to the peers of a dead worker in the run of this seed; empty: as the topology says."""
+        """Draw what the peers of a dead worker do in tasks whose workload does not say it (`collective=`).
+
+        Returns:
+            "fail" (only if the job survives that), "hang", or empty: they wait. Always empty if every gang says it.
+        """
         silent = [spec for spec in self._graph.roles if says_nothing(spec)]
         if not any(spec.gang for spec in silent):
             return ""
@@ -145,9 +161,10 @@ class Nemesis:
         return drawn if bears or drawn != "fail" else ""
 
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
-        """Return the time of a fault: anywhere in the run or, one time in three, right after the fault before.
+        """Draw the time of fault `n`, in ns and whole ms. `before` are the faults drawn so far.
 
-        Some of either are aimed at a checkpoint that is being written or read.
+        One in three comes within 8 s of the last of these or its end, or is moved to where a gang reads its checkpoint
+        because of it. Of the others, some are moved to where a checkpoint is written, and the rest is anywhere.
         """
         last = before[-1].when.at_ns if before else None
         if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
@@ -165,13 +182,18 @@ class Nemesis:
         return at // MS * MS
 
     def _kind(self, seed: int, n: int, favoured: float) -> str:
+        """Draw the kind of fault `n`: one time in two that which `favoured` (0 to 1) selects for the whole plan."""
         kinds = ("replica", "node", "controller", "harmless", "order")
         if draw(seed, "nemesis", "swarm", n) < 0.5:
             return kinds[int(favoured * len(kinds))]
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
 
     def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
-        """Return a pause of a node while it saves, until it was replaced, and a failure after it resumes."""
+        """Draw a pause of a node while user code saves, long enough for its loss, and a failure of a replica after it.
+
+        So a node that has been replaced goes on with its old write. The failure, which makes a restart read the
+        checkpoint, is left out if no budget is left for it.
+        """
         begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
         at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // MS * MS
         options, nodes = self._graph.options, self._graph.cluster.nodes
@@ -182,11 +204,15 @@ class Nemesis:
         return [parse_fault(paused), *self._replica_killed(seed, n, budgets, then)]
 
     def _replica_killed(self, seed: int, n: int, budgets: dict[str, int], at: int) -> list[Fault]:
-        """Return a failure of a replica at a time in ns, rounded down to ms; none if no budget is left."""
+        """Draw a failure of a replica at the time `at`, in ns, rounded down to ms; empty if no budget is left."""
         text = self._replica_fault(seed, n, budgets)
         return [parse_fault(text.replace("{at}", format_duration(at // MS * MS)))] if text else []
 
     def _replica_fault(self, seed: int, n: int, budgets: dict[str, int]) -> str | None:
+        """Return the text of a drawn failure of a replica or a whole gang, with `{at}` where its time belongs.
+
+        The failure is taken from its role's budget in `budgets`. None if no role has budget left.
+        """
         roles = [spec for spec in self._graph.roles if budgets[spec.name] > 0]
         if not roles:
             return None
@@ -199,11 +225,20 @@ class Nemesis:
         return (spec.name if self._hits_all(spec, seed, n) else replica) + "@{at}" + _end(spec, seed, n)
 
     def _hits_all(self, spec: RoleSpec, seed: int, n: int) -> bool:
-        """Return whether all of a gang fail at once: it restarts as one, so that is one incident."""
+        """Draw whether all members of a gang fail at once, which is one incident; False for a role that is no gang."""
         return spec.gang and draw(seed, "nemesis", "all of it", n) < WHOLE_GANGS
 
     def _node_fault(self, seed: int, n: int, before: Iterable[str]) -> str | None:
-        """Return the loss of a node, which comes back while roles without room elsewhere still wait for it."""
+        """Return the text of a drawn fault that takes a node, or all nodes with a label, away for a while.
+
+        The text has `{at}` where the time belongs. If other nodes have no room for all roles, the node comes back
+        before a role fails for want of nodes (R12). None if that leaves no time.
+
+        Args:
+            seed: The seed of the plan.
+            n: The number of the fault.
+            before: Targets of the faults before, whose nodes may be away at the same time.
+        """
         nodes = self._graph.cluster.nodes
         target = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
         if self._labels and draw(seed, "nemesis", "correlated", n) < CORRELATED:
@@ -213,17 +248,21 @@ class Nemesis:
         kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
         most_s = self._patience_s - (NOTICE_S if "preempt" in kind else 0)
         if back_s > most_s and not self._has_room_without(self._nodes_of([target, *before])):
-            back_s = most_s  # otherwise the job may fail, as R12 says
+            back_s = most_s  # a role that waits longer for nodes fails (R12)
         return f"{target}@{{at}}{kind}/{back_s}s" if back_s > 0 else None
 
     def _nodes_of(self, targets: Iterable[str]) -> set[str]:
-        """Return the nodes that these names and labels mean."""
+        """Return the names of the nodes that faults with these targets hit: nodes, and labels such as `zone=a`."""
         hit = set(targets)
         nodes = self._graph.cluster.nodes
         return {node.name for node in nodes if hit.intersection((node.name, *map("=".join, node.labels)))}
 
     def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
-        """Return an order of the operator: scale a role within its bounds, add a node, or drain one."""
+        """Return the text of a drawn order of the operator: add a node, drain one, or scale an elastic gang.
+
+        The text has `{at}` where the time belongs. None if a node is to be drained and the other nodes have no room for
+        all roles, or a gang is to be scaled and none is elastic. `drained` are the nodes that earlier orders drain.
+        """
         nodes = self._graph.cluster.nodes
         which = draw(seed, "nemesis", "order", n)
         if which < 0.3:
@@ -239,10 +278,10 @@ class Nemesis:
         return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
 
     def _has_room_without(self, names: set[str]) -> bool:
-        """Return whether all minima fit on the other nodes, since a drained node never comes back.
+        """Return whether all roles have room without these nodes: gangs at their minimum, other roles at their maximum.
 
-        A gang gives up what it has above its minimum when it forms anew; other replicas keep their seats. False where
-        placement is constrained, since the answer is not known then.
+        A gang shrinks to its minimum when it re-forms; replicas of other roles keep their seats. False if any role has
+        constraints on its placement, since the answer is not known then.
         """
         free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
         for spec in self._graph.roles:
@@ -256,6 +295,10 @@ class Nemesis:
         return True
 
     def _harmless(self, seed: int, n: int) -> str | None:
+        """Return the text of a drawn fault that costs no budget: of a link, a slow replica, or checkpoints.
+
+        The text has `{at}` where the time belongs.
+        """
         tasks = [spec for spec in self._graph.roles if spec.kind == "task"]
         nodes = self._graph.cluster.nodes
         spec = tasks[int(draw(seed, "nemesis", "task", n) * len(tasks))]
@@ -274,7 +317,7 @@ class Nemesis:
         return choices[int(draw(seed, "nemesis", "which", n) * len(choices))]
 
     def _fates(self, spec: RoleSpec) -> tuple[str, ...]:
-        """Return the faults that the checkpoints of a role tolerate. User code says so itself."""
+        """Return the kinds of checkpoint fault that the role survives. User code declares its own in `tolerates`."""
         if not spec.simulate:
             return (DISK_FULL, "torn-checkpoint")
         tolerates = getattr(load_model(self._graph, spec), "tolerates", ())

@@ -1,4 +1,4 @@
-"""The reasons why a fault of a plan has hit nothing in a simulation, where services count no steps and save nothing."""
+"""Reasons why a fault of a plan hit nothing in a simulation, where services count no steps and save nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from flowdist.sim.result import SimResult
 
 
 def unfired_texts(result: SimResult) -> list[str]:
-    """Return a line for each fault that never fired, with the reason.
+    """Return a line with the reason for each fault of the plan that hit nothing in the simulation.
 
-    If a violation ended the run early, faults that were still to come have none.
+    If a violation ended the simulation early, faults whose moment had not come by then are left out.
     """
     texts, job = [], result.job
     for fault in result.unfired:
@@ -23,6 +23,7 @@ def unfired_texts(result: SimResult) -> list[str]:
 
 
 def _is_never_said(fault: Fault, job: JobState) -> str:
+    """Return why the simulation never reports the event that the fault waits for; empty if it may report it."""
     role = fault.when.role
     if fault.when.event in ("step", "checkpoint") and _is_service(role, job):
         return f"{role} is a service: it counts no steps, and saves nothing that is simulated"
@@ -30,6 +31,7 @@ def _is_never_said(fault: Fault, job: JobState) -> str:
 
 
 def _is_not_simulated(fault: Fault, job: JobState) -> str:
+    """Return why the effect of the fault on its target is not simulated; empty if it is."""
     role = fault.target.partition("/")[0]
     if fault.kind == "slow" and _is_service(role, job):
         return f"{role} is a service: what a slow service costs its callers is not simulated"

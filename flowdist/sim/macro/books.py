@@ -1,6 +1,7 @@
-"""Accounts of the time of one gang in macro mode, in the buckets of protocol mode, closing to the nanosecond.
+"""Accounts of the time of one world in macro mode, in the buckets of protocol mode, which add up to the nanosecond.
 
-At any time `active` replicas are in one bucket together, and all others of the role are in the bucket "waiting".
+The world is the gang, or one replica of an auxiliary role. At any time `active` replicas are in one bucket together,
+and all others of the role are in the bucket "waiting".
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from flowdist.record.accounts import BUCKETS, Bucket
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.macro.result import NEVER, MacroResult
 
-ANSWER_NS = 2 * LATENCY_NS  # a checkpoint counts once its answer has arrived
+ANSWER_NS = 2 * LATENCY_NS  # from the end of a checkpoint until its worker has the answer that it is accepted
 
 
 class Books:
-    """Time, steps and checkpoints of one gang. All times are ns.
+    """Time, steps and checkpoints of one world. All times are ns.
+
+    Args:
+        load: The workload of the role.
+        replicas: The number of all replicas that the buckets sum over.
 
     Attributes:
         spent: By bucket: wall time, summed over all replicas.
-        active: Replicas that are in the bucket `bucket` since `since`.
-        durable: The step that a restart resumes from.
-        begun: When the present generation began to step; None: none steps.
+        active: How many replicas have been in the bucket `bucket` since `since`.
+        durable: The step of the last checkpoint that counts, from which a restart resumes.
+        begun: When the present generation began to step; None: no generation steps.
         progressed: The controller knows of a checkpoint of the generation that stepped last.
         lost_steps: Steps of one worker that had to be done again.
     """
@@ -32,21 +37,28 @@ class Books:
         self.active = 0
         self.bucket: Bucket = "waiting"
         self.since = 0
-        self.durable = self._first = 0
+        self.durable = self._first = 0  # `_first`: the step from which the present generation began
         self.begun: int | None = None
-        self._stalls: list[list[int]] = []  # of the present generation: from, to; NEVER: it lasts
+        self._stalls: list[list[int]] = []  # waits of the present generation: from, to; to NEVER: it still waits
         self.progressed = False
         self.lost_steps = 0
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
-        """Book the time up to now, and count so many replicas to the bucket from now on."""
+        """Book the time since the last change, and put `active` replicas into `bucket` from `now` on."""
         dt = now - self.since
         self.spent[self.bucket] += self.active * dt
         self.spent["waiting"] += (self._all - self.active) * dt
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int) -> None:
-        """Begin the start-up of a generation. The back-off of replicas that start again has a bucket of its own."""
+        """Begin the start-up of a generation, at the order to start.
+
+        Args:
+            members: How many replicas start.
+            backoff_ns: How much of the time before was back-off. It is moved to its bucket for the replicas that start
+                again.
+            now: The time, in ns.
+        """
         if backoff_ns and self.bucket == "re-formation":
             part = min(backoff_ns, now - self.since) * min(self.active, members)
             self.spent["back-off"] += part
@@ -55,7 +67,11 @@ class Books:
         self.progressed = False
 
     def begin(self, now: int, *, is_stalled: bool = False) -> int:
-        """Begin to step, and return when all work is done. The end of the start-up is booked as the restore."""
+        """Begin to step at the end of the start-up, and return when all work is done if nothing goes wrong.
+
+        The last part of the start-up is booked as the restore, if there is a checkpoint. With `is_stalled` the
+        generation waits for a service from the first moment, and NEVER is returned.
+        """
         if self.durable:
             part = min(self._load.restore_ns, now - self.since) * self.active
             self.spent["restore"] += part
@@ -66,43 +82,49 @@ class Books:
         return NEVER if is_stalled else self.end(now)
 
     def end(self, begun: int) -> int:
-        """Return when all work is done if the generation begins then and nothing goes wrong."""
+        """Return when all work is done if the generation begins to step at `begun` and nothing goes wrong.
+
+        It is the present generation, or the next one if none steps.
+        """
         work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
         return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
 
     @property
     def has_stalled(self) -> bool:
-        """Return whether the present generation has waited in its work for a service."""
+        """Return whether the present generation waits, or has waited, for a service after it began to step."""
         return bool(self._stalls)
 
     def stall(self, now: int) -> None:
-        """Make the generation wait in its work from now on."""
+        """Make the generation, which steps, do no step until `resume`."""
         self._stalls.append([now, NEVER])
 
     def resume(self, now: int) -> int:
-        """End the wait of the generation, and return when all work is done."""
+        """End the wait of the generation, and return when all work is done if nothing goes wrong."""
         assert self.begun is not None
         self._stalls[-1][1] = now
         return self.end(now - self._position(now))
 
     def _position(self, time: int) -> int:
-        """Return the time in work and checkpoints since the present generation began to step, without stalls."""
+        """Return how long, in ns, the present generation has worked and saved by `time`, without waits."""
         assert self.begun is not None
         return time - self.begun - sum(min(end, time) - start for start, end in self._stalls if start < time)
 
     def _worked(self, time: int) -> int:
-        """Return the time in work alone since the present generation began to step."""
+        """Return how long, in ns, the present generation has worked by `time`, without checkpoints and waits."""
         cycles, rest = divmod(self._position(time), self._cycle_ns)
         return cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
 
     def halt(self, now: int, *, done: bool = False, answered_until: int | None = None, is_known: bool = False) -> None:
-        """End the stepping of the generation, and book the work since the last checkpoint as lost.
+        """End the stepping of the generation, and book its work. Steps after the last checkpoint that counts are lost.
+
+        Nothing happens if no generation steps.
 
         Args:
             now: The time, in ns.
             done: All work is done, and nothing is lost.
-            answered_until: A checkpoint counts whose answer has arrived by then; None: by now.
-            is_known: The controller has stopped the members, so no time goes to detection.
+            answered_until: Only checkpoints count whose answer has arrived by then; None: by now.
+            is_known: The controller has stopped the members, so they are in "re-formation" from now on. Otherwise they
+                are in "detection" until it learns of the failure.
         """
         if self.begun is None:
             return
@@ -124,24 +146,30 @@ class Books:
         self.move("re-formation" if is_known else "detection", active, now)
 
     def has_progressed(self, now: int) -> bool:
-        """Return whether the controller knows of a checkpoint of the present generation."""
+        """Return whether the controller knows at `now` of a checkpoint of the generation that steps or stepped last."""
         return self.progressed or self.reported(now - LATENCY_NS) > 0
 
     def reported(self, time: int) -> int:
-        """Return how many checkpoints of the present generation are complete by then."""
+        """Return how many checkpoints of the present generation are complete by `time`; 0 if none steps."""
         return max(0, self._position(time) // self._cycle_ns) if self.begun is not None else 0
 
     def step_at(self, now: int) -> int:
-        """Return the step that the gang has reached, saved or not."""
+        """Return the step that the world has reached, saved or not; if it does not step, the saved one."""
         if self.begun is None:
             return self.durable
         return min(self._load.steps, self._first + self._worked(now) // self._load.step_ns)
 
     def close(self, result: MacroResult, halts: int | None, now: int) -> None:
-        """Book everything up to now into the result. Members that were told to stop step until `halts`."""
+        """Book everything up to now, and write step, time and lost work into the result.
+
+        Args:
+            result: Where they are written.
+            halts: When members that were ordered to stop do their last step (ns); None: they were not.
+            now: The time, in ns.
+        """
         if self.begun is not None and halts is not None:
             self.halt(min(halts, now))
         result.step = max(self.durable, self.step_at(now))
         result.now, result.lost_ns, result.lost_steps = now, self.lost_steps * self._load.step_ns, self.lost_steps
-        self.halt(now)  # what is not saved is booked as lost; the steps in the result are not lost yet
+        self.halt(now)  # books unsaved work as lost; it is not in `result.lost_steps`, since no restart has lost it
         self.move("done", 0, now)

@@ -1,4 +1,7 @@
-"""Effects of faults in macro mode: nodes die, are cut off and come back, processes end; and when control knows."""
+"""Effects of faults in macro mode: nodes die, are cut off and come back, processes end.
+
+The effect is immediate. What the controller learns of it, and when, is scheduled in the job.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,21 @@ from flowdist.sim.macro.job import Job
 
 
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
-    """Apply a fault to a node, to all nodes with a label (`zone=a`), to a replica of the gang, or to all of them."""
+    """Apply a fault to everything that its target names.
+
+    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens.
+
+    Args:
+        job: The job.
+        target: A node, a label of nodes (`zone=a`), a replica of the gang, the gang, or "all" for the gang's replicas.
+        what: The fault, or the rate that brings it.
+        now: The time of the fault, in ns.
+    """
     node = job.names.get(target)
     if node is not None:
         if what.kind == "add":
             job.at(now + job.times.message, None, node)
-        elif job.alive[node] and node not in job.cut_off_since:  # one that is cut off is as good as dead
+        elif job.alive[node] and node not in job.cut_off_since:
             _note_fault(job, target, what, now)
             _kill_node(job, node, what, now)
     elif "=" in target:
@@ -33,6 +45,7 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
 
 
 def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
+    """Count a fault that hits its target, and pass it to `tell`."""
     job.result.faults += 1
     if job.tell is not None:
         spec = what.spec if isinstance(what, Fault) else fault_of(what, target, now).spec
@@ -40,7 +53,11 @@ def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
 
 
 def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
-    """Switch a node off, or cut it off: then its workers run until its agent fences them at the end of its lease."""
+    """Switch a node off or, for a fault `lost`, cut it off: its workers then run until its agent fences them.
+
+    Schedule the moment at which the controller learns of the loss, and the node's return if the fault has a duration. A
+    node that is cut off and connects again before its agent fences is not lost.
+    """
     times = job.times
     back = now + what.duration_ns if what.duration_ns is not None else None
     dies, known, why = now, now + times.proof, "killed"
@@ -48,7 +65,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
         job.cut_off_since[node] = now
         heard = _last_heard(job, node, now)
         dies, known, why = heard + times.fence, heard + times.silent, "not heard"
-        if back is not None and back < dies:  # a short silence changes nothing
+        if back is not None and back < dies:
             job.connected_at[node] = back
             job.at(back, lambda now: _reconnect(job, node))
             return
@@ -68,28 +85,40 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
 
 
 def _kill_members(job: Job, dies: int, known: int, now: int) -> None:
+    """Stop the gang's progress because a node with members has died.
+
+    Args:
+        job: The job.
+        dies: When the workers on the node end (ns).
+        known: When the controller learns that the node is lost (ns).
+        now: When the node died or was cut off (ns).
+    """
     if job.phase == "running" and now < job.formed - job.times.message:
         job.is_incomplete = True
     if dies > now:
         job.at(dies, partial(stop_short, job))
     else:
         stop_short(job, now)
-    if job.phase == "stopping" and now < job.stopped_at:  # a dead node does not say that its members have stopped
+    if job.phase == "stopping" and now < job.stopped_at:  # a dead agent does not report that its members have stopped
         job.due = max(job.due, known)
 
 
 def _last_heard(job: Job, node: int, now: int) -> int:
-    """Return when the last heartbeat was sent that was answered."""
+    """Return when, in ns, a node that is cut off at `now` sent the last heartbeat whose answer it received."""
     period, connected = job.options.heartbeat_ns, job.connected_at.get(node, 0)
     return connected + (now - 2 * job.times.message - connected) // period * period
 
 
 def _reconnect(job: Job, node: int) -> None:
+    """End the time in which a node is cut off; nothing if it was lost meanwhile."""
     job.cut_off_since.pop(node, None)
 
 
 def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
-    """End the processes of a member. Nothing is hit if the replica does not run."""
+    """End the processes of a member, and schedule its agent's report of the failure.
+
+    Nothing is hit if the replica does not run. An agent that is cut off cannot report.
+    """
     node = job.seats.node_of[replica]
     runs = job.phase == "running" and now >= job.formed
     if node is None or not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):
@@ -97,7 +126,7 @@ def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     _note_fault(job, f"{job.role.name}/{replica}", what, now)
     stop_short(job, now)
     job.exited[replica] = None
-    if not job.alive[node]:
-        return  # the node is cut off: its agent cannot report the exit
+    if not job.alive[node]:  # cut off, and not fenced yet
+        return
     generation = job.result.generations
     job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, what, at))

@@ -2,8 +2,16 @@
 
     opening --> running --> stopping --> [back-off] --> [gated] --> opening        or waiting, below its minimum
 
-Each phase knows when it ends by itself (`Job.due`) and what follows (`Job.on_due`). Where no event from outside comes
-before that, the next phase begins at once, without a turn of the main loop.
+    opening   the agent of the first member opens the store of the new generation
+    running   from the order to start on: the members start up, then step
+    stopping  the members are told to stop
+    gated     the gang waits for a role that its gates name
+    waiting   the gang is below its minimum, and waits for nodes
+
+Each phase ends by itself at `Job.due` (NEVER: it does not), when `Job.on_due` is called. If nothing else happens
+before that time, the function that begins a phase calls `on_due` itself, without a turn of the main loop.
+
+All functions act on a `Job` at the virtual time `now` in ns. They change the job and return nothing unless they say so.
 """
 
 from __future__ import annotations
@@ -22,7 +30,10 @@ from flowdist.sim.macro.result import FAILED, NEVER
 
 
 def stop_short(job: Job, now: int) -> None:
-    """Stop the progress of the gang: a member is gone, so the others wait for it in vain."""
+    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
+
+    Called before the controller knows. Nothing changes in phases in which no member steps.
+    """
     if job.phase == "running":
         job.halt(now)
         job.due = NEVER
@@ -31,7 +42,14 @@ def stop_short(job: Job, now: int) -> None:
 
 
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
-    """Handle that the controller knows a node to be lost."""
+    """Handle that the controller learns that a node is lost: take its seats away, and restart what ran on it.
+
+    Args:
+        job: The job.
+        node: The number of the node.
+        why: "killed" or "not heard".
+        now: The time, in ns.
+    """
     job.death_known_at.pop(node, None)
     job.cut_off_since.pop(node, None)
     reason = f"{job.scope.nodes[node]} lost ({why})"
@@ -41,14 +59,16 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     job.companions.lose_node(node, reason, now)
     if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
         job.companions.settle(now)
+    # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
     if job.phase == "stopping" and job.due <= now and not awaited:
-        job.on_due(job, now)  # no other member's node has died that the controller does not know of
+        job.on_due(job, now)
 
 
 def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
+    """Decide what the loss of a node with members means for the gang, according to its phase."""
     if job.phase == "opening":
-        form(job, now)  # a seat was lost before anything started
+        form(job, now)  # no member had started, so this is no incident
     elif job.phase == "running":
         job.seats.note_loss(node, now)
         _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
@@ -57,7 +77,18 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
 
 
 def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
-    """Handle a report that a replica failed, unless the gang restarts for another reason by now."""
+    """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
+
+    A failure that would fail the job is deferred while it may follow from the loss of another member's node. The report
+    is ignored if the gang restarts already, or the member belongs to an earlier generation.
+
+    Args:
+        job: The job.
+        replica: The index of the member.
+        generation: The generation in which it failed.
+        what: The fault, or the rate, that ended it.
+        now: The time, in ns.
+    """
     if job.phase != "running" or generation != job.result.generations:
         return
     kind, signal = FAILED[what.kind]
@@ -73,6 +104,7 @@ def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, no
 
 
 def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int) -> None:
+    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so."""
     if verdict.action == "fail":
         fail(job, f"{reason}; {verdict.because}", now)
     else:
@@ -80,7 +112,10 @@ def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: in
 
 
 def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure | None:
-    """Return the failure if it is judged only once the nodes of the other members have answered (R8), else None."""
+    """Return the failure if it has to wait until the nodes of the other members have answered (R8).
+
+    None if no other node can be its cause: the kind of failure does not allow it, or all members are on this node.
+    """
     seats = job.seats
     node = seats.node_of[replica]
     if kind not in PEER_KINDS or node is None or seats.taken == len(seats.on[node]):
@@ -89,10 +124,16 @@ def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure
 
 
 def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
-    """Return whether the failure that opened the incident follows from the loss of this node.
+    """Return whether the failure that opened the present incident follows from the loss of this node.
 
-    The node has to have died before it could answer that its members have stopped, and a failure has to be there that
-    would cost something.
+    The node has to have died before it could answer that its members have stopped. The failure has to be one that
+    fails the job or is charged to a budget, and has to be recent enough.
+
+    Args:
+        job: The job, whose gang is stopping.
+        node: The lost node.
+        why: "killed" or "not heard"; the latter allows a longer time since the failure.
+        now: The time, in ns.
     """
     if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS:
         return False
@@ -103,7 +144,10 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
 
 
 def _excuse(job: Job, reason: str, now: int) -> None:
-    """Turn the open incident, in which the gang stops already, into the loss of a node: no budget pays for it."""
+    """Turn the open incident, in which the gang stops already, into the loss of a node: take its charge back.
+
+    A deferred failure is dropped. The loss counts as a membership change, which may fail the job (R8).
+    """
     if job.deferred is None:
         job.policy.excuse(job.opened)
         job.seats.forgive(job.opened)
@@ -117,7 +161,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
 
 
 def note_change(job: Job, kind: str, reason: str, now: int) -> None:
-    """Count a membership change, and fail the job after too many in a row (R8)."""
+    """Count a membership change of the gang, and fail the job if it is one too many in a row (R8)."""
     too_many = job.policy.note_change(kind, reason, healthy=job.is_healthy(now))
     if too_many:
         fail(job, too_many, now)
@@ -127,15 +171,18 @@ def note_change(job: Job, kind: str, reason: str, now: int) -> None:
 def open_incident(
     job: Job, kind: str, reason: str, now: int, *, level: int | None = None, steps_on: bool = False
 ) -> None:
-    """Open an incident with one cause: all of the gang stops before any of it starts again (R6).
+    """Open an incident, and stop all members of the gang, before any of them starts again (R6).
+
+    The incident is charged to a budget, or counts as a membership change unless its failure is deferred. The job fails
+    instead if that is one change too many in a row (R8).
 
     Args:
         job: The job.
         kind: A failure kind, or "joined".
         reason: One line for people.
         now: The time, in ns.
-        level: Of the budget that pays for it; None: it is a membership change.
-        steps_on: All members step until they are stopped: what was lost is none of them.
+        level: The level of the budget that is charged: 0 is the role's own. None: no budget is charged.
+        steps_on: All members step until they are stopped, because the replica that was lost is none of them.
     """
     books, joined = job.books, kind == "joined"
     job.note_incident(kind, reason, now)
@@ -158,7 +205,10 @@ def open_incident(
 
 
 def _stop_members(job: Job, members: int, now: int) -> None:
-    """Tell all members to stop. Those on dead nodes do not answer: they are gone when their node is known to be."""
+    """Begin the phase "stopping": order all members to stop, and set `due` to when the last of them is gone.
+
+    A member on a dead node does not answer; it is gone when the controller learns that the node is lost.
+    """
     was_up = job.phase == "running"
     dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
     others = members - len(job.exited) - sum(count for count, _ in dead)
@@ -172,7 +222,7 @@ def _stop_members(job: Job, members: int, now: int) -> None:
 
 
 def _judge_deferred(job: Job, now: int) -> None:
-    """Fail the job: all other nodes have answered, so the deferred failure follows from the loss of none of them."""
+    """Fail the job for its deferred failure: all other nodes have answered, so none of them is the cause."""
     assert job.deferred is not None
     if job.seats.node_of[job.deferred.replica] is not None:
         job.seats.blame(job.deferred.replica, job.incident_kind, job.opened)
@@ -180,7 +230,7 @@ def _judge_deferred(job: Job, now: int) -> None:
 
 
 def stopped(job: Job, now: int) -> None:
-    """Go on with the back-off, or form again: all of the gang is gone."""
+    """Handle that all members are gone: free seats on bad nodes, then begin the back-off or form a generation."""
     job.halt(job.halt_at or now)
     job.halt_at, job.ran_from = None, NEVER
     job.seats.move_away(now)
@@ -191,6 +241,7 @@ def stopped(job: Job, now: int) -> None:
 
 
 def _reform(job: Job, now: int) -> None:
+    """Start the services that restart with the gang, and form a generation as soon as the gates are open."""
     job.phase = "gated"
     job.companions.start(now)
     form(job, now)
@@ -200,7 +251,11 @@ def _reform(job: Job, now: int) -> None:
 
 
 def form(job: Job, now: int) -> None:
-    """Form a generation of all replicas that have a seat; below the minimum wait for nodes, but not for ever (R12)."""
+    """Give free seats to replicas, and begin the phase "opening" of a new generation.
+
+    If a role that the gang's gates name is not up, the phase is "gated" instead. If fewer replicas than the minimum
+    have a seat it is "waiting", and the job fails after `pending_timeout` of that (R12).
+    """
     seats, books = job.seats, job.books
     if not job.companions.let_gang_form(now):
         if job.give_up_at is not None and job.phase == "waiting":
@@ -221,13 +276,13 @@ def form(job: Job, now: int) -> None:
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
     first = job.first_node() if job.death_known_at else None
     if first is not None and not job.alive[first]:
-        job.due = NEVER  # its agent does not open the store; that is noticed when the node is known to be dead
+        job.due = NEVER  # a dead agent opens no store; `lose_node` forms again
     elif job.due < job.quiet_until():
         _start(job, job.due)
 
 
 def _start(job: Job, now: int) -> None:
-    """Start all members: the store of the generation is open."""
+    """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
     books.start(seats.taken, job.backoff_ns, now)
     job.size_max = max(job.size_max, seats.taken)
@@ -235,7 +290,7 @@ def _start(job: Job, now: int) -> None:
     job.newcomers = set()
     job.phase, job.is_incomplete = "running", False
     job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
-    if any(seats.on[node] for node in job.death_known_at):  # some members never run, which is not known yet
+    if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
     job.formed = now + times.started
@@ -252,13 +307,19 @@ def _start(job: Job, now: int) -> None:
 
 
 def plan_begin(job: Job, at: int, formed: int) -> None:
-    """Plan the start-up of a generation: all members run at `formed`, and the last of them is up at `at`."""
+    """Set the job to a generation that starts up.
+
+    Args:
+        job: The job.
+        at: When the last member has started up, so that the gang begins to step (ns).
+        formed: When the controller knows that all members run (ns).
+    """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
     job.due, job.on_due = at, begin
 
 
 def plan_wait(job: Job, until: int) -> None:
-    """Wait for nodes, below the minimum, and give up at `until`."""
+    """Set the job to a gang that is below its minimum and waits for nodes. The job fails at `until` (ns)."""
     job.phase, job.formed, job.give_up_at = "waiting", NEVER, until
     job.due, job.on_due = until, _give_up
 
@@ -268,7 +329,10 @@ def _give_up(job: Job, now: int) -> None:
 
 
 def give_up_waiting(job: Job, now: int) -> None:
-    """End the gang's wait for nodes without failing the job, since the gang waits for a service by now."""
+    """Handle the end of the gang's wait for nodes when the gang waits for a service by then: the job does not fail.
+
+    Nothing happens if the gang's wait was ended or renewed before, or it waits for nodes still.
+    """
     if job.give_up_at == now and job.phase in ("stopping", "gated"):
         job.give_up_at = None
         if job.books.bucket == "waiting":
@@ -276,15 +340,15 @@ def give_up_waiting(job: Job, now: int) -> None:
 
 
 def begin(job: Job, now: int) -> None:
-    """Begin to step: the last member is up."""
+    """Begin to step: the last member has started up. The phase ends when all work is done."""
     job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away)), complete
 
 
-# Services that the gang waits for in its work.
+# Services without which the gang, while it runs, makes no step (`on_restart="reconnect"`).
 
 
 def stall(job: Job, replica: str, now: int) -> None:
-    """Make the gang wait in its work for the replica, which is away."""
+    """Make the gang wait, without a restart, for a replica of a service that is away. `replica` is its name."""
     if not job.away and job.books.begun is not None:
         job.books.stall(now)
         if job.phase == "running":
@@ -293,7 +357,10 @@ def stall(job: Job, replica: str, now: int) -> None:
 
 
 def resume(job: Job, replica: str, now: int) -> None:
-    """End the gang's wait for the replica: it is there again, or it is needed no more."""
+    """End the gang's wait for a replica of a service, which is there again or needed no more.
+
+    The gang steps again if it was the last one. Nothing happens if the gang did not wait for it.
+    """
     if job.away.pop(replica, replica) is None and not job.away and job.books.begun is not None:
         done = job.books.resume(now)
         if job.phase == "running":
@@ -304,7 +371,7 @@ def resume(job: Job, replica: str, now: int) -> None:
 
 
 def add_node(job: Job, node: int, now: int) -> None:
-    """Handle that a node joined, for the first time or again."""
+    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow."""
     job.alive[node] = True
     job.seats.join(node, now)
     job.companions.add_node(node, now)
@@ -315,7 +382,7 @@ def add_node(job: Job, node: int, now: int) -> None:
 
 
 def take_room(job: Job, now: int) -> None:
-    """Form or grow if that is possible by now: there may be a free seat, or what the gang waited for may be there."""
+    """Let a gang that waits try to form, and a gang that runs try to grow; nothing in other phases."""
     if job.phase in ("waiting", "gated"):
         form(job, now)
     elif job.phase == "running":
@@ -323,7 +390,11 @@ def take_room(job: Job, now: int) -> None:
 
 
 def grow(job: Job, generation: int, now: int) -> None:
-    """Re-form that generation with more members if there are free seats, after its cool-down (R13)."""
+    """Restart the gang with more members if there are free seats for replicas without one (R13).
+
+    Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
+    the present one, or does not run in full.
+    """
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
@@ -340,11 +411,11 @@ def grow(job: Job, generation: int, now: int) -> None:
         open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)
 
 
-# The end of the job: decided once, and over when nothing runs any more (R18).
+# The end of the job: decided once, complete when nothing runs any more (R18).
 
 
 def complete(job: Job, now: int) -> None:
-    """End the job with success: the work of the gang is done. Auxiliary roles stop, dependents first."""
+    """End the job with success, because the work of the gang is done. Auxiliary roles are stopped, dependents first."""
     job.books.halt(now, done=True)
     ends = known = now + job.times.message
     if job.scope.beside:
@@ -354,7 +425,7 @@ def complete(job: Job, now: int) -> None:
 
 
 def fail(job: Job, reason: str, now: int) -> None:
-    """End the job with failure and stop all that runs. The first reason counts."""
+    """End the job with failure, and stop everything that runs. Nothing happens if the job has an outcome already."""
     if job.result.outcome is not None:
         return
     books = job.books
@@ -370,7 +441,7 @@ def fail(job: Job, reason: str, now: int) -> None:
 
 
 def _gang_ends(job: Job, now: int) -> int:
-    """Return when the last member has ended, if all are told to stop now."""
+    """Return when, in ns, the last member of the gang has ended if all are ordered to stop now."""
     if job.phase == "stopping":
         return max(now, job.due)
     if job.phase != "running" or not job.seats.taken:
@@ -386,13 +457,17 @@ def _gang_ends(job: Job, now: int) -> int:
 
 
 def _end(job: Job, outcome: str, reason: str, now: int) -> None:
+    """Record the outcome of the job, which is complete at `now`, and complete its result."""
     job.result.outcome, job.result.reason = outcome, reason
     job.say(now, "ends", outcome, reason)
     close(job, now)
 
 
 def close(job: Job, now: int) -> None:
-    """Complete the result with everything up to now."""
+    """Write what the result still lacks, up to now: the time in buckets, charges, cordoned nodes, auxiliary roles.
+
+    Called at the end of the job, or of the run if the job is not over by then.
+    """
     result = job.result
     job.books.close(result, job.halt_at, now)
     result.charged = job.policy.charged

@@ -1,6 +1,6 @@
 """State of one job in macro mode, and the questions about it that more than one part asks.
 
-The parts are functions over this state: `gang` decides, `fault_effects` breaks things, `steady_state` computes many
+The parts are functions over this state: `gang` decides, `fault_effects` applies faults, `steady_state` computes many
 failures at once, `auxiliary_roles` plays the roles beside the gang. `macro` puts them together.
 """
 
@@ -23,22 +23,47 @@ Tell = Callable[[int, str, str, str], None]  # time, what, name, words: see `Mac
 
 
 class Companions(Protocol):
-    """The roles beside the gang, as the gang sees them. `auxiliary_roles.AuxiliaryRoles` implements it."""
+    """The roles beside the gang, as the gang sees them. `auxiliary_roles.AuxiliaryRoles` implements it.
 
-    def let_gang_form(self, now: int) -> bool: ...
-    def settle(self, now: int) -> None: ...
-    def start(self, now: int) -> None: ...
-    def stop(self, now: int) -> int: ...
-    def end_workers(self, node: int, at: int) -> None: ...
-    def lose_node(self, node: int, reason: str, now: int) -> None: ...
-    def add_node(self, node: int, now: int) -> None: ...
-    def end_in_order(self, now: int) -> int: ...
-    def end_at_once(self, now: int) -> int: ...
-    def close(self, now: int) -> None: ...
+    All times, also those returned, are ns.
+    """
+
+    def let_gang_form(self, now: int) -> bool:
+        """Return whether all gates of the gang are open."""
+
+    def settle(self, now: int) -> None:
+        """Let all roles and the gang start, form or grow where that is possible by now."""
+
+    def start(self, now: int) -> None:
+        """Let the replicas that restart with the gang start again."""
+
+    def stop(self, now: int) -> int:
+        """Stop the replicas that restart with the gang, and return when the last of them is gone."""
+
+    def end_workers(self, node: int, at: int) -> None:
+        """Schedule the end of the workers on a node that has died: they end at the time `at`."""
+
+    def lose_node(self, node: int, reason: str, now: int) -> None:
+        """Handle that the controller learns that a node is lost; this may restart the gang."""
+
+    def add_node(self, node: int, now: int) -> None:
+        """Handle that a node joined: it offers its seats to the roles."""
+
+    def end_in_order(self, now: int) -> int:
+        """Stop all roles, dependents first, and return when the last replica has ended."""
+
+    def end_at_once(self, now: int) -> int:
+        """Stop all roles at once, and return when the last replica has ended."""
+
+    def close(self, now: int) -> None:
+        """Write cordoned nodes, generations and saved steps of the roles into the result."""
 
 
 class DeferredFailure(NamedTuple):
-    """A failure that ends the job, unless it turns out to follow from the loss of a peer's node (R8)."""
+    """A failure of a member that fails the job, unless it turns out to follow from the loss of a peer's node (R8).
+
+    `reason` is the reason of the job's end, and `node` the one on which the replica ran.
+    """
 
     reason: str
     replica: int
@@ -46,32 +71,40 @@ class DeferredFailure(NamedTuple):
 
 
 class Job:
-    """One gang, its nodes, and what is planned. Nodes and replicas are numbers, times are ns.
+    """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns.
 
     Each phase of the gang ends by itself at `due`, when `on_due` is called. Everything else that has a time stands in
-    `later`.
+    `later`. Phases are those of `gang`.
+
+    Args:
+        scope: What `scope_of` made of the topology and the plan.
+        plan: The faults and rates.
+        seed: Draws start-up times; 0 has nominal ones.
+        fault_seed: Draws the faults of the rates.
+        tell: Called at each change, as `Macro` says; None: nothing is called.
 
     Attributes:
-        alive: By node: it is powered and connected.
-        dead_since: When a node died or was cut off for good.
-        death_known_at: Dead nodes that the controller does not know to be dead yet: when it will.
-        cut_off_since: Nodes that are cut off and still run.
-        connected_at: When the agent of a node connected last: the times of its heartbeats count from there.
-        workers_end_at: When the workers of a dead node end or ended. A node that is cut off fences them late.
-        formed: When all members of the present generation ran, as the controller knows; NEVER: they do not.
-        size_max: The largest generation so far: so many replicas have run.
-        give_up_at: While the gang is below its minimum: when it fails for that (R12).
+        alive: By node: it is powered and connected, or cut off for so short a time that nothing changes.
+        dead_since: By node: when it died or was cut off.
+        death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
+        cut_off_since: Nodes that are cut off, until they connect again or are lost: since when.
+        connected_at: By node: when its agent connected last. The times of its heartbeats count from there.
+        workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
+        formed: When the controller knows, or will know, that all members of the present generation run; NEVER: it does
+            not.
+        size_max: The largest number of members of a generation so far.
+        give_up_at: When the job fails because the gang is below its minimum (R12); None: it is not.
         backoff_until: When the back-off of the open incident ends; `backoff_ns` is how long it is.
-        is_counted: A budget pays for the open incident.
-        is_incomplete: A member's node died while the generation started.
-        exited: Members of the present generation whose processes ended by themselves.
-        newcomers: Replicas that start with the next generation.
-        incident_kind, opened: Of the last incident.
-        away: Replicas of services that the gang waits for in its work, by name.
-        stopped_at: When the members that were told to stop have done so.
-        halt_at: When the members stop stepping that were told to stop; None: they have no steps to do, or are dead.
-        ran_from: While the gang stops: when the generation had formed.
-        reported: Checkpoints of the generation that the controller knew of as the last incident opened.
+        is_counted: The open incident is charged to a budget.
+        is_incomplete: A member's node died while the generation started, so that not all members ever run.
+        exited: Members of the present generation whose processes a fault ended.
+        newcomers: Replicas that have a seat, and start with the next generation.
+        incident_kind, opened: Kind and time of the last incident.
+        away: Names of the replicas of services without which the gang makes no step.
+        stopped_at: When the members that were ordered to stop have stopped.
+        halt_at: When these members do their last step; None: they do no steps any more.
+        ran_from: While the gang stops: what `formed` was before.
+        reported: Checkpoints of the generation that the controller knew of when the last incident opened.
     """
 
     companions: Companions
@@ -119,36 +152,39 @@ class Job:
         self.reported = 0
 
     def at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
-        """Plan something for later.
+        """Schedule an action, the join of a node, or the growth of a generation.
 
         Args:
             time: When, in ns.
-            action: What is called then. None: the node joins.
-            node: Without an action: the node that joins; or `-2 - generation`, for a generation that then looks
-                whether it can grow.
+            action: Called with the time. None: `node` says what happens.
+            node: Without an action: the number of the node that joins; or `-2 - generation`, for a generation that
+                grows then if it can.
         """
         self.serial += 1
         heapq.heappush(self.later, (time, self.serial, action, node))
 
     def quiet_until(self) -> int:
-        """Return the time of the next event from outside. What is due before can be done at once.
+        """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
 
-        With auxiliary roles it is 0: they may see each step of the gang.
+        A phase that ends before can end at once. The time is 0 with auxiliary roles, since each phase of the gang may
+        make a difference to them.
         """
         if self.scope.beside:
             return 0
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self.until + 1)
 
     def say(self, now: int, what: str, name: str, words: str) -> None:
+        """Pass a change to `tell`, if there is one; its arguments are those that `Macro` describes."""
         if self.tell is not None:
             self.tell(now, what, name, words)
 
     def note_incident(self, kind: str, reason: str, now: int) -> None:
+        """Count an incident of that kind in the result, and pass it to `tell`."""
         self.result.causes[kind] += 1
         self.say(now, "incident", kind, reason)
 
     def is_started(self, now: int) -> bool:
-        """Return whether all members run, as far as the controller knows."""
+        """Return whether the controller knows at `now` that all members of the gang run."""
         return self.phase == "running" and self.formed <= now and not self.is_incomplete
 
     def is_healthy(self, now: int) -> bool:
@@ -161,23 +197,27 @@ class Job:
         return sum(replica not in self.newcomers for replica in self.seats.on[node])
 
     def first_node(self) -> int | None:
-        """Return the node of the lowest member. Its agent opens the store and offers the checkpoints."""
+        """Return the node of the lowest member, whose agent opens the store and offers checkpoints; None: no member."""
         return next((node for node in self.seats.node_of if node is not None), None)
 
     def halt(self, now: int) -> None:
-        """End the stepping of the generation. A checkpoint does not count that a node offered while it was cut off."""
+        """End the stepping of the generation in `books`; nothing if it does not step.
+
+        A checkpoint that the first member's node offered while it was cut off does not count.
+        """
         first = self.first_node() if self.cut_off_since else None
         answered = self.cut_off_since.get(first, now) if first is not None else now
         is_known = self.phase == "stopping" and self.books.begun is not None
         reported = self.books.reported(now)
         self.books.halt(now, answered_until=answered, is_known=is_known)
-        if is_known:  # what was reported before the incident opened was counted with it
+        if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported
 
     def extra_startup_ns(self, slowest: float, members: int) -> int:
-        """Return how much longer than nominal the slowest of so many members starts up.
+        """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.
 
-        The start-up of each is spread evenly by up to a fifth in both directions. `slowest` is a number drawn from
-        [0, 1); its root of order `members` is distributed as the largest of so many draws.
+        The start-up time of each member is spread evenly by up to a fifth in both directions. `slowest` is a number
+        drawn from [0, 1): its root of order `members` is distributed as the largest of that many draws. The result may
+        be negative.
         """
         return int(self.role.workload.startup_ns * (0.4 * slowest ** (1 / members) - 0.2))

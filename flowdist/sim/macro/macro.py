@@ -16,16 +16,17 @@ from flowdist.sim.macro.steady_state import SteadyState, is_steady, may_become_s
 
 
 class Macro:
-    """One job in macro mode.
+    """Main loop of one job in macro mode: create it, and call `run`.
 
     Args:
         scope: What `scope_of` made of the topology and the plan.
-        plan: The faults and rates. Those at a time have `at_ns`.
-        seed: Draws the faults of the rates. 0 has nominal start-up times, others draw them.
+        plan: The faults at a time, the rates and the nodes to add, which `scope_of` has accepted.
+        seed: Draws the faults of the rates, and the start-up times; 0 has nominal start-up times.
         fault_seed: Draws the faults of the rates instead of `seed`.
         step_by_step: Do without `SteadyState`. The result is the same; tests compare the two.
         tell: Called at each change with the time in ns, what it is (`fault`, `gone`, `joined`, `incident`, `forms`,
-            `ends`), a name, and a line of words.
+            `ends`), a name (of the fault's target, the node, the kind of incident, the generation, the outcome), and a
+            line of text. For a fault that line is the fault.
     """
 
     def __init__(
@@ -48,14 +49,17 @@ class Macro:
             job.at(fault.when.at_ns + fault.offset_ns, partial(self.hit, fault.target, fault))
         job.companions = self._auxiliary = AuxiliaryRoles(job)
         self._steady = SteadyState(job) if may_become_steady(job) and not step_by_step else None
-        # The nodes are there, so the minima of all roles get seats, and the gang forms (R2).
+        # The first nodes have joined, so the minima of all roles get seats, and the gang forms (R2).
         if scope.beside:
             job.seats.fill(job.times.message, job.role.min_replicas)
         self._auxiliary.admit(job.times.message)
         form(job, job.times.message)
 
     def run(self, until: int | None = None) -> MacroResult:
-        """Run to the end of the job, or to the time `until` in ns."""
+        """Run to the end of the job, or to the time `until` in ns, and return `result`, complete up to then.
+
+        Without `until` the run also ends when nothing is left that could happen.
+        """
         job, result, later, arrivals = self._job, self.result, self._job.later, self._job.arrivals
         end = job.until = NEVER - 1 if until is None else until
         next_fault = arrivals.next_ns() or NEVER
@@ -87,6 +91,7 @@ class Macro:
         return result
 
     def _happen(self, entry: Later) -> None:
+        """Carry out an entry of `Job.later`: an action, a node that joins, or a generation that tries to grow."""
         now, _, action, node = entry
         if action is not None:
             action(now)
@@ -96,5 +101,5 @@ class Macro:
             grow(self._job, -2 - node, now)
 
     def hit(self, target: str, what: Fault | Rate, now: int) -> None:
-        """Apply a fault, or one of a rate, to the target now."""
+        """Apply a fault, or a fault of a rate, to the target named `target`. `now` is its time in ns."""
         apply_fault(self._job, target, what, now)

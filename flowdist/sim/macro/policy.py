@@ -1,7 +1,7 @@
 """Restart policy of one gang in macro mode: what its failures mean, and how long its restarts wait.
 
-Every rule is control's own, called with the numbers that are kept here: what the budgets have paid for (R7, R9, R11),
-the step of the back-off (R10) and the membership changes in a row (R8, R13).
+Every rule is a function of `flowdist.control`, called with the numbers that are kept here: the charges of the budgets
+(R7, R9, R11), the step of the back-off (R10) and the membership changes in a row (R8, R13).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from flowdist.graph import FailureKind, JobOptions, RoleSpec
 
 
 class Policy:
-    """Past of one gang, as far as the rules ask for it.
+    """Restart policy of one gang, with the part of its history that the rules depend on. All times are ns.
 
     Attributes:
-        charged: Incidents that a budget has paid for.
+        charged: How many incidents are charged to a budget.
         free_row: Membership changes in a row without progress or health between them.
-        last_counted_ns: When the last counted incident closed; None: there was none.
+        last_counted_ns: When the last charged incident closed, set by the caller; None: there was none.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions) -> None:
@@ -32,19 +32,22 @@ class Policy:
         self.free_row = 0
 
     def judge(self, kind: FailureKind, now: int, exit_code: int = 0, signal: str | None = None) -> Verdict:
-        """Return what a failure of a member means, as `judge_failure`."""
+        """Return what a failure of a member at `now` means, by `judge_failure` of control. Nothing is charged.
+
+        `exit_code` and `signal` are those of the failure, as far as its kind has them.
+        """
         failure = Failure(ReplicaId(self._role.name, 0), kind, "", exit_code, signal)
         return judge_failure(self._role, self._charges, failure, now)
 
     def charge(self, level: int, now: int) -> int:
-        """Charge an incident that opens now to the budget of the level, and return its back-off in ns."""
+        """Charge an incident that opens now to the budget of a level (0: the role's own), and return its back-off."""
         self._charges.setdefault(level, []).append(now)
         self.charged += 1
         wait, self._backoff_step = self._next_backoff(level, now)
         return wait
 
     def backoff_ns(self, level: int, now: int) -> int:
-        """Return the back-off of an incident that would be charged to the level now (R10)."""
+        """Return the back-off that `charge` would return now, without charging anything (R10)."""
         return self._next_backoff(level, now).wait_ns
 
     def _next_backoff(self, level: int, now: int) -> Backoff:
@@ -53,7 +56,10 @@ class Policy:
         return next_backoff(policy, self._backoff_step, self.last_counted_ns, now)
 
     def excuse(self, opened_ns: int) -> None:
-        """Drop the charge of the last counted incident, which opened then: it has another cause (R7)."""
+        """Take back the charge of the incident that opened at `opened_ns`, since it has another cause (R7).
+
+        Nothing happens if no charge has that time.
+        """
         for charges in self._charges.values():
             if opened_ns in charges:
                 charges.remove(opened_ns)
@@ -61,13 +67,22 @@ class Policy:
                 self._backoff_step = step_without_last(self._backoff_step)
 
     def note_change(self, kind: str, reason: str, *, healthy: bool) -> str:
-        """Count a membership change. Return why it fails the job; empty: it does not (R8)."""
+        """Count a membership change, and return why it fails the job; empty if it does not (R8).
+
+        Args:
+            kind: The kind of the incident, such as "node_lost". Some kinds, such as "joined", never fail the job.
+            reason: One line for people.
+            healthy: The gang has progressed, or run for long enough, since the last change: a new row begins.
+        """
         self.free_row = next_free_row(self.free_row, healthy)
         if not exceeds_row(self.free_row, kind, self._options):
             return ""
         return row_text(self._role.name, self.free_row, self._options, reason)
 
     def growth_wait_ns(self, *, healthy: bool, is_first: bool) -> int:
-        """Return how long a generation has to have run before it grows, as `growth_wait_ns` of control."""
+        """Return how long a generation has to have run before it grows, by `growth_wait_ns` of control.
+
+        `healthy` is as in `note_change`. `is_first` says that it is the first generation of the gang.
+        """
         cooldown_ns = self._role.cooldown_ns
         return growth_wait_ns(cooldown_ns, self.free_row, self._options, healthy=healthy, is_first=is_first)

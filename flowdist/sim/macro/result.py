@@ -1,4 +1,4 @@
-"""Result of a run in macro mode, and constants that its parts share."""
+"""Result of a run in macro mode, and names that several parts of macro mode share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flowdist.record.accounts import Bucket
 Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting"]
 Later = tuple[int, int, Callable[[int], None] | None, int]  # time, serial, action, node: see `Job.at`
 NEVER = 1 << 62  # later than every time
+# By kind of fault on a replica: the kind of failure that it makes, and the signal.
 FAILED: dict[str, tuple[FailureKind, str | None]] = {
     "kill": ("signal", "KILL"),
     "oom": ("oom", "KILL"),
@@ -22,17 +23,20 @@ FAILED: dict[str, tuple[FailureKind, str | None]] = {
 
 @dataclass(slots=True)
 class MacroResult:
-    """End of a run, and where its time went. Times are ns.
+    """Result of a run in macro mode, filled in as the run goes on. Times are ns.
 
     Attributes:
         spent: Time by bucket, summed over all replicas of the gang: wall time times replicas.
-        outcome: "succeeded" or "failed"; None: the run was stopped before the end of the job.
-        step: The step that was reached.
-        lost_ns, lost_steps: Work of one worker that had to be done again.
-        faults: Faults that hit something.
-        causes: Incidents by kind.
-        charged: Incidents that a budget has paid for.
-        cordoned: Names of nodes.
+        outcome: "succeeded" or "failed"; None: the job has not ended.
+        reason: Why the job ended; empty while it has not.
+        now: When the run ended.
+        step: The step that the gang has reached, saved or not.
+        lost_ns, lost_steps: Work of one worker of the gang that had to be done again.
+        generations: How many generations the gang has formed.
+        faults: How many faults hit something.
+        causes: Number of incidents by kind.
+        charged: How many incidents are charged to a budget.
+        cordoned: Names of the cordoned nodes.
         beside: Generation and saved step of each auxiliary replica, by name.
     """
 
@@ -52,6 +56,6 @@ class MacroResult:
 
     @property
     def goodput(self) -> float:
-        """Productive share of all time, from 0 to 1."""
+        """Return the productive share of the gang's time, from 0 to 1; 0 before any time is booked."""
         total = sum(self.spent.values())
         return self.spent["productive"] / total if total else 0.0

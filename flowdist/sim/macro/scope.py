@@ -1,6 +1,7 @@
 """Scope of macro mode: which jobs it plays, and with which times, taken from the topology and the simulator.
 
-A job that it cannot play truly is refused with all reasons. An unknown field of the graph is a reason as well.
+A job that it cannot play truly is refused with all reasons. A field of the graph that it does not know is a reason as
+well, unless the field has its default.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS, TERM_NS
 
-KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}
-LEAST_AWAY_NS = 1_000_000_000  # a node that is back sooner joins before its death is known
+KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}  # kinds of fault that it plays
+LEAST_AWAY_NS = 1_000_000_000  # the shortest duration of a fault: a node that is back sooner may join before it is lost
 
 # Fields that macro mode follows, or that make no difference to it. Any other field has to have its default.
 _ROLE = (
@@ -39,22 +40,22 @@ _OPTIONS = (
 )
 
 
-Refused = tuple[str, str]  # why something is not played, and what to do
+Refused = tuple[str, str]  # why a fault or a rate is not played, and what the user can do
 
 
 class MacroRefused(FlowdistError):
-    """Error for a job that macro mode cannot play truly. Protocol mode, without --macro, can."""
+    """Error for a job that macro mode cannot play truly. `flowdist simulate` without --macro can."""
 
 
 class Times(NamedTuple):
-    """Durations of the parts of a recovery, in ns. `macro` has the timeline."""
+    """Durations of the parts of a recovery, in ns. `steady_state` has the timeline."""
 
     message: int  # one way between controller and agent
     proof: int  # from the death of a node to the proof of it
     stop: int  # from an incident to the report that all members on living nodes have stopped
-    open: int  # from there to the order to start: the store of the new generation binds
+    open: int  # from that report to the order to start: the store of the new generation is opened meanwhile
     started: int  # from the order to start to the report that the processes run
-    up: int  # from the order to start to the first step, without start-up and restore of the workload
+    up: int  # from the order to start to the first step, without `startup_ns` and `restore_ns` of the workload
     fence: int  # from the last heartbeat that was answered to the end of the workers of a node that is cut off
     silent: int  # from that heartbeat to the loss of the node, as the controller sees it
 
@@ -62,22 +63,24 @@ class Times(NamedTuple):
 class Scope(NamedTuple):
     """Job that macro mode plays: one gang, and auxiliary roles on nodes of their own.
 
-    `nodes` are the names of all nodes that may be there: those of the topology, then those that the plan adds.
+    A node has a number, its place in `nodes`.
     """
 
     graph: RoleGraph
-    role: RoleSpec
-    nodes: tuple[str, ...]
-    seats: tuple[int, ...]  # of the gang: replicas that each node has room for
+    role: RoleSpec  # the gang
+    nodes: tuple[
+        str, ...
+    ]  # names of all nodes that may ever join: those of the topology, then those that the plan adds
+    seats: tuple[int, ...]  # by node: how many replicas of the gang it has room for
     times: Times
-    beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # auxiliary roles, with their seats
+    beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # auxiliary roles, each with the same for that role
 
 
 def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
-    """Return what macro mode plays of the job and the plan.
+    """Check that macro mode can play the job and the plan, and return what it needs to know of them.
 
     Raises:
-        MacroRefused: for a job or an order that macro mode cannot play truly, with all reasons.
+        MacroRefused: for a job that macro mode cannot play truly, with all reasons, and for `--scale` and `--drain`.
         FaultError: for a fault or a rate that it cannot play, with the place underlined.
     """
     reasons = list(_reasons(graph))
@@ -102,11 +105,12 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
 
 
 def _gang_of(graph: RoleGraph) -> RoleSpec:
-    """Return the gang of a primary task; without one, the first role."""
+    """Return the first gang of a primary task; without one the first role, for the text of the refusal."""
     return next((role for role in graph.roles if role.kind == "task" and role.gang and role.primary), graph.roles[0])
 
 
 def _times(options: JobOptions) -> Times:
+    """Return the durations, from the constants of the simulator and the lease of the job."""
     return Times(
         message=LATENCY_NS,
         proof=PROOF_NS,
@@ -120,6 +124,7 @@ def _times(options: JobOptions) -> Times:
 
 
 def _seats(role: RoleSpec, node: NodeSpec) -> int:
+    """Return how many replicas of the role the empty node has room for, by resources, labels and `apart`."""
     if not fits(needed(role.resources), offered(node)):
         return 0
     labels = dict(node.labels)
@@ -129,6 +134,7 @@ def _seats(role: RoleSpec, node: NodeSpec) -> int:
 
 
 def _reasons(graph: RoleGraph) -> Iterator[str]:
+    """Yield each reason why macro mode cannot play the job; nothing if it can."""
     gang = _gang_of(graph)
     if gang.kind != "task" or not gang.gang or not gang.primary:
         yield f"{gang.name} is no gang of a primary task"
@@ -156,6 +162,10 @@ def _reasons(graph: RoleGraph) -> Iterator[str]:
 
 
 def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
+    """Yield each reason why macro mode cannot play this role, be it the gang or not.
+
+    `known` are the names of the fields of the role that macro mode knows, separated by spaces.
+    """
     if role.placement.near:
         yield f"{role.name} has to be near {', '.join(role.placement.near)}"
     if role.placement.apart not in ((), (role.name,)):
@@ -169,7 +179,7 @@ def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
 
 
 def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    """Yield reasons in what the gang depends on."""
+    """Yield each reason why macro mode cannot play the gang with the roles on which it has gates."""
     for gate in gang.gates:
         if graph.role(gate.role).kind != "service":
             yield f"{gang.name} waits for {gate.role}, which is no service"
@@ -181,7 +191,7 @@ def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
 
 
 def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    """Yield reasons in an auxiliary role, which fails with its nodes alone."""
+    """Yield each reason why macro mode cannot play this role beside the gang."""
     name = role.name
     if role.gang:
         yield f"{name} is a gang, too: beside {gang.name} it plays roles with gang=False"
@@ -206,7 +216,7 @@ def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
 
 
 def _shared(graph: RoleGraph) -> Iterator[str]:
-    """Yield the first node that two roles have room on: roles are played one by one."""
+    """Yield a reason if two roles have room on the same node, for the first such node."""
     for node in graph.cluster.nodes:
         names = [role.name for role in graph.roles if _seats(role, node)]
         if len(names) > 1:
@@ -216,7 +226,13 @@ def _shared(graph: RoleGraph) -> Iterator[str]:
 
 
 def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
-    """Yield fields that macro mode does not know, and that are not at their default."""
+    """Yield a reason for each field of a struct that macro mode does not know and that differs from its default.
+
+    Args:
+        value: The struct.
+        known: The names of the fields that macro mode knows, separated by spaces.
+        whose: Of what the struct is a part, for the text: "the options".
+    """
     names = known.split()
     for field in msgspec.structs.fields(value):
         if field.name not in names and getattr(value, field.name) != field.default:
@@ -224,13 +240,14 @@ def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
 
 
 def _words(name: str, value: object) -> str:
-    """Return the field roughly as the user writes it."""
+    """Return a field and its value roughly as the user writes them: "grace = 5s"."""
     if isinstance(value, int) and name.endswith("_ns"):
         return f"{name.removesuffix('_ns')} = {format_duration(value)}"
     return f"{name} = {value!r}"
 
 
 def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
+    """Raise FaultError if macro mode cannot play the rate."""
     of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
     refused = _unplayed(rate, rate.name, rate.subject, of_replicas=of_replicas)
     if refused is None and of_replicas:
@@ -239,6 +256,7 @@ def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
 
 
 def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
+    """Raise FaultError if macro mode cannot play the fault."""
     role, slash, rest = fault.target.partition("/")
     of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
     refused = _unplayed(fault, f"{fault.kind!r} of {fault.target}", fault.target, of_replicas=of_replicas)
@@ -250,7 +268,14 @@ def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
 
 
 def _unplayed(what: Fault | Rate, name: str, target: str, *, of_replicas: bool) -> Refused | None:
-    """Return why this kind of fault is not played for its target."""
+    """Return why macro mode does not play this kind of fault on its target, and what it plays; None if it plays it.
+
+    Args:
+        what: The fault or rate.
+        name: What the text calls it.
+        target: The target of the fault, or the subject of the rate.
+        of_replicas: The target is a replica or a role, not a node.
+    """
     known = KINDS["replica"] if of_replicas else KINDS["node"]
     if target != "controller" and what.kind in known:
         return None
@@ -258,7 +283,14 @@ def _unplayed(what: Fault | Rate, name: str, target: str, *, of_replicas: bool) 
 
 
 def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Refused | None:
-    """Return why failures of these replicas by themselves are not played."""
+    """Return why macro mode does not play faults that hit replicas alone, not nodes; None if it plays these.
+
+    Args:
+        who: A role, "all" or "replica".
+        graph: The job.
+        gang: Its gang.
+        instead: What the user can write instead.
+    """
     if gang.gates:
         text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
         return text, "name nodes, or leave --macro out"
@@ -268,7 +300,13 @@ def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Re
 
 
 def _refuse(what: Fault | Rate, end: int, refused: Refused | None) -> None:
-    """Raise FaultError with the text underlined up to `end`, or if the duration is too short."""
+    """Raise FaultError if the fault or rate is refused, or if its duration is too short; else return.
+
+    Args:
+        what: The fault or rate.
+        end: How many characters of its text are underlined, for `refused`.
+        refused: Why it is refused; None: it is not.
+    """
     if refused is not None:
         refuse(what.spec, 0, end, *refused, what.where)
     if what.duration_ns is not None and what.duration_ns < LEAST_AWAY_NS:

@@ -1,7 +1,7 @@
 """Seats of one role on its nodes, in macro mode: placement, free seats, bad nodes (R22).
 
-Replicas and nodes are numbers. Seats are given as control gives them: the lowest replica first, to the node with most
-free seats (packed: with fewest), ties to the node that is listed first.
+Replicas and nodes are numbers. Seats are given as `control` gives them: to the lowest replica first, on the node with
+most free seats (with fewest if the placement is to pack). Of equal nodes the one that is listed first is taken.
 """
 
 from __future__ import annotations
@@ -16,22 +16,28 @@ from flowdist.graph import JobOptions, RoleSpec
 
 
 class Seats:
-    """Seats of the replicas of one role.
+    """Seats of the replicas of one role: which replica is on which node, and which nodes may take more.
+
+    Args:
+        role: The role.
+        options: The options of the job.
+        room: By node: how many replicas of the role fit on it. It has an entry for each node that may ever join.
+        known: How many nodes are there from the start: the first ones of `room`.
 
     Attributes:
         sign: 1 to pack, -1 to spread: the order of `candidates`.
-        room, on: By node: replicas that fit, and replicas that sit there.
-        usable: By node: the controller believes that it is there.
+        room, on: By node: how many replicas fit on it, and which replicas have their seat there.
+        usable: By node: it has joined, and is not lost as far as the controller knows.
         cordoned: Nodes that take no more replicas.
-        node_of: By replica; None: it has no seat.
+        node_of: By replica: the node of its seat; None: it has no seat.
         vacant: Replicas without a seat, ascending.
-        taken, free: Replicas with a seat, and seats without a replica.
-        candidates: Heap of nodes with free seats. Entries may be out of date; `_best` drops them.
-        losses: By node: when it was lost with a replica on it.
-        flapping: Nodes that are cordoned, or may be when they join again.
-        failures: Time, kind, replica and node of each failure by a replica's own fault, within the window.
-        others_have_room: Returns whether the minima of other roles have room.
-        wary: A replica may have to leave its node, or a node may have to be avoided.
+        taken, free: Number of replicas with a seat, and of seats without a replica.
+        candidates: Heap of (key, node) of nodes with free seats. Entries may be out of date; `_best` drops them.
+        losses: By node: when (ns) it was lost with a running replica on it, within `bad_node_window`.
+        flapping: Nodes that were lost so often that they may be cordoned when they join again, and cordoned nodes.
+        failures: Time, kind, replica and node of each failure that counts against a node, within that window.
+        others_have_room: Returns whether the minima of all other roles have room.
+        wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
@@ -55,6 +61,7 @@ class Seats:
             self._offer(node)
 
     def _offer(self, node: int) -> None:
+        """Add a node with free seats to the candidates; nothing if it is full, not usable or cordoned."""
         left = self.room[node] - len(self.on[node])
         if left > 0 and self._is_open(node):
             heapq.heappush(self.candidates, (self.sign * left, node))
@@ -63,7 +70,10 @@ class Seats:
         return self.usable[node] and node not in self.cordoned
 
     def _best(self, avoid: list[int]) -> int | None:
-        """Take the best node for one more replica out of the candidates; None if there is none."""
+        """Remove the best node for one more replica from the candidates, and return it.
+
+        Nodes in `avoid` stay candidates. None if no other node has a free seat.
+        """
         put_back, found = [], None
         while self.candidates and found is None:
             entry = heapq.heappop(self.candidates)
@@ -79,7 +89,14 @@ class Seats:
         return found
 
     def fill(self, now: int, most: int | None = None) -> int:
-        """Give free seats to replicas without one, to `most` of them at most. Return how many got one."""
+        """Give free seats to replicas without one, lowest replica first, and return how many got one.
+
+        A replica gets a seat on a node on which it failed repeatedly only if no other node has a free seat (R22).
+
+        Args:
+            now: The time, in ns.
+            most: How many replicas get a seat at most; None: as many as there are seats.
+        """
         before = self.taken
         while self.vacant and self.free and (most is None or self.taken - before < most):
             replica = self.vacant[0]
@@ -96,7 +113,7 @@ class Seats:
         return self.taken - before
 
     def lose(self, node: int) -> int:
-        """Remove a lost node, and return how many replicas lost their seat."""
+        """Take all seats of a lost node away, and return how many replicas lost theirs; 0 if it is lost already."""
         if not self.usable[node]:
             return 0
         lost = self.on[node]
@@ -111,14 +128,14 @@ class Seats:
         return len(lost)
 
     def release(self, replica: int) -> None:
-        """Free the seat of a replica whose work is done. It still counts for the minimum."""
+        """Free the seat of a replica whose work is done, and lower the minimum by it. It never gets a seat again."""
         self._least -= 1
         node = self.node_of[replica]
         assert node is not None
         self._empty(node, replica)
 
     def _empty(self, node: int, replica: int) -> None:
-        """Take the seat of a replica on a node, and offer it to others."""
+        """Take a replica's seat on a node away. The seat is free for others if the node is usable and not cordoned."""
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1
@@ -127,14 +144,18 @@ class Seats:
             self._offer(node)
 
     def note_loss(self, node: int, now: int) -> None:
-        """Count the loss of a node on which a replica ran (R22)."""
+        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22)."""
         since = now - self._options.bad_node_window_ns
         self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
         if len(self.losses[node]) >= self._options.cordon_after:
             self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
-        """Add a node, or take it back. A node that flaps is cordoned, if the minima have room without it (R22)."""
+        """Offer the seats of a node that joined, for the first time or again.
+
+        A node that flaps is cordoned, if the minima of all roles have room without it (R22). One that is cordoned
+        already gets no replicas.
+        """
         self.usable[node] = True
         if node in self.cordoned:
             return
@@ -145,7 +166,10 @@ class Seats:
             self._cordon(node)
 
     def blame(self, replica: int, kind: str, now: int) -> None:
-        """Count a failure by a replica's own fault against its node, which may be cordoned for it (R22)."""
+        """Count a failure of a replica, which has a seat, against its node.
+
+        The node is cordoned for too many failures of one kind, if the minima have room without it (R22).
+        """
         node = self.node_of[replica]
         assert node is not None
         self.failures = [*recent(self.failures, now, self._options), (now, kind, replica, node)]
@@ -156,7 +180,10 @@ class Seats:
         self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
 
     def note_failure(self, replica: int, kind: str, now: int) -> bool:
-        """Count a failure as `blame` does. Return False, with nothing done, where that could change a placement."""
+        """Count a failure as `blame` does, and return True, if it can neither cordon the node nor move a replica.
+
+        Otherwise return False, and count nothing: the caller leaves the case to `blame`.
+        """
         node, least = self.node_of[replica], min(self._options.move_after, self._options.cordon_after)
         assert node is not None
         self.failures = recent(self.failures, now, self._options)
@@ -166,22 +193,27 @@ class Seats:
         return True
 
     def forgive(self, at: int) -> None:
-        """Forget the failure at that time: it followed from the loss of a node."""
+        """Remove the failure at that time (ns) from `failures`: it followed from the loss of a node."""
         self.failures = [past for past in self.failures if past[0] != at]
 
     def _cordon(self, node: int) -> None:
-        """Cordon the node, unless a minimum has no room without it."""
+        """Cordon the node, unless the minimum of a role has no room without it. Replicas on it keep their seats."""
         own = self.room[node] - len(self.on[node])
         if self.others_have_room() and self.taken - len(self.on[node]) + self.free - own >= self._least:
             self.cordoned[node] = self.flapping[node] = None
             self.free -= own
 
     def _avoided(self, replica: int, now: int) -> list[int]:
+        """Return the nodes on which the replica has failed so often in one way that it should not be there (R22)."""
         own = [past for past in recent(self.failures, now, self._options) if past[2] == replica]
         return repeated(own, self._options.move_after)
 
     def move_away(self, now: int) -> None:
-        """Take the seats of replicas on bad nodes, where there are other seats. All replicas have stopped (R22)."""
+        """Take the seats of replicas on bad nodes away if other nodes have free seats; `fill` gives new ones (R22).
+
+        A node is bad if it is cordoned, or if the replica has failed on it repeatedly. Called when all replicas have
+        stopped.
+        """
         suspects = {replica: None for _, _, replica, _ in self.failures}
         suspects |= {replica: None for node in self.cordoned for replica in self.on[node]}
         for replica in sorted(suspects):
@@ -194,5 +226,6 @@ class Seats:
                 self._empty(node, replica)
 
     def _has_seat_besides(self, nodes: set[int]) -> bool:
+        """Return whether any other node has a free seat."""
         here = sum(self.room[node] - len(self.on[node]) for node in nodes if self._is_open(node))
         return self.free > here

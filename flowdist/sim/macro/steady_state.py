@@ -1,17 +1,18 @@
 """Fast path of macro mode for the steady cases, which are nearly all of a long run.
 
-Three things happen again and again: a node dies, and a spare takes its place, the gang goes on with fewer, or it waits
-below its minimum; a node comes back, and the gang grows; a replica fails, and all restart where they were. For these
-the way from one generation to the next is known in advance, so `SteadyState` adds up what `gang` would do step by step:
+Three things happen again and again: a node dies, and a spare node takes its place, the gang continues with fewer, or it
+waits below its minimum; a node comes back, and the gang grows; a replica fails, and all restart where they were. For
+these the way from one generation to the next is known in advance, so `SteadyState` adds up what `gang` would do step by
+step:
 
     fault       known    stopped   start                  formed    begins                        next fault
       |           |         |        |                      |         |                               |
       +-detection-+---re-formation---+-----------start-up-------------+--productive, checkpoints, lost-+
       |<------ death_to_start ------>|<--------- startup_ns --------->|
 
-A case is taken only when nothing else falls between its fault and its start. Every other case is left to `gang` before
-any of it is done. The results are the same to the nanosecond: tests run both and compare. `benchmarks/macro.py --paths`
-prints what it buys: a failure costs a third to a quarter of the time.
+A case is handled here only if nothing else happens between its fault and the start of the next generation. Every other
+case is left to `gang` before any of it is done. The results are the same to the nanosecond: tests run both and compare.
+`benchmarks/macro.py --paths` prints the gain: a failure takes a third to a quarter of the computing time.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ from flowdist.sim.macro.gang import begin, plan_begin, plan_wait
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import FAILED, NEVER
 
-OTHER = -1  # an entity whose faults are left to `gang`; -2 - replica: they end that replica; else: that node
+# What the faults of an entity of `Arrivals` hit: a node (its number), a replica (-2 - its index), or this, for faults
+# that are left to `gang`.
+OTHER = -1
 
 
 def may_become_steady(job: Job) -> bool:
-    """Return whether a rate kills nodes or replicas, each node has room for one, and its loss costs no budget."""
+    """Return whether `SteadyState` is of use in this job at all.
+
+    A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
+    charged to a budget.
+    """
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
@@ -52,9 +59,10 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 
 
 def is_steady(job: Job) -> bool:
-    """Return whether the gang runs or waits, no dead or bad node and no back-off is in the way, and only sums count.
+    """Return whether `SteadyState` may compute the job from here on.
 
-    Callers that follow each change (`tell`) get all steps.
+    The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
+    and no back-off be in progress. The job may have no `tell`, which needs each change, since changes are only counted.
     """
     if job.death_known_at or job.cut_off_since or job.seats.wary or job.tell is not None:
         return False
@@ -65,10 +73,10 @@ def is_steady(job: Job) -> bool:
 
 @dataclass(slots=True)
 class SteadyState:
-    """One stretch of steady cases of a job. Times are ns.
+    """Computation of steady cases of a job, created once for the job. Times are ns.
 
-    Attributes that repeat the job's numbers are copies, because a slot is read faster than a chain of attributes. Those
-    without a comment below are set at the start of each stretch, or count within it. Sums in ns are over all members.
+    `run` copies the numbers that it needs from the job, advances them, and writes them back: a slot is read faster than
+    a chain of attributes. Numbers from `waits` on belong to one call of `run`. Sums in ns are over all members.
     """
 
     job: Job
@@ -78,39 +86,39 @@ class SteadyState:
     started: int = 0  # from the order to start to the report that all run
     startup_fixed: int = 0  # from the order to start to the first step, without restore and spread
     restore: int = 0  # of one start-up
-    work: int = 0  # between two checkpoints
+    work: int = 0  # time of work between two checkpoints
     cycle: int = 0  # that work, and a checkpoint
-    step: int = 0
-    least: int = 0  # members
-    most: int = 0
+    step: int = 0  # time of a step
+    least: int = 0  # the fewest members of a generation
+    most: int = 0  # the most members of a generation
     slowest: Callable[[int], float] | None = None  # draws for the start-up of a generation; None: it is nominal
-    targets: list[int] = field(default_factory=list)  # of the entities of `Arrivals`: node, replica or OTHER
+    targets: list[int] = field(default_factory=list)  # what each entity of `Arrivals` hits: see OTHER
     notes_connections: bool = False  # a node may be cut off, so the time of its last connection matters
-    vacant: list[int] = field(default_factory=list)  # the list of `Seats`
+    vacant: list[int] = field(default_factory=list)  # `Seats.vacant` itself, no copy
     waits: bool = False  # the gang is below its minimum
     due: int = 0  # when the work is done, or when the gang has waited for too long
     since: int = 0  # when the start-up or the waiting began
     restoring: int = 0  # the part of this start-up that reads a checkpoint
-    begins: int = 0  # when this generation steps
-    formed: int = 0  # when all of it runs; 0 while the gang waits
-    active: int = 0  # members
-    durable: int = 0  # the step that a restart resumes from
-    remaining: int = 0  # of work and checkpoints, from there
-    size_max: int = 0
-    free_row: int = 0
-    free: int = 0  # seats
+    begins: int = 0  # when this generation begins to step
+    formed: int = 0  # when all members of this generation run; 0 while the gang waits
+    active: int = 0  # members of this generation
+    durable: int = 0  # the step from which a restart resumes
+    remaining: int = 0  # time of the work and the checkpoints after that step
+    size_max: int = 0  # as `Job.size_max`
+    free_row: int = 0  # as `Policy.free_row`
+    free: int = 0  # seats without a replica
     generation: int = 0
-    is_healthy: bool = False  # as of the next growth
-    lost_nodes: int = 0
-    incidents: int = 0  # by lost nodes
+    is_healthy: bool = False  # what `_growth_time` has found for the growth that follows
+    lost_nodes: int = 0  # lost nodes on which a replica had its seat
+    incidents: int = 0  # incidents by lost nodes
     growths: int = 0
-    failed: Counter[str] = field(default_factory=Counter)  # replicas, by kind
+    failed: Counter[str] = field(default_factory=Counter)  # failures of replicas, by kind
     lost_steps: int = 0  # of one member
     sum_startup: int = 0  # restore included
     sum_restore: int = 0
     sum_productive: int = 0
     sum_worked: int = 0  # productive or lost
-    sum_stepped: int = 0  # worked, or written to checkpoints
+    sum_stepped: int = 0  # worked, or spent on checkpoints
     sum_detection: int = 0
     sum_reformation: int = 0
     sum_backoff: int = 0
@@ -132,6 +140,7 @@ class SteadyState:
         self.notes_connections = any(fault.kind == "lost" for fault in faults)
 
     def _target_of(self, rate: Rate, target: str) -> int:
+        """Return what a fault of the rate on this target hits: a node, -2 - replica, or OTHER."""
         if _ends_a_node(rate, self.job):
             return self.job.names[target]
         if _ends_a_replica(rate, self.job):
@@ -139,10 +148,11 @@ class SteadyState:
         return OTHER
 
     def run(self, end: int) -> tuple[str, Rate, int] | None:
-        """Advance the job as far as it is steady, at most to `end`.
+        """Advance the job from one steady case to the next, until a case is not steady, or to the time `end`.
 
         Returns:
-            The next fault, if it is no steady case: target, rate and time. It has been taken from the arrivals.
+            Target, rate and time of the next fault if it is no steady case. It is removed from the arrivals, so the
+            caller has to apply it. None if something else stopped the advance, which the caller finds in the job.
         """
         self._enter()
         left = self._advance(end)
@@ -153,6 +163,7 @@ class SteadyState:
         return left
 
     def _advance(self, end: int) -> tuple[str, Rate, int] | None:
+        """Take faults of rates and entries of `Job.later` in the order of time. Return as `run` does."""
         later, drawn, bits = self.job.later, self.job.arrivals.heap, self.job.arrivals.bits
         while True:
             planned_at, fault_at = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
@@ -166,7 +177,13 @@ class SteadyState:
                 return None
 
     def _take_fault(self, now: int, planned_at: int, end: int) -> tuple[str, Rate, int] | None:
-        """Take the next fault of the rates. Return it if it is no steady case: nothing of it is done then."""
+        """Remove the next fault of the rates and apply it. If it is no steady case, return it, not applied.
+
+        Args:
+            now: The time of the fault.
+            planned_at: The time of the next entry of `Job.later`.
+            end: The end of the run.
+        """
         job, arrivals = self.job, self.job.arrivals
         index = arrivals.heap[0] & arrivals.mask
         entity, node = arrivals.entities[index], self.targets[index]
@@ -195,7 +212,15 @@ class SteadyState:
         return None
 
     def _take_planned(self, now: int, fault_at: int, end: int) -> bool:
-        """Take the next node that joins, or the next growth. Return False, with nothing done, if that is not steady."""
+        """Carry out the next entry of `Job.later`, and return True, if it is the join of a node or a growth.
+
+        If it is an action, or no steady case, nothing is done, and False is returned.
+
+        Args:
+            now: The time of the entry.
+            fault_at: The time of the next fault of the rates.
+            end: The end of the run.
+        """
         job, later, seats = self.job, self.job.later, self.job.seats
         node = later[0][3]
         if node == -1 or (node >= 0 and (node in seats.flapping or not seats.room[node])):
@@ -221,10 +246,13 @@ class SteadyState:
             self._grow(now)
         return True
 
-    # The three steady cases. Each method returns early, with nothing done, where the case is not steady.
+    # The three steady cases. A method that finds a case not steady returns before it changes anything.
 
     def _lose_node(self, node: int, now: int) -> bool:
-        """Handle the death of a member's node. Return False if that is no steady case."""
+        """Handle the death of a member's node: form again with a spare node or fewer members, or wait. Return True.
+
+        Return False, with nothing done, if the only member dies, or the change would be one too many in a row (R8).
+        """
         seats, active, vacant, known = self.job.seats, self.active, self.vacant, now + self.proof
         if not self.waits:
             if active == 1 or not self._note_incident(now, known):
@@ -255,7 +283,14 @@ class SteadyState:
         return True
 
     def _note_incident(self, now: int, known: int) -> bool:
-        """Count the membership change. Return False, with nothing done, if it is one too many in a row (R8)."""
+        """Count the incident of a lost node as a membership change, and return True.
+
+        Return False, with nothing done, if it would be one too many in a row (R8).
+
+        Args:
+            now: When the node dies.
+            known: When the controller learns of it.
+        """
         options = self.job.options
         progressed = now - self.begins >= self.cycle + ANSWER_NS
         healthy = is_healthy(progressed, self.formed, known, options.min_uptime_ns)
@@ -267,7 +302,12 @@ class SteadyState:
         return True
 
     def _fail_replica(self, replica: int, rate: Rate, now: int, quiet_until: int) -> bool:
-        """Handle the failure of a replica, after which all restart. Return False if that is no steady case."""
+        """Handle the failure of a replica, after which all members restart, and return True.
+
+        A fault on a replica that does not run hits nothing, which is True as well. Return False, with nothing done, if
+        the case is not steady: it is not charged to a budget, something else happens before the restart (from
+        `quiet_until` on), or the failure may cordon a node or move a replica.
+        """
         job, active, known = self.job, self.active, now + self.job.times.message
         if self.waits or now < self.formed or job.seats.node_of[replica] is None:
             return True  # the replica does not run, so the fault hits nothing
@@ -290,7 +330,11 @@ class SteadyState:
         return True
 
     def _growth_time(self, now: int, quiet_until: int) -> int:
-        """Return when replicas without a seat get one, as a node is free; 0 if that is no steady case (R13)."""
+        """Return when the gang, for which a node is free at `now`, grows: `now`, or at the end of its cool-down (R13).
+
+        Return 0 if that is no steady case, because something else happens before the larger generation starts (from
+        `quiet_until` on).
+        """
         job, times = self.job, self.job.times
         if self.waits:
             missing = self.least - self.most + len(self.vacant)
@@ -306,7 +350,10 @@ class SteadyState:
         return now if starts < quiet_until and starts < self.due else 0
 
     def _grow(self, now: int) -> None:
-        """Seat replicas on free nodes. A gang that waits starts if they are enough; one that runs restarts."""
+        """Give free nodes to replicas without a seat, and start the larger generation.
+
+        A gang that waits starts only if its minimum is reached; one that runs is stopped first, as an incident.
+        """
         self._fill()
         active, members, times = self.active, self.most - len(self.vacant), self.job.times
         if self.waits:
@@ -329,11 +376,15 @@ class SteadyState:
     # Seats.
 
     def _fill(self) -> None:
+        """Give seats to replicas without one, lowest replica first, as long as there are free ones."""
         while self.vacant and self.free:
             self._seat(self.vacant.pop(0))
 
     def _seat(self, replica: int) -> None:
-        """Seat the replica as `Seats.fill` does, where a node has room for one and none is to be avoided."""
+        """Give the replica, which is not in `vacant`, a seat: the node that `Seats.fill` would choose.
+
+        That choice is simple here, since each node has room for one replica and no node is to be avoided.
+        """
         seats = self.job.seats
         on, usable, candidates, cordoned = seats.on, seats.usable, seats.candidates, seats.cordoned
         node = heappop(candidates)[1]
@@ -346,7 +397,7 @@ class SteadyState:
     # Generations.
 
     def _start(self, members: int, at: int) -> None:
-        """Start a generation at the time of the order."""
+        """Start a generation of so many members. `at` is the time of the order to start."""
         self.waits, self.active, self.since, self.formed = False, members, at, at + self.started
         self.generation += 1
         if members > self.size_max:
@@ -358,7 +409,12 @@ class SteadyState:
         self.due = self.begins + self.remaining
 
     def _end_generation(self, now: int, known: int) -> None:
-        """Book the time up to when the controller knows of a loss that happens now, in or before the work."""
+        """End the present generation, and book its time up to when the controller knows of the failure.
+
+        Args:
+            now: When a member fails or its node dies, in the start-up or in the work.
+            known: When the controller learns of it.
+        """
         if now > self.begins:
             self._halt(now)
             self.sum_detection += self.active * (known - now)
@@ -366,12 +422,12 @@ class SteadyState:
             self.sum_startup += self.active * (known - self.since)
 
     def _halt(self, at: int) -> None:
-        """End the stepping of the generation: what is not saved is lost."""
+        """End the stepping of the generation at a time, and add up its work: what is not saved is lost."""
         work, active = self.work, self.active
         cycles, rest = divmod(at - self.begins, self.cycle)
         worked = cycles * work + (rest if rest < work else work)
         if rest < ANSWER_NS:
-            cycles -= 1  # the last checkpoint does not count: its answer was under way
+            cycles -= 1  # the last checkpoint does not count: the answer to it had not arrived
         self.lost_steps += worked // self.step
         if cycles > 0:
             saved = cycles * work // self.step
@@ -385,7 +441,7 @@ class SteadyState:
         self.sum_stepped += active * (at - self.begins)
 
     def _remaining(self) -> int:
-        """Return how long the rest of the work takes, with its checkpoints."""
+        """Return how long, in ns, the work after the step `durable` takes, with its checkpoints."""
         load = self.job.role.workload
         work = (load.steps - self.durable) * self.step
         return work + (work - 1) // self.work * load.checkpoint_ns
@@ -393,6 +449,7 @@ class SteadyState:
     # From and to the state of the job.
 
     def _enter(self) -> None:
+        """Copy the state of the job, and set all sums to 0."""
         job, books = self.job, self.job.books
         self.waits, self.active, self.durable = job.phase == "waiting", books.active, books.durable
         self.size_max, self.generation = job.size_max, job.result.generations
@@ -405,14 +462,18 @@ class SteadyState:
         self.remaining = self._remaining()
         if self.waits:
             self.due = job.due
-        elif books.begun is not None:  # its start-up is booked
+        elif books.begun is not None:  # the generation steps, so its start-up is booked already
             self.begins, self.restoring, self.due = books.begun, 0, job.due
         else:
             self.begins, self.restoring = job.due, self.restore if self.durable else 0
             self.due = books.end(self.begins)
 
     def _leave(self) -> None:
-        """Write the sums into the job, which is in a start-up or waits."""
+        """Write sums and state back into the job.
+
+        If a generation began or ended since `_enter`, the job starts up the last one or waits for nodes. Otherwise only
+        faults and seats have changed.
+        """
         job, seats, result = self.job, self.job.seats, self.job.result
         seats.free, seats.taken = self.free, self.most - len(self.vacant)
         result.faults += self.lost_nodes + self.failed.total()
@@ -430,6 +491,7 @@ class SteadyState:
             plan_begin(job, self.begins, self.formed)
 
     def _book(self) -> None:
+        """Add the sums to the buckets of the job; all other time of its replicas is waiting."""
         books = self.job.books
         sums: dict[Bucket, int] = {
             "start-up": self.sum_startup - self.sum_restore,

@@ -1,6 +1,7 @@
-"""Trace of macro mode in the schema of a journal, one line a change of membership.
+"""Trace of macro mode in the format of a journal: a line for each fault and each change of membership.
 
-Messages between controller and agents are not in it, so no controller can replay it. The header says so.
+Messages between controller and agents are not in it, so no controller can replay it. Its header says so with the option
+`fidelity`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from flowdist.sim.macro.scope import Scope
 
 
 class MacroTrace:
-    """Collector of lines: pass `hear` to `Macro` as `tell`, and read `lines`."""
+    """Collector of the lines of a trace: pass `hear` to `Macro` as `tell`, and read `lines` after the run.
+
+    Args:
+        scope: What `scope_of` made of the topology and the plan.
+        plan: The faults; the header names its rates.
+        seed: For the header.
+    """
 
     def __init__(self, scope: Scope, plan: Plan, seed: int) -> None:
         nodes = scope.graph.cluster.nodes
@@ -24,6 +31,7 @@ class MacroTrace:
         self.lines: list[Line] = [Header(scope.graph, names, seed=seed, options=options)]
 
     def hear(self, now: int, what: str, name: str, words: str) -> None:
+        """Append the line of one change. The arguments are those of `tell` of `Macro`."""
         if what == "fault":
             self.lines.append(FaultLine(now, words, name))
             return

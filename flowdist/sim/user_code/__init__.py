@@ -1,4 +1,5 @@
-"""The work of user code: computed from a workload, or played from the classes that `simulate=` names.
+"""The work of user code in a simulation: computed from a workload, or played from the classes that `simulate=` names.
 
-Knows worlds, steps, checkpoints and their files. Knows nothing of why a world waits, starts or ends: `workers` does.
+This folder knows worlds, steps, checkpoints and their files. It does not know why a world waits, starts or ends: that
+is up to `sim.workers`.
 """

@@ -1,7 +1,7 @@
-"""Return values of user code, checked where they are returned: a wrong one is raised as an exception of that code.
+"""Return values of user code: checked, copied and compared. A wrong value raises, as an exception of that user code.
 
-Values are compared as a whole. Arrays and tensors answer `==` element by element, and a loss that is NaN does not equal
-itself, so two values are also the same if their pickles are.
+Values are compared as a whole. Arrays and tensors compare element by element with `==`, and a loss that is NaN does not
+equal itself, so two values are also the same if their pickles are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ PLAIN = (int, float, str, bytes, bool, type(None))  # cannot be changed
 
 
 def restored(model: Any, latest: str | None, steps: int) -> int:
-    """Return how many steps are done, as `restore()` says; ValueError if there are not so many."""
+    """Call `restore()` of the model, and return how many steps are done.
+
+    Args:
+        model: The model.
+        latest: The name of the latest checkpoint; None: there is none, so `restore()` may return None for 0.
+        steps: How many steps the task has.
+
+    Raises:
+        TypeError: `restore()` returns no whole number.
+        ValueError: The number is negative, or larger than `steps`.
+    """
     done = steps_done(model.restore(), latest)
     if done > steps:
         raise ValueError(f"restore() returned {done}, but all of it is {steps} steps")
@@ -24,7 +34,7 @@ def restored(model: Any, latest: str | None, steps: int) -> int:
 
 
 def state_of(model: Any) -> dict[str, object]:
-    """Return what `state()` returns: a dict of values that must be the same at the end. TypeError if it is none."""
+    """Call `state()` of the model, and return its dict; TypeError if it returns anything else."""
     state = model.state()
     if not isinstance(state, dict):
         raise TypeError(f"state() has to return a dict of what has to be the same at the end, not {state!r:.80}")
@@ -32,7 +42,11 @@ def state_of(model: Any) -> dict[str, object]:
 
 
 def combine(model: Any, step: int, parts: Sequence[Any]) -> None:
-    """Call `combine()` with copies of the parts of all ranks, as if they had come over a wire."""
+    """Call `combine()` of one rank's model with a copy of what `step()` of each rank has returned.
+
+    Raises:
+        TypeError: A part cannot be pickled, so it could not be sent to other ranks.
+    """
     try:
         own = list(map(copied, parts))
     except Exception as error:  # pickle, or a class of the user's, may raise anything
@@ -41,7 +55,11 @@ def combine(model: Any, step: int, parts: Sequence[Any]) -> None:
 
 
 def sample_of(value: Any) -> Any:
-    """Return the value by which a sample is known; an array or a tensor with one number is that number."""
+    """Return the hashable value that identifies a sample: the number in an array or tensor of one, else the value.
+
+    Raises:
+        TypeError: The value is not hashable, so that two samples could not be told apart.
+    """
     plain = value.item() if hasattr(value, "item") else value
     try:
         hash(plain)
@@ -52,19 +70,19 @@ def sample_of(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy, as if it had come over a wire: later changes do not reach the other side."""
+    """Return a copy, by pickle, that shares nothing with the value; an immutable value is returned itself."""
     return value if is_plain(value) else pickle.loads(pickle.dumps(value))
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether the value cannot be changed, so that it need not be copied."""
+    """Return whether the value is immutable: a plain number, string, bytes, bool or None, or a tuple of such values."""
     if isinstance(value, tuple):
         return all(is_plain(item) for item in value)
     return isinstance(value, PLAIN)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, or have the same pickle."""
+    """Return whether two values are equal, or have the same pickle; False for values that cannot be pickled."""
     try:
         if bool(one == other):
             return True

@@ -1,7 +1,7 @@
-"""Disks of a simulation: a file that user code writes is there when all of it is written, and torn if it was cut short.
+"""The simulated disks that user code saves to, on which a worker that dies in a write leaves a torn file.
 
 While user code saves, its operations are recorded one by one, and carried out afterwards in virtual time. So a worker
-can die in the middle of any of them. A write destroys the old content before it begins; a rename is atomic.
+can die in the middle of any of them. A write destroys the old content when it begins; a rename is atomic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ Damage = Literal["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"]
 
 
 class Operation(NamedTuple):
-    """An operation of user code on its store, or a commit. `step` is the step of its checkpoint."""
+    """One operation of user code on its store, or a commit.
+
+    Attributes:
+        kind: What it does.
+        name: The file.
+        step: The step of the checkpoint that it belongs to; -1 outside of one.
+        data: The content, for a write.
+        to: The new name, for a rename.
+    """
 
     kind: Literal["write", "rename", "remove", "commit"]
     name: str
@@ -36,29 +44,35 @@ class File:
 
 
 class Disk:
-    """Files of all roles, by role and name. `full` are the roles that cannot write."""
+    """The files of all roles. Each role has a folder of its own, which its replicas share.
+
+    `full` holds the roles whose writes `View.write` refuses, as its keys.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, dict[str, File]] = {}
         self.full: dict[str, None] = {}
 
     def of(self, role: str) -> dict[str, File]:
-        """Return the files of a role, by name."""
+        """Return the files of a role, by name, in a dict that the caller may change."""
         return self._files.setdefault(role, {})
 
     def begin(self, writer: ReplicaId, operation: Operation) -> None:
-        """Begin an operation: a write destroys the old content at once."""
+        """Begin an operation of a replica: a write empties its file at once; the other kinds change nothing yet."""
         if operation.kind == "write":
             self.of(writer.role)[operation.name] = File(b"", writer, operation.step)
 
     def cut_short(self, writer: ReplicaId, operation: Operation, done: float) -> None:
-        """Leave a write unfinished; `done` is the part of it that was done, from 0 to 1."""
+        """Leave an operation unfinished: a write keeps a part `done` (0 to 1) of its data, but never all of it.
+
+        The other kinds change nothing.
+        """
         if operation.kind == "write":
             size = min(int(len(operation.data) * done), len(operation.data) - 1)
             self.of(writer.role)[operation.name] = File(operation.data[: max(size, 0)], writer, operation.step)
 
     def finish(self, writer: ReplicaId, operation: Operation) -> None:
-        """Complete an operation."""
+        """Complete an operation of a replica. A commit, and a rename or remove of a missing file, change nothing."""
         files = self.of(writer.role)
         match operation.kind:
             case "write":
@@ -69,13 +83,25 @@ class Disk:
                 files.pop(operation.name, None)
 
     def newest(self, role: str, writer: ReplicaId | None, step: int | None) -> list[str]:
-        """Return the files of the checkpoint of a step, or without one the file that was written last."""
+        """Return the names of the files of the checkpoint at a step, or else only of the file that was written last.
+
+        Args:
+            role: The role whose files they are.
+            writer: Only files that this replica wrote; None: files of all replicas.
+            step: The step of the checkpoint; None: the file that was written last.
+
+        Returns:
+            The names, sorted; empty if there is no file.
+        """
         files = {name: file for name, file in self.of(role).items() if writer in (None, file.writer)}
         found = sorted(name for name, file in files.items() if file.step == step)
         return found or list(files)[-1:]
 
     def damage(self, role: str, name: str, how: Damage) -> None:
-        """Damage a complete file without a trace."""
+        """Delete a file, halve it, or flip one bit of it, as `how` says. KeyError if the role has no such file.
+
+        The replica that wrote the file does not learn of it.
+        """
         file = self.of(role)[name]
         match how:
             case "lost-checkpoint":
@@ -91,30 +117,37 @@ class Disk:
 
 @dataclass(slots=True)
 class View:
-    """The store of a worker.
+    """The store (`ctx.store`) of a simulated worker: see `flowdist.worker.model.Store`.
 
-    While it records, its operations are only written down, and visible to this worker alone.
+    While it records, between `begin_record` and `end_record`, its operations are only written down, and visible to this
+    worker alone. At other times each operation is carried out at once.
     """
 
     disk: Disk
     writer: ReplicaId
-    step: int = -1
-    records: list[Operation] | None = None
+    step: int = -1  # of the checkpoint that was recorded last; -1: none
+    records: list[Operation] | None = None  # None: it does not record
     is_refused: bool = False  # a write failed since recording began, because the disk is full
-    _own: dict[str, bytes | None] = field(default_factory=dict)
+    _own: dict[str, bytes | None] = field(default_factory=dict)  # recorded content of files; None: removed or renamed
 
     def begin_record(self, step: int) -> None:
-        """Begin to record the operations of the checkpoint of a step."""
+        """Begin to record the operations of the checkpoint at `step`, instead of carrying them out."""
         self.step, self.records, self.is_refused = step, [], False
         self._own.clear()
 
     def end_record(self) -> list[Operation]:
-        """Stop recording, and return the operations."""
+        """Stop recording, and return the operations in order, none of which has been carried out."""
         records, self.records = self.records or [], None
         self._own.clear()
         return records
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a file.
+
+        Raises:
+            OSError: The disk of the role is full.
+            ValueError, TypeError: The name is no plain file name; the data are not bytes.
+        """
         check_name(name)
         check_data(name, data)
         if self.writer.role in self.disk.full:
@@ -123,6 +156,7 @@ class View:
         self._do(Operation("write", name, self.step, bytes(data)), {name: bytes(data)})
 
     def read(self, name: str) -> bytes:
+        """Return the content of a file, with this worker's recorded writes; FileNotFoundError if there is none."""
         check_name(name)
         file = self.disk.of(self.writer.role).get(name)
         found = self._own.get(name, file.data if file is not None else None)
@@ -131,15 +165,18 @@ class View:
         return found
 
     def rename(self, name: str, to: str) -> None:
+        """Rename a file, and replace `to` if it exists; FileNotFoundError if there is no file `name`."""
         check_name(to)
         data = self.read(name)
         self._do(Operation("rename", name, self.step, to=to), {name: None, to: data})
 
     def remove(self, name: str) -> None:
+        """Remove a file; nothing happens if there is none."""
         check_name(name)
         self._do(Operation("remove", name, self.step), {name: None})
 
     def names(self, prefix: str = "") -> list[str]:
+        """Return the names of the role's files that begin with the prefix, sorted, with this worker's recorded ones."""
         known = {**dict.fromkeys(self.disk.of(self.writer.role), b""), **self._own}
         return sorted(name for name, data in known.items() if data is not None and name.startswith(prefix))
 

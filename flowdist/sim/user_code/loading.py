@@ -17,10 +17,11 @@ from flowdist.graph import RoleGraph, RoleSpec
 
 
 def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
-    """Import the class that `simulate=` of a role names.
+    """Import and return the class that `simulate=` of a role names: `module:Class` or `path/file.py:Class`.
 
     Raises:
-        FlowdistError: It cannot be imported or is no model; the text names the place in the user's code.
+        FlowdistError: The import fails (the message names the place in the user's code), or the result is no class, or
+            the class of a task has no `restore()` or `step()`.
     """
     folder = str(Path(graph.source).parent) if graph.source else ""
     place, _, name = role.simulate.rpartition(":")
@@ -40,7 +41,13 @@ def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
 
 @lru_cache(maxsize=64)
 def _module(place: str, folder: str) -> ModuleType:
-    """Import a module. Modules of the same name in different folders are different modules."""
+    """Import a module, once for each pair of arguments, and leave `sys.path` as it was.
+
+    Args:
+        place: A module name, or a path (with a slash) of a file.
+        folder: The folder in which a module name is looked up first. Modules of the same name that were imported from
+            other folders are hidden during the import, so two folders may each have a `model.py`.
+    """
     is_file = "/" in place
     before = list(sys.path)
     sys.path.insert(0, str(Path(place).parent) if is_file else folder)
@@ -53,7 +60,10 @@ def _module(place: str, folder: str) -> ModuleType:
 
 
 def _strangers(folder: str) -> dict[str, ModuleType]:
-    """Remove, and return, imported modules from elsewhere that have the name of a module in the folder."""
+    """Remove modules from `sys.modules` that share a name with a file in the folder but come from elsewhere.
+
+    Return them, by name, so that the caller can put them back.
+    """
     names = {path.stem for path in Path(folder or ".").glob("*.py")}
     hidden = {}
     for name in list(sys.modules):

@@ -1,4 +1,4 @@
-"""The workers of user code in a simulation: the context that each gets, in virtual time, and groups of them."""
+"""The workers of user code in a simulation: the context that each model gets, and the state of worlds and services."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker import Info
 from flowdist.worker.model import stream_of
 
-OURS = (__file__, answers.__file__)  # frames that are left out of tracebacks
+OURS = (__file__, answers.__file__)  # frames of these files are left out at the top of tracebacks
 
 
 class Raised(NamedTuple):
-    """The exception that ended user code.
+    """An exception of user code, as values.
 
-    `line` is the last line of its traceback, `place` where it is in the user's file.
+    Attributes:
+        code: The exit code of the worker: 1, or what `SystemExit` says.
+        line: The last line of the traceback: type and message.
+        text: The traceback, without frames of flowdist at its top; empty for SystemExit.
+        place: File, line and method in the user's file; empty if unknown.
     """
 
     code: int
@@ -33,27 +37,36 @@ class Raised(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The rest of the job, as far as a worker of user code can see it."""
+    """The rest of the job, as far as a worker of user code can see it. `models.UserCode` implements it.
+
+    `latest` is the name of the last checkpoint that was accepted, by world.
+    """
 
     disk: Disk
     latest: dict[str, str]
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
-        """Offer a commit that user code made outside of a checkpoint."""
+        """Pass a commit that a model made outside of a checkpoint to its agent."""
 
     def addresses(self, role: str, port: str) -> list[str]:
-        """Return an address such as `ps/0:store`, for `call`, for each replica of the role that is on a node, by
-        index.
+        """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
 
-        `port` is the name of a port, and is not checked.
+        `port` is the name of a port. It becomes part of the address and is not checked.
         """
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method of the model of a service, and return what it returns."""
+        """Call a method of the model of a service, and return what it returns; ConnectionError if that fails."""
 
 
 class ModelWorker:
-    """A worker, and the `ctx` that its model gets: see `flowdist.worker.model.Context`."""
+    """One simulated worker, and the `ctx` that its model gets: see `flowdist.worker.model.Context`.
+
+    Args:
+        code: The rest of the job.
+        start: The order that started the worker's replica.
+        local_rank: The number of the worker in its replica.
+        seed: Seeds `random`.
+    """
 
     def __init__(self, code: Surroundings, start: StartReplica, local_rank: int, seed: int) -> None:
         self._code, self.start, self.local_rank, self._seed = code, start, local_rank, seed
@@ -74,13 +87,15 @@ class ModelWorker:
         )
         self.store = View(code.disk, start.replica)
         self.model: Any = None
-        self.samples: list[object] = []  # of the step that it is in
-        self.logged: dict[str, object] = {}
+        self.samples: list[object] = []  # passed to `consume` in the present step
+        self.logged: dict[str, object] = {}  # passed to `log` in the present step
 
     def make(self, model: Callable[[Any], Any]) -> None:
+        """Make the worker's model: call the user's class with this object as its `ctx`."""
         self.model = model(self)
 
     def commit(self, name: str, step: int) -> None:
+        """Add the commit to the checkpoint that is being recorded, or pass it to the agent if none is."""
         operation = Operation("commit", name, int(step))
         if self.store.records is not None:
             self.store.records.append(operation)
@@ -88,52 +103,61 @@ class ModelWorker:
             self._code.offer_soon(self, operation)
 
     def latest(self) -> str | None:
+        """Return the name of the checkpoint of this world that was accepted last; None if there is none."""
         return self._code.latest.get(self.world)
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
+        """Return a stream of random numbers, the same in every attempt: see `Context.random`."""
         return stream_of(self.info, self._seed, purpose, n, shared)
 
     def consume(self, *samples: object) -> None:
+        """Note that this rank uses these samples in the present step; TypeError for one that is not hashable."""
         self.samples.extend(map(sample_of, samples))
 
     def log(self, **values: object) -> None:
-        self.logged |= {name: copied(value) for name, value in values.items()}  # the model may change its arrays later
+        """Note copies of these values as logged in the present step; a name that is logged again is replaced."""
+        self.logged |= {name: copied(value) for name, value in values.items()}  # as the model may change its arrays
 
     def peers(self, role: str, port: str) -> list[str]:
+        """Return the addresses, for `call`, of all replicas of the role that have a node, by index."""
         return self._code.addresses(role, port)
 
     def call(self, address: str, method: str, *args: Any) -> Any:
+        """Call a method of a service's model with copies, and return a copy; ConnectionError if that fails."""
         return copied(self._code.call(address, method, copied(args)))
 
 
 @dataclass(slots=True)
 class Playing:
-    """The user code of one generation of a world. `done` counts the steps that were played."""
+    """State of the user code of one generation of a world."""
 
     world: str
     model: WorldModel
-    workers: list[ModelWorker]
-    done: int = 0
-    has_failed: bool = False
-    busy: int = 0  # ranks that still write
+    workers: list[ModelWorker]  # in the order of their ranks
+    done: int = 0  # steps of the task that are played, or were done before this generation
+    has_failed: bool = False  # a model has raised, and none is called any more
+    busy: int = 0  # ranks that still write their part of the present checkpoint
     saving: int = 0  # the step of that checkpoint
-    unsaved: int = -1  # the last step of which a file could not be written
-    pump: int = 0  # entries of the queue with an earlier number do nothing
+    unsaved: int = -1  # the step of the last checkpoint that a full disk refused; -1: none
+    pump: int = 0  # the number of the scheduled step: entries of the queue with a lower number do nothing
 
 
 @dataclass(slots=True)
 class Serving:
-    """A replica of a service. `saves` counts its checkpoints."""
+    """State of the user code of one attempt of a service's replica."""
 
     worker: ModelWorker
-    is_there: bool = True
-    has_failed: bool = False
-    saves: int = 0
-    unsaved: int = -1
+    is_there: bool = True  # its processes run, so that it can be called
+    has_failed: bool = False  # the model has raised in `restore`, `checkpoint` or `publish`; it is not called for them
+    saves: int = 0  # checkpoints that it has begun
+    unsaved: int = -1  # not set for services: each checkpoint that a full disk refuses is noted
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
-    """Call user code, and return what it returns or what it raised; its exceptions never pass through the simulator."""
+    """Call user code, and return what it returns, or a `Raised` for an exception or SystemExit.
+
+    KeyboardInterrupt and other exceptions outside of `Exception` pass through.
+    """
     try:
         return function(*args)
     except SystemExit as error:
@@ -148,6 +172,9 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
 
 
 def _place(stack: traceback.StackSummary) -> str:
-    """Return the last line in the file of the model itself, and not in a library that it calls, such as json."""
+    """Return `file:line in method()` of the innermost frame in the user's file; empty for an empty stack.
+
+    The user's file is that of the first frame. Deeper frames may be in a library that it calls, such as json.
+    """
     own = [frame for frame in stack if frame.filename == stack[0].filename]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}()" if own else ""

@@ -1,8 +1,9 @@
 """User code in virtual time: the models that roles bring (`simulate=`) are made, resumed, stepped, saved and called.
 
-The steps of a world are played one after the other, each at its time. A pump plays as many at once as come before the
-next event, which changes no decision. The operations of a checkpoint are recorded at its beginning, and carried out
-while it lasts. An exception is an exit of the worker with code 1.
+A model is an instance of the class that `simulate=` names: one for each worker. The steps of a world are played one
+after the other, each at its time. One entry of the queue plays all the steps that end before the next entry, because
+nothing can happen between them. What a model writes in a checkpoint is recorded when the checkpoint begins, and carried
+out while it lasts. An exception in a model ends its worker with exit code 1.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from flowdist.sim.user_code.saving import Writer
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.model import tell_committed
 
-WRITTEN = 4, 5  # the part of a checkpoint's time by which the last rank has written
+WRITTEN = 4, 5  # all ranks have written their parts after 4/5 of a checkpoint's time; they publish in the rest
 
 
 @dataclass(slots=True)
 class UserCode:
-    """All user code of a simulation.
+    """All user code of a simulation: makes models, calls their methods in virtual time, and collects their results.
 
     Args:
         ctx: The simulation.
-        nodes: The nodes by name; their workers exit.
-        on_offer: Called with the replica and the attempt of each commit.
-        plays_steps: Play each step by itself, instead of all up to the next event at once.
+        nodes: The nodes by name. A worker whose model raises exits on its node.
+        on_offer: Called with replica and attempt for each `commit()`, just before the agent gets it.
+        plays_steps: Give each step an entry of the queue of its own. Otherwise one entry plays all steps that end
+            before the next entry.
     """
 
     ctx: Context
@@ -47,10 +49,10 @@ class UserCode:
     on_offer: Callable[[ReplicaId, int], None]
     plays_steps: bool = False
     disk: Disk = field(default_factory=Disk)
-    latest: dict[str, str] = field(default_factory=dict)  # names that were committed, by world
+    latest: dict[str, str] = field(default_factory=dict)  # name of the last checkpoint that was accepted, by world
     played: Played = field(default_factory=Played)
-    _saves_planned: int = 0  # of services
-    _at_ns: int = 0  # the time of the step that is played
+    _saves_planned: int = 0  # entries of the queue that begin a checkpoint of a service
+    _at_ns: int = 0  # the time of the step that was played last, which may be later than the queue's
     _classes: dict[str, Any] = field(default_factory=dict)
     _playing: dict[str, Playing] = field(default_factory=dict)
     _serving: dict[ReplicaId, Serving] = field(default_factory=dict)
@@ -63,27 +65,34 @@ class UserCode:
                 self._classes[role.name] = load_model(self.ctx.graph, role)
 
     def has_model(self, role: str) -> bool:
-        """Return whether the role brings a model."""
+        """Return whether the role names a class of user code (`simulate=`)."""
         return role in self._classes
 
     def plays(self, world: str) -> bool:
-        """Return whether the present generation of the world is user code at work."""
+        """Return whether user code is at work in the world: between `begin` and `halt`, if a role has a model."""
         return world in self._playing
 
     @property
     def plays_any(self) -> bool:
-        """Some world is user code at work."""
+        """Return whether user code is at work in any world of a task."""
         return bool(self._playing)
 
     @property
     def is_saving(self) -> bool:
-        """Some worker writes a checkpoint."""
+        """Return whether any worker, of a task or a service, has operations of a checkpoint left to carry out."""
         return any(writer.is_busy for writers in self._writers.values() for writer in writers)
 
     # a world of a task
 
     def begin(self, world: str, model: WorldModel) -> None:
-        """Make the models of a generation whose members are all up, and let them resume."""
+        """Make the models of all workers of a generation, and resume from the step that their `restore()` returns.
+
+        Called when the last member has started up. It does nothing if no role of the world has a model. If a model
+        raises, its worker exits.
+
+        Raises:
+            Violation: The ranks resume from different steps.
+        """
         starts = sorted(model.members.values(), key=lambda start: start.rank)
         workers = [worker for start in starts for worker in self._workers_of(start)]
         if not workers:
@@ -110,7 +119,11 @@ class UserCode:
         return [ModelWorker(self, start, rank, self.ctx.seed) for rank in range(procs)]
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """Plan the next step of a world that works."""
+        """Schedule the next step of the world, in place of the one that was scheduled before.
+
+        Nothing is scheduled if the world plays no user code, its user code has raised, all steps are done, or the world
+        waits for something.
+        """
         playing = self._playing.get(world)
         if playing is None or playing.has_failed or playing.done >= model.pace.workload.steps:
             return
@@ -121,7 +134,10 @@ class UserCode:
             self.ctx.queue.at(at, lambda: self._pump(playing, turn, version))
 
     def _pump(self, playing: Playing, turn: int, version: int) -> None:
-        """Play the step that is due, and all that come before the next event."""
+        """Play the step that is due and the steps that end before the next entry of the queue, then schedule the next.
+
+        Nothing happens if the entry is outdated: `turn` or `version` has changed, or the generation has ended.
+        """
         model = playing.model
         if turn != playing.pump or version != model.version or model.begun_ns is None:
             return
@@ -135,7 +151,10 @@ class UserCode:
         self.plan(playing.world, model)
 
     def catch_up(self, world: str) -> None:
-        """Play every step of a world up to now."""
+        """Play the steps that the world has done by now, as its workload says, and that are not played yet.
+
+        Called before anything that needs the models as they are now: a checkpoint, a fault, the end of a generation.
+        """
         playing = self._playing.get(world)
         if playing is None or playing.model.begun_ns is None:
             return
@@ -144,12 +163,15 @@ class UserCode:
             self._play(playing, now)
 
     def catch_up_all(self) -> None:
-        """Play every step of every world up to now."""
+        """Call `catch_up` for each world in which user code is at work."""
         for world in self._playing:
             self.catch_up(world)
 
     def _play(self, playing: Playing, at: int) -> None:
-        """Play one step of every rank, and then give each rank what all have returned."""
+        """Call `step()` of each rank, then `combine()` of each rank with what all have returned, and record the step.
+
+        `at` is the time of the step in ns. A step in which a model raises is not recorded.
+        """
         step, parts = playing.done, []
         self._at_ns = at
         self.played.calls += 1
@@ -167,9 +189,10 @@ class UserCode:
         playing.done += 1
 
     def halt(self, model: WorldModel) -> None:
-        """End a generation.
+        """Play the steps that a generation has done by now, and end its user code; nothing if there is none.
 
-        If a step is more than half done it has called its services, so it is called, and its result dropped.
+        The step in progress is played too, without its result, if at least half of it is done and a service has a
+        model: services may have had calls from a step that never ends.
         """
         playing = next((playing for playing in self._playing.values() if playing.model is model), None)
         if playing is None:
@@ -186,7 +209,10 @@ class UserCode:
                 attempt(worker.model.step, playing.done)
 
     def finish(self, world: str) -> bool:
-        """Play the last steps of a world, and return whether none of them failed."""
+        """Play the last steps of a world and record what `state()` of its ranks returns.
+
+        Return False if a model has raised. Return True otherwise, also for a world without user code.
+        """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None:
@@ -200,7 +226,15 @@ class UserCode:
     # checkpoints
 
     def save(self, world: str, span_ns: int) -> None:
-        """Begin a checkpoint: record what each rank writes, and carry it out over `span_ns`."""
+        """Begin a checkpoint: call `checkpoint()` of each rank, and carry out over `span_ns` what the ranks write.
+
+        When the last rank has written, `publish()` of each rank is called and carried out in the same way. Nothing
+        happens if the world plays no user code, or its user code has raised.
+
+        Args:
+            world: The world that saves.
+            span_ns: From now to the end of the checkpoint, in ns.
+        """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None or playing.has_failed:
@@ -224,9 +258,11 @@ class UserCode:
             writer.begin_next()
 
     def _when_written(self, playing: Playing, span_ns: int) -> Any:
+        """Return the function that each rank's writer calls at its end: the last call publishes within `span_ns`."""
+
         def written() -> None:
             playing.busy -= 1
-            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # otherwise one of them has ended
+            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # the generation has not ended
                 self._publish(playing, span_ns)
 
         return written
@@ -239,9 +275,10 @@ class UserCode:
             self._writer(worker, operations, span_ns, lambda: None).begin_next()
 
     def save_at_once(self, world: str) -> None:
-        """Save at an agreed step, where no step is played in between.
+        """Write and publish a checkpoint of the world at this very time, after the world has stopped to drain.
 
-        A checkpoint that is being written is completed.
+        If a checkpoint is being written already, that one is completed instead, except for workers that are paused.
+        Nothing happens if the world plays no user code.
         """
         self.catch_up(world)
         playing = self._playing.get(world)
@@ -260,6 +297,11 @@ class UserCode:
         return [writer for key in keys for writer in self._writers.get(key, [])]
 
     def _record(self, running: Playing | Serving, worker: ModelWorker, name: str, step: int) -> list[Operation]:
+        """Call the method `name` of a model, and return its operations on the store, none of which is carried out yet.
+
+        `name` is "checkpoint" or "publish"; a model without that method has no operations. If the disk is full, the
+        trace gets a line that the checkpoint is not saved, once for a checkpoint.
+        """
         if not hasattr(worker.model, name):
             return []
         worker.store.begin_record(step)
@@ -267,7 +309,7 @@ class UserCode:
         if worker.store.is_refused and running.unsaved != step:
             self.ctx.note_unsaved(worker.world, step, worker.replica.role)
             if isinstance(running, Playing):
-                running.unsaved = step  # every rank finds out, and one notice is enough
+                running.unsaved = step  # every rank's write fails, and one line of the trace is enough
         return worker.store.end_record()
 
     def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
@@ -284,17 +326,21 @@ class UserCode:
             self.disk.finish(worker.replica, operation)
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
-        """Offer a commit that user code made outside of a checkpoint."""
+        """Pass a commit that a model made outside of a checkpoint to its agent, at the time of the step in progress."""
         self.ctx.queue.at(self._at_ns, lambda: self._offer(worker, operation))
 
     def _offer(self, worker: ModelWorker, operation: Operation) -> None:
+        """Pass a commit to the worker's agent, which passes it to the controller; `answered` gets the answer."""
         key, start, path = (worker.replica, worker.attempt), worker.start, f"{worker.world}/{operation.name}"
         self.on_offer(*key)
         self._offers[*key, path] = worker, operation.name
         self.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
 
     def answered(self, answer: io.AnswerWorker) -> None:
-        """Pass the answer to a commit on to its worker; the agent has written the pointer before."""
+        """Handle the agent's answer to a commit: note an accepted checkpoint as the latest, and call `committed()`.
+
+        An answer to a commit that no model made, such as that of a computed workload, is ignored.
+        """
         worker, name = self._offers.pop((answer.replica, answer.attempt, answer.path), (None, ""))
         if worker is None:
             return
@@ -305,7 +351,10 @@ class UserCode:
     # faults and ends
 
     def ended(self, replica: ReplicaId, number: int) -> None:
-        """End the processes of an attempt: what they were writing stays unfinished."""
+        """Handle that the processes of attempt `number` have ended.
+
+        A write in progress leaves a torn file, and later operations never happen. A service cannot be called any more.
+        """
         for writer in self._writers.pop((replica, number), []):
             writer.die()
         serving = self._serving.get(replica)
@@ -313,17 +362,24 @@ class UserCode:
             serving.is_there = False
 
     def freeze(self, replica: ReplicaId, number: int) -> None:
-        """Pause an attempt."""
+        """Pause what the workers of attempt `number` write; nothing if they write no checkpoint."""
         for writer in self._writers.get((replica, number), []):
             writer.freeze()
 
     def thaw(self, replica: ReplicaId, number: int) -> None:
-        """Resume an attempt."""
+        """Let the workers of attempt `number` go on writing after `freeze`; nothing if they were not paused."""
         for writer in list(self._writers.get((replica, number), [])):
             writer.thaw()
 
     def damage(self, role: str, writer: ReplicaId | None, how: Damage, spec: str) -> None:
-        """Damage one file of the newest checkpoint of a role, or of the part that one replica wrote."""
+        """Damage one file, drawn from the seed, of the role's newest accepted checkpoint; nothing without a file.
+
+        Args:
+            role: The role whose disk is hit.
+            writer: Only files that this replica wrote; None: files of all replicas.
+            how: What happens to the file.
+            spec: The fault as the user wrote it, which the draw depends on.
+        """
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
@@ -332,7 +388,11 @@ class UserCode:
     # services
 
     def serve(self, start: StartReplica) -> bool:
-        """Make the model of a service that has started up, and let it resume; return whether that worked."""
+        """Make the model of a service that has started up, call its `restore()`, and schedule its checkpoints.
+
+        Return whether the replica serves now: False if the model raised, so that its worker exits. A role without a
+        model needs nothing, and True is returned.
+        """
         role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return True
@@ -349,12 +409,13 @@ class UserCode:
         return True
 
     def _plan_save(self, role: RoleSpec, serving: Serving) -> None:
+        """Schedule the checkpoints of a service, one after the other, until the replica ends."""
         load = role.workload
 
         def save() -> None:
             self._saves_planned -= 1
             if not serving.is_there or self.ctx.queue.planned == self._saves_planned:
-                return  # saving alone must not hide that the job can make no progress
+                return  # if nothing but saves is left, the queue has to run empty: the job can make no progress
             self.catch_up_all()
             serving.saves += 1
             operations: list[Operation] = []
@@ -370,19 +431,23 @@ class UserCode:
         plan(load.checkpoint_every_ns)
 
     def addresses(self, role: str, port: str) -> list[str]:
-        """Return an address such as `ps/0:store`, for `call`, for each replica of the role that is on a node, by
-        index.
+        """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
 
-        `port` is the name of a port, and is not checked.
+        `port` is the name of a port. It becomes part of the address and is not checked.
         """
         replicas = [replica.id for replica in self.ctx.job.replicas_of(self.ctx.job.roles[role]) if replica.node]
         return [f"{replica}:{port}" for replica in sorted(replicas)]
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method of the model of a service, as over a wire.
+        """Call a method of the model of a service, and return what it returns.
+
+        Args:
+            address: From `addresses`; the port in it makes no difference.
+            method: The name of the method.
+            args: Its arguments; the caller has copied them, as a wire would.
 
         Raises:
-            ConnectionError: The replica is not there, or the method failed.
+            ConnectionError: The replica does not serve, or the method raised. In that case its worker exits, too.
         """
         name, _, index = address.partition(":")[0].partition("/")
         serving = self._serving.get(ReplicaId(name, int(index)))
@@ -395,7 +460,7 @@ class UserCode:
         return returned
 
     def close(self) -> Played:
-        """Return the results at the end of the simulation, with the state of the services."""
+        """Record what `state()` of each service returns, and return all results, at the end of the simulation."""
         for replica, serving in self._serving.items():
             if hasattr(serving.worker.model, "state"):
                 state = attempt(state_of, serving.worker.model)
@@ -410,9 +475,10 @@ class UserCode:
     def _ask(
         self, running: Playing | Serving, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
     ) -> Any:
-        """Call user code, and return what it returns; None if it fails, which is an exit of the worker at that time.
+        """Call `function`, which is or calls user code, and return what it returns.
 
-        Nothing is called any more after a failure.
+        If it raises, the worker exits at the time `at` (None: now), and None is returned. From then on nothing is
+        called for this generation or service, and None is returned at once.
         """
         returned = attempt(function, *args) if not running.has_failed else None
         if not isinstance(returned, Raised):
@@ -422,6 +488,7 @@ class UserCode:
         return None
 
     def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
+        """Record what user code raised, and schedule the exit of its worker at the time `at` in ns."""
         error = ModelError(worker.replica, worker.attempt, at, *raised[1:])
         self.played.errors.append(error)
         node = self.nodes[worker.start.node]

@@ -1,7 +1,7 @@
-"""The results of user code in a simulation: each step of the history that counts, how it ended, and what it raised.
+"""The results of user code in a simulation: the steps that count, the state at the end, and the exceptions.
 
-A world that resumes from an earlier step takes back the steps after it. The history that counts is the one that led to
-the end.
+A world that resumes from an earlier step drops the results of the later steps, and does these steps again. What is left
+at the end is the history that counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flowdist.sim.user_code.answers import same
 
 
 class PlayedStep(NamedTuple):
-    """A step: `samples` are those of all ranks, `logged` the values that rank 0 logged."""
+    """Result of one step: the generation that did it, the samples that all ranks consumed, and what rank 0 logged."""
 
     generation: int
     samples: tuple[object, ...]
@@ -22,7 +22,7 @@ class PlayedStep(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A generation of a world that began to work from a step."""
+    """Record that a generation of a world began its work at a step, at the time `at_ns`."""
 
     generation: int
     step: int
@@ -30,9 +30,10 @@ class Resumed(NamedTuple):
 
 
 class ModelError(NamedTuple):
-    """An exception of user code, which is an exit of its worker.
+    """An exception of user code, for which its worker exits at the time `at_ns`.
 
-    `text` is the traceback, `line` its last line, and `place` the file, the line and the method.
+    `text` is the traceback, `line` its last line, and `place` the file, the line and the method in the user's code
+    (empty if unknown).
     """
 
     replica: ReplicaId
@@ -45,25 +46,28 @@ class ModelError(NamedTuple):
 
 @dataclass(slots=True)
 class Played:
-    """Results by world, and of services by replica. `saves` are the times in which something was being saved."""
+    """All results of user code in one simulation."""
 
-    steps: dict[str, dict[int, PlayedStep]] = field(default_factory=dict)
-    resumed: dict[str, list[Resumed]] = field(default_factory=dict)
-    ends: dict[str, dict[str, object]] = field(default_factory=dict)
-    clashes: list[str] = field(default_factory=list)  # values of the state that differ between ranks
+    steps: dict[str, dict[int, PlayedStep]] = field(default_factory=dict)  # by world and number of the step, from 0
+    resumed: dict[str, list[Resumed]] = field(default_factory=dict)  # by world
+    ends: dict[str, dict[str, object]] = field(default_factory=dict)  # what `state()` returned, by world or service
+    clashes: list[str] = field(default_factory=list)  # a line for each value of `state()` that ranks disagree on
     errors: list[ModelError] = field(default_factory=list)
-    saves: list[tuple[int, int]] = field(default_factory=list)
-    calls: int = 0  # of `step()`
+    saves: list[tuple[int, int]] = field(default_factory=list)  # begin and end of each checkpoint of a task, in ns
+    calls: int = 0  # steps of worlds that were played, repeated ones included
 
     def resumes(self, world: str, generation: int, step: int, now: int) -> None:
-        """Note that a generation resumes from a step: steps from there on do not count any more."""
+        """Record that a generation resumes from a step, and drop the results of that step and of later ones."""
         self.resumed.setdefault(world, []).append(Resumed(generation, step, now))
         steps = self.steps.setdefault(world, {})
         for number in [number for number in steps if number >= step]:
             del steps[number]
 
     def ended(self, name: str, states: list[dict[str, object]]) -> None:
-        """Merge what the ranks of a world say of their state at the end; where they differ, note the clash."""
+        """Merge what `state()` of the ranks has returned into one dict, the end of the world or service `name`.
+
+        Where ranks differ, the value of the lowest rank is kept, and the difference is added to `clashes`.
+        """
         whole: dict[str, object] = {}
         for rank, state in enumerate(states):
             for key, value in state.items():

@@ -1,4 +1,4 @@
-"""A worker that saves: its recorded operations, carried out one after the other in virtual time."""
+"""The recorded operations of a worker that saves, carried out one after the other in virtual time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from flowdist.sim.user_code.model_worker import ModelWorker
 
 
 class Writer:
-    """The operations of one worker. Each takes as long as the others.
+    """The operations of one worker in one checkpoint, each of which takes the same time. `begin_next` starts it.
 
     A worker that is paused stops in the middle of an operation. That operation completes as soon as the worker resumes,
-    because the kernel was at it, whatever happens to the process next.
+    because it is a system call that the kernel had begun.
 
     Args:
         queue: Virtual time.
         disk: Where the operations are carried out.
-        worker: The worker.
-        operations: What it does, in order.
-        span_ns: How long all of it takes.
-        offer: Called with each commit.
-        done: Called when all is done.
+        worker: The worker that saves.
+        operations: Its operations in order; the writer removes each from this list when it is done.
+        span_ns: How long all operations take together, in ns.
+        offer: Called with the worker and each commit, instead of an operation on the disk.
+        done: Called once after the last operation, unless the worker ends before.
     """
 
     def __init__(
@@ -45,10 +45,11 @@ class Writer:
 
     @property
     def is_busy(self) -> bool:
+        """Return whether operations are left, and the worker has not ended. A paused worker may be busy."""
         return bool(self._left) and not self._is_dead
 
     def begin_next(self) -> None:
-        """Begin the next operation, or finish if there is none."""
+        """Begin the next operation, and schedule its completion; call `done` if there is none."""
         if not self._left:
             self._done()
             return
@@ -66,25 +67,25 @@ class Writer:
         self.begin_next()
 
     def hurry(self) -> None:
-        """Do everything that is left now, unless the worker is paused."""
+        """Complete all operations that are left at this very time; nothing if the worker is paused or has ended."""
         while self.is_busy and self._frozen_ns is None:
             self._finish()
 
     def freeze(self) -> None:
-        """Pause the worker."""
+        """Stop in the middle of the present operation; nothing if the worker is paused already."""
         if self._frozen_ns is None:
             self._frozen_ns = self._queue.now
             self._turn += 1
 
     def thaw(self) -> None:
-        """Resume the worker, and complete the operation that it was in."""
+        """Go on after `freeze`: complete the interrupted operation at once; nothing if the worker is not paused."""
         if self._frozen_ns is not None:
             self._frozen_ns = None
             if self.is_busy:
                 self._finish()
 
     def die(self) -> None:
-        """End the worker: the operation that it was in stays unfinished."""
+        """End the worker: tear the file of a write in progress, and drop the operations after it."""
         if self.is_busy:
             until = self._queue.now if self._frozen_ns is None else self._frozen_ns
             done = (until - self._began_ns) / max(1, self._gap_ns)

@@ -1,12 +1,12 @@
 """Worlds of tasks as their workloads describe them: start-up, steps, checkpoints, the end. Computed, not stepped.
 
-All members of a world step together from the moment at which the last of them is up. Between two moments that matter (a
-checkpoint is complete, a step for which a fault waits, the last step) nothing is planned: the step at any time follows
-from the time, from how slow the slowest member is, and from whether anything makes the world wait.
+All members of a world step together from the moment at which the last of them has started up. Between two moments that
+matter (a checkpoint is complete, a step for which a fault waits, the last step) nothing is scheduled: the step at any
+time follows from the time, from how slow the slowest member is, and from whether anything makes the world wait.
 
-In a joint world the role with most work sets the number of steps and the times of checkpoints. The other roles do their
-work in as many steps. A role with half as much work waits for the rest of each step, and delays nothing until it is
-twice as slow.
+In a joint world, a world of several roles, the role with most work sets the number of steps and the times of
+checkpoints. The other roles do their work in as many steps. A role with half as much work waits for the rest of each
+step, and delays the world only when it becomes more than twice as slow.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec
 
-EVEN = Fraction(1)  # everything takes as long as its workload says
+EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
 
 
 class Done(NamedTuple):
-    """Steps after `first` up to `last` that were done, and by how many members of each role."""
+    """Steps `first` + 1 to `last`, which a generation did, with the number of members of each role that did them."""
 
     first: int
     last: int
@@ -32,13 +32,13 @@ class Done(NamedTuple):
 
 
 def world_roles(graph: RoleGraph, role: str) -> tuple[str, ...]:
-    """Return the names of the roles that share a world with this role, which is one of them."""
+    """Return the names of all roles whose replicas share a world with those of this role, itself included."""
     joint = graph.world_of(role)
     return joint.roles if joint is not None else (role,)
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
-    """Return the model of the world of these roles, before its first start."""
+    """Return a new model of a world of these roles, in which nothing has started yet."""
     return WorldModel(max(roles, key=_work_ns), {role.name: role for role in roles})
 
 
@@ -48,54 +48,56 @@ def _work_ns(role: RoleSpec) -> int:
 
 @dataclass(slots=True)
 class WorldModel:
-    """One world of tasks. `roles` are its roles, by name.
+    """State of one world of tasks, from which its step at any time is computed. All times are virtual, in ns.
 
-    Two clocks run while the world steps, both in ns and both 0 when the present generation has warmed up, so negative
+    Parts of `sim.workers` call its methods when something happens to the world. It schedules nothing and sends nothing.
+
+    Two clocks run while the world steps, both in ns. Both are 0 when the present generation has warmed up, and negative
     before:
 
     * The *position* is nominal time: work, and what checkpoints block, as the workload says. Steps follow from it.
     * The *way* is the position plus the time spent waiting for slow disks. It was `_base_ns` at `_since_ns`, and
-      advances from there slower than time by the factor of the slowest member (`_factors`). While the world waits it
-      stands still.
+      advances from there slower than time by the factor of the slowest member (`_factors`). It stops while the world
+      waits.
 
-    Each change (a wait, a slow member) computes the way so far and starts from there (`_rebase`).
+    Each change (a wait, a slow member) computes the way so far and makes it the new base (`_rebase`).
     """
 
-    pace: RoleSpec  # whose workload says how the world steps
-    roles: dict[str, RoleSpec]
+    pace: RoleSpec  # the role whose workload says how the world steps
+    roles: dict[str, RoleSpec]  # the roles of the world, by name
     saved: list[int] = field(default_factory=list)  # steps of the complete checkpoints, oldest first
     generation: int = 0
-    members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
-    up: dict[ReplicaId, None] = field(default_factory=dict)
-    begun_ns: int | None = None  # when all of the present generation were up
-    first_step: int = 0  # from which this generation began
+    members: dict[ReplicaId, StartReplica] = field(default_factory=dict)  # of this generation, with their start orders
+    up: dict[ReplicaId, None] = field(default_factory=dict)  # members that have started up
+    begun_ns: int | None = None  # when the last member of this generation had started up; None: not yet, or halted
+    first_step: int = 0  # the step from which this generation began
     offered: int = 0  # complete checkpoints of this generation
-    lost_steps: int = 0  # that were done and have to be done again
+    lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
     in_memory: int = 0  # the step that the members of the last generation had reached
-    has_memory: bool = False  # a member of this one has kept it
-    cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this one in which a process is new
-    warmup_ns: int = 0  # what this generation has to warm up
-    left_ns: int | None = None  # when it stopped at a step that was agreed on
+    has_memory: bool = False  # a worker of this generation was suspended, and has that step in memory
+    cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this generation in which a process is new
+    warmup_ns: int = 0  # nominal time from `begun_ns` to the first step of this generation
+    left_ns: int | None = None  # when this generation stopped at an agreed step (a drain); None: it has not
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
-    done: list[Done] = field(default_factory=list)  # by earlier generations, in order
-    counted: int = 0  # the step up to which they are booked as kept
-    reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when its members read the checkpoint
-    skipped: list[tuple[int, int]] = field(default_factory=list)  # times of checkpoints not played, first and last
-    version: int = 0  # entries of the queue with an earlier version do nothing
-    stalls: dict[str, None] = field(default_factory=dict)  # reasons to wait, for any generation
+    done: list[Done] = field(default_factory=list)  # steps of earlier generations, in order
+    counted: int = 0  # the step up to which the accounts have the steps of `done` as kept
+    reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when members read the checkpoint: from, to
+    skipped: list[tuple[int, int]] = field(default_factory=list)  # times of skipped checkpoints: first and last of each
+    version: int = 0  # grows with each change: entries of the queue with an earlier version do nothing
+    stalls: dict[str, None] = field(default_factory=dict)  # reasons to wait in any generation
     holds: dict[str, None] = field(default_factory=dict)  # reasons to wait for a member of this generation
-    own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times longer its steps take, as drawn
-    slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is by a fault
+    own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # drawn factor on the time of a member's steps; not 1
+    slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # factor on that time by a fault; not 1
     late_ns: int = 0  # how much longer than usual the present checkpoint takes, on a slow disk
     unreported: int = -1  # the step that some members did not report; -1: all have reported
-    saves_begun: int = 0  # checkpoints of this generation that have begun, where that matters
+    saves_begun: int = 0  # number of the last checkpoint of this generation whose beginning was played
     _since_ns: int = 0
     _base_ns: int = 0
-    _waited_ns: int = 0  # of this generation, for slow disks
-    _blocking_ns: int = 0  # of the workload; here for speed
-    _cycle_ns: int = 0
-    _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step that each role works
-    _slowest: tuple[Fraction, Fraction] | None = None  # factors, until something changes
+    _waited_ns: int = 0  # how long this generation has waited for slow disks
+    _blocking_ns: int = 0  # `pace.workload.blocking_ns`, copied for speed
+    _cycle_ns: int = 0  # `pace.workload.cycle_ns`, copied for speed
+    _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step in which each role works
+    _slowest: tuple[Fraction, Fraction] | None = None  # what `_factors` returns; None: it has to be computed
 
     def __post_init__(self) -> None:
         load = self.pace.workload
@@ -106,36 +108,36 @@ class WorldModel:
 
     @property
     def durable(self) -> int:
-        """The step of the checkpoint from which a restart resumes; 0: there is none."""
+        """Return the step of the newest complete checkpoint, from which a restart resumes; 0 if there is none."""
         return self.saved[-1] if self.saved else 0
 
     @property
     def lost_ns(self) -> int:
-        """Work of each worker that was done and has to be done again."""
+        """Return the nominal time, in ns, of the steps that had to be done again so far, for one worker."""
         return self.lost_steps * self.pace.workload.step_ns
 
     def save(self, step: int) -> None:
-        """Note that the checkpoint of a step is complete."""
+        """Add a complete checkpoint; one that is not newer than the newest is ignored."""
         if step > self.durable:
             self.saved.append(step)
 
     def skip(self, last: int) -> None:
-        """Note that the checkpoints of this generation are complete up to number `last`, without playing them."""
+        """Add the checkpoints of this generation up to number `last` as complete, because fast-forward skips them."""
         durable = self.durable
         steps = [self.step_of_checkpoint(number) for number in range(self.offered + 1, last + 1)]
         self.saved += [step for step in steps if step > durable]
         self.offered = last
 
     def tear(self) -> None:
-        """Drop the newest checkpoint, which cannot be read: the one before takes its place."""
+        """Remove the newest checkpoint, which a fault made unreadable; a restart resumes from the one before."""
         if self.saved:
             self.saved.pop()
 
     def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
-        """Note that the processes of a member run. The first of a new generation drops the members of the last one.
+        """Add a member whose processes run. The first member of a new generation removes those of the last one.
 
         Args:
-            start: The order that started them.
+            start: The order that started the member.
             kept: How many of its workers were suspended, and keep their state.
             procs: How many workers it has.
             own: How many times longer than the workload says its slowest worker takes for a step.
@@ -155,11 +157,11 @@ class WorldModel:
         self.members[start.replica] = start
 
     def is_restoring(self, now: int) -> bool:
-        """Return whether a member reads the checkpoint from which the world resumes."""
+        """Return whether a member reads its checkpoint now, before the generation steps."""
         return self.begun_ns is None and any(start <= now < end for start, end in self.reads.values())
 
     def is_saving(self, now: int) -> bool:
-        """Return whether the world writes a checkpoint."""
+        """Return whether the world writes a checkpoint now, in the background or not. False before it steps."""
         load = self.pace.workload
         position = self._position(now)
         if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
@@ -170,11 +172,15 @@ class WorldModel:
         return rest >= load.checkpoint_every_ns or (cycles > 0 and rest < load.lag_ns)
 
     def is_warming(self, now: int) -> bool:
-        """Return whether all members are up and none has done a step."""
+        """Return whether all members have started up, and the generation warms up before its first step."""
         return self.begun_ns is not None and self._position(now) < 0
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
-        """Note that a member has started up, and return whether it was the last, so that the world begins to step."""
+        """Note that a member has started up. If it is the last one, begin the work of the generation and return True.
+
+        The work begins with the warm-up, and resumes from the newest checkpoint, or from the step in memory if a
+        suspended worker has it. Return False if members are missing, the work has begun, or the replica is no member.
+        """
         if replica not in self.members:
             return False
         self.up[replica] = None
@@ -194,22 +200,25 @@ class WorldModel:
         return True
 
     def warmed_up(self, now: int) -> None:
-        """Note that the world begins to step; a second call changes nothing."""
+        """Add `now` to `begins`, as the generation has warmed up; a second call for a generation changes nothing."""
         if not self.has_begun:
             self.begins.append(now)
 
     @property
     def has_begun(self) -> bool:
-        """The present generation has warmed up, and its begin is noted in `begins`."""
+        """Return whether the present generation has warmed up, and the beginning of its steps stands in `begins`."""
         return self.begun_ns is not None and bool(self.begins) and self.begins[-1] >= self.begun_ns
 
     def leave(self, now: int) -> None:
-        """Stop at a step that was agreed on, to save there."""
+        """Stop the world at the agreed step of a drain, so that it can save there; `halt` ends that."""
         self._rebase(now)
         self.left_ns = now
 
     def split(self, now: int) -> tuple[int, int, int]:
-        """Return how much of this generation was warming up, steps, and waiting for checkpoints, in ns."""
+        """Return how long this generation has warmed up, done steps, and waited for checkpoints by `now`, in ns.
+
+        The first two are nominal: what slow members, stalls and a stop at an agreed step add is in none of the three.
+        """
         load, position = self.pace.workload, self._position(now)
         if position < 0:
             return self.warmup_ns + position, 0, 0
@@ -218,8 +227,11 @@ class WorldModel:
         return self.warmup_ns, position - checkpoint, checkpoint + self._way(now) - position
 
     def halt(self, now: int) -> None:
-        """End the work of this generation, of which a member is gone. Steps since the last checkpoint are lost."""
-        self.up.clear()  # a member on a node that was paused may start up later, and begins nothing
+        """End the work of this generation: a member is gone, or the world has saved to leave a node.
+
+        Steps since the newest checkpoint are added to `lost_steps`. Nothing is added if the work had not begun.
+        """
+        self.up.clear()  # so that a member whose node was paused, and starts up later, does not begin the work
         if self.begun_ns is None:
             return
         self.in_memory = self.step_at(now)
@@ -228,28 +240,38 @@ class WorldModel:
         self.version += 1
 
     def stall(self, why: str, now: int, *, for_member: bool = False) -> None:
-        """Wait for a reason that holds for any generation, such as a service that is away.
+        """Add a reason to wait: the world does no step until `resume` removes it.
 
-        With `for_member` the world waits for a member of this generation that makes no progress.
+        Args:
+            why: The key of the reason. To add it twice is the same as once.
+            now: The time, in ns.
+            for_member: A member makes no progress, so the reason ends with this generation. Otherwise it holds in later
+                generations as well, such as a service that is away.
         """
         self._rebase(now)
         (self.holds if for_member else self.stalls)[why] = None
 
     def resume(self, why: str, now: int) -> bool:
-        """Remove a reason to wait, and return whether it was the last, so that the world steps again."""
+        """Remove a reason to wait. Return whether it was the last one, so that the world steps again.
+
+        Return False, with nothing changed, if the world did not wait for that reason.
+        """
         if why not in self.stalls and why not in self.holds:
-            return False  # what is planned still holds
+            return False  # no `_rebase`: it would outdate what is scheduled
         self._rebase(now)
         was = self.stalls.pop(why, why) is None or self.holds.pop(why, why) is None
         return was and not self.is_stalled
 
     @property
     def is_stalled(self) -> bool:
-        """The world waits for something, or has stopped at an agreed step."""
+        """Return whether the world has a reason to wait, or has stopped at an agreed step."""
         return bool(self.stalls or self.holds or self.left_ns is not None)
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
-        """Let a member, and with it the world, take `factor` times as long for a step; 1 ends that."""
+        """Make the steps of a member take `factor` times as long, in place of its factor so far; 1 ends that.
+
+        The world steps as fast as its slowest member.
+        """
         self._rebase(now)
         self._slowest = None
         self.slow.pop(replica, None)
@@ -257,49 +279,58 @@ class WorldModel:
             self.slow[replica] = factor
 
     def resume_from(self, step: int) -> None:
-        """Begin at another step than that of the last checkpoint, since user code has resumed from there."""
+        """Make this generation begin at `step`, from which user code has resumed, and drop later checkpoints.
+
+        The step becomes the newest checkpoint; with 0 there is none.
+        """
         self.first_step = step
         self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
 
     def begin_save(self, slow: Fraction = EVEN) -> None:
-        """Begin a checkpoint on a disk that is `slow` times slower than the workload says."""
+        """Note that the next checkpoint begins now, on a disk that is `slow` times slower than the workload says."""
         self.saves_begun = self.offered + 1
         if slow != 1:
             self.late_ns = round(self.pace.workload.checkpoint_ns * (slow - 1))
             self.version += 1
 
     def note_save(self, now: int) -> None:
-        """Note the beginning of a checkpoint that is being written, so that `next_save` means the one after it."""
+        """Note the checkpoint that is being written as begun, so that `next_save` returns the one after it.
+
+        Called when a disk changes its speed, since without a slow disk beginnings are not played. It does nothing if no
+        checkpoint is being written.
+        """
         if self._position(now) > self.offered * self._cycle_ns + self.pace.workload.checkpoint_every_ns:
             self.saves_begun = self.offered + 1
 
     def end_save(self) -> None:
-        """Complete a checkpoint, and count the time that the workers waited for a slow disk."""
+        """Count the checkpoint in progress as complete, and the time that the workers have waited for its slow disk."""
         self.offered += 1
         if self.late_ns:
             self._waited_ns += self._wait_ns()
             self.late_ns = 0
 
     def _wait_ns(self) -> int:
-        """Return how long the workers wait for a slow disk from `_waits_at` on; 0 if it is no slower than usual.
+        """Return how long, in ns, the workers wait for a slow disk when they reach `_waits_at`.
 
-        Workers that save in the background step on until the next checkpoint is to begin.
+        0 if the disk is not slow. Workers that save in the background step on until the next checkpoint is to begin,
+        and wait only for what is left then.
         """
         load = self.pace.workload
         spare_ns = load.checkpoint_every_ns - load.lag_ns if load.lag_ns else 0
         return max(0, self.late_ns - spare_ns)
 
     def _waits_at(self) -> int:
-        """Return the position from which on the workers wait for the checkpoint that is being written."""
+        """Return the position (nominal time, see the class) at which workers wait for the checkpoint in progress."""
         load = self.pace.workload
         return (self.offered + 1) * self._cycle_ns + (load.checkpoint_every_ns if load.lag_ns else 0)
 
     def _rebase(self, now: int) -> None:
+        """Make the way at `now` (see the class) the new base before a change, and outdate what is scheduled."""
         self._base_ns, self._since_ns = self._way(now), now
         self.version += 1
 
     def _factors(self) -> tuple[Fraction, Fraction]:
-        """Return how many times longer than the workloads say warming up takes, and a step or a checkpoint."""
+        """Return two factors by which the slowest member prolongs, first, the warm-up, and second, steps and saves."""
         if self._slowest is None:
             warm = step = EVEN
             for member in self.own | self.slow:
@@ -311,6 +342,10 @@ class WorldModel:
         return self._slowest
 
     def _way(self, now: int) -> int:
+        """Return the way at `now`, in ns: the position and the time spent waiting for slow disks (see the class).
+
+        `now` may not be before the last change, `_since_ns`.
+        """
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
         if not (self.own or self.slow):
@@ -325,20 +360,26 @@ class WorldModel:
         return way + passed * step.denominator // step.numerator
 
     def _position(self, now: int) -> int:
+        """Return the position at `now`: the nominal time, in ns, that the generation has worked since it warmed up.
+
+        It stops at `_waits_at` while the workers wait for a slow disk.
+        """
         position = self._way(now) - self._waited_ns
         if self.late_ns and position > (waits_at := self._waits_at()):
             return max(waits_at, position - self._wait_ns())
         return position
 
     def _time_of(self, position: int) -> int | None:
-        """Return when the world reaches a position if nothing changes before; None while it waits."""
+        """Return when, in ns, the world reaches a position (nominal time) if nothing changes; None while it waits."""
         return self._time_at(self._way_to(position) if self.late_ns or self._waited_ns else position)
 
     def _way_to(self, position: int) -> int:
+        """Return the way (see the class) that belongs to a position, given what slow disks have cost and will cost."""
         waits = self.late_ns and position > self._waits_at()
         return position + self._waited_ns + (self._wait_ns() if waits else 0)
 
     def _time_at(self, way: int) -> int | None:
+        """Return when, in ns, the world reaches a way (see the class) if nothing changes; None while it waits."""
         if self.is_stalled:
             return None
         if not (self.own or self.slow):
@@ -351,7 +392,7 @@ class WorldModel:
         return at - (base - way) * step.numerator // step.denominator
 
     def step_at(self, now: int) -> int:
-        """Return the number of steps that are done."""
+        """Return how many steps of the task are done at `now`; before the work begins, those that a checkpoint has."""
         if self.begun_ns is None:
             return self.durable
         load = self.pace.workload
@@ -360,7 +401,10 @@ class WorldModel:
         return min(load.steps, self.first_step + worked // load.step_ns)
 
     def time_of_step(self, step: int) -> int | None:
-        """Return when a step is done if nothing changes before; None while the world waits."""
+        """Return when, in ns, `step` steps are done if nothing changes before; None while the world waits.
+
+        For steps that are done already it is a time in the past, exact only if nothing has changed since then.
+        """
         return self._time_of(self._position_of_step(step))
 
     def _position_of_step(self, step: int) -> int:
@@ -370,7 +414,10 @@ class WorldModel:
         return work + checkpoints * self._blocking_ns
 
     def next_save(self) -> int | None:
-        """Return when the next checkpoint begins if nothing changes before; None if there is none."""
+        """Return when, in ns, the next checkpoint begins if nothing changes before.
+
+        None if one is being written, the work ends before, or the world waits.
+        """
         load = self.pace.workload
         position = self.offered * self._cycle_ns + load.checkpoint_every_ns
         if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
@@ -378,28 +425,37 @@ class WorldModel:
         return self._time_of(position)
 
     def save_takes(self, slow: Fraction = EVEN) -> int:
-        """Return how long a checkpoint that begins now takes, in ns, on a disk that is `slow` times slower."""
+        """Return how long, in ns, a checkpoint that begins now takes with the present slowest member.
+
+        `slow` is how many times slower than usual the disk is.
+        """
         factor = self._factors()[1] * slow
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
-        """Return when the next checkpoint is complete or the work is done, and whether it is a checkpoint."""
+        """Return when, in ns, the next checkpoint is complete or all work is done, whichever comes first.
+
+        The second value is True for a checkpoint. The time is None while the world waits.
+        """
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
         end = self._way_to(self._position_of_step(load.steps))
         return self._time_at(min(whole, end)), whole < end
 
     def checkpoints_by(self, time: int) -> int:
-        """Return how many checkpoints of this generation are complete by a time, before its work is done."""
+        """Return how many checkpoints of this generation are complete by a time (ns), if nothing changes before.
+
+        One that would be complete only when the work is done is not counted.
+        """
         load = self.pace.workload
         return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // self._cycle_ns
 
     def time_of_checkpoint(self, number: int) -> int | None:
-        """Return when checkpoint `number` of this generation, from 1, is complete; None while the world waits."""
+        """Return when, in ns, checkpoint `number` (from 1) of this generation is complete; None while it waits."""
         load = self.pace.workload
         return self._time_of(number * self._cycle_ns + load.lag_ns)
 
     def step_of_checkpoint(self, number: int) -> int:
-        """Return the step of checkpoint `number` of this generation, from 1."""
+        """Return how many steps checkpoint `number` (from 1) of this generation has."""
         load = self.pace.workload
         return min(load.steps, self.first_step + number * load.checkpoint_every_ns // load.step_ns)
