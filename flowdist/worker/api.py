@@ -48,7 +48,7 @@ def backend() -> str:
 
 
 def port(name: str) -> int:
-    """Return the number of one of the role's `ports`. Later attempts of the replica on this node have the same.
+    """Return the number of the role's port with this name. Later attempts of the replica on this node have the same.
 
     Raises:
         RuntimeError: if the role has no port of that name, or flowdist has not started this process.
@@ -148,7 +148,7 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
 
 
 def latest(of: str | None = None) -> Path | None:
-    """Return the checkpoint that was committed last, in whatever attempt; None if there is none.
+    """Return the path of the checkpoint that was committed last, in whatever attempt; None if there is none.
 
     Args:
         of: The role, `"trainer"`, or the replica of a role without gang, `"ps/0"`, whose checkpoint is wanted, as by an

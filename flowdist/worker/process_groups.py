@@ -18,7 +18,10 @@ meshes: dict[tuple[str, str, tuple[tuple[str, str], ...]], Any] = {}
 
 
 def end() -> None:
-    """Destroy the meshes and all process groups, if there are any. Their threads have ended when this returns."""
+    """Destroy the meshes of `worker.mesh()` and all process groups; do nothing if there is no process group.
+
+    The threads of the groups have ended when this returns.
+    """
     dist = _initialized()
     if dist is not None:
         for mesh in meshes.values():
