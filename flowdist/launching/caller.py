@@ -219,7 +219,7 @@ def _role(
         workdir=str(Path.cwd()),
         env={**{key: value.replace("${", "${$}{") for key, value in env.items()}, INSIDE: "1"},
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
-        preload=["torch"] if warm and "torch" in sys.modules else [],  # the function will use it, too, then
+        preload=["torch"] if warm and "torch" in sys.modules else [],  # the function probably uses torch, too
         warm=warm,
         parallel=parallel,
     )

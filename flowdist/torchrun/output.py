@@ -45,7 +45,7 @@ class Output:
     def open(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink | None:
         """Return a function that gets each line of one stream of a worker; None if the lines go to their file alone.
 
-        The folder of the attempt also gets the link that torchrun's users look for.
+        A link to the folder of the attempt is made where torchrun would have that folder.
 
         Args:
             start: The order that starts the worker's attempt.

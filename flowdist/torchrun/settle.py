@@ -43,7 +43,7 @@ TIMERS = ("join_timeout", "last_call_timeout")  # entries of --rdzv-conf that ar
 # Options without effect on one host.
 ALONE = ("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "node_rank", "local_addr")
 PLACES = ("is_host", "token")  # entries of --rdzv-conf for several hosts
-DEAD_TIMERS = (
+DEAD_TIMERS = (  # entries of --rdzv-conf without effect
     *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
     *("timeout", "store_type"),
 )
@@ -283,7 +283,10 @@ class _Settler:
         return True
 
     def _check_hosts(self, hosts: int) -> Rendezvous | None:
-        """Check the options about hosts, and return the rendezvous; None if this host is the only one."""
+        """Check the options about hosts, add problems, and return the rendezvous.
+
+        There is none (None) if this host is the only one, or if the endpoint cannot be read.
+        """
         rank = self._whole("node_rank", least=0, most=10**9)
         self._whole("master_port", least=0, most=65535)
         local = self._values["local_addr"].strip("[]")
@@ -403,7 +406,7 @@ class _Settler:
         return text
 
     def _add_notes(self, nodes: int) -> None:
-        """Add a note that lists the given options without effect, and one about `nodes` nodes of this machine."""
+        """Add a note that lists the given options without effect, if any; and one if this machine has several nodes."""
         idle = [self._spelled[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
         if idle:
             self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")

@@ -45,8 +45,8 @@ def info() -> Info:
     """Return the identity of this worker in its present generation, read from the environment at each call.
 
     Without flowdist the role, the ranks, the sizes, the run id and the generation (restart count + 1) come from
-    torchrun's variables; each rank is a replica of its own, `worker/RANK`, in attempt 1. Without these variables it is
-    rank 0 in a world of one, generation 1.
+    torchrun's variables; each rank is a replica of its own, `worker/RANK`, in attempt 1. Without these variables this
+    worker is rank 0 in a world of one, generation 1.
     """
     env = os.environ
     replica = env.get("FLOWDIST_REPLICA", f"worker/{env.get('RANK', '0')}")

@@ -122,7 +122,7 @@ def all_to_all(
     DeepSpeed Ulysses, 2023). With splits, pieces of any size are cut from dimension 0, as for experts.
 
     Args:
-        tensor: It has the same shape on all ranks; with splits, all dimensions but 0 are the same.
+        tensor: The tensor of this rank. The shape is the same on all ranks; with splits, in all dimensions but 0.
         mesh: See `mesh()`.
         dim: The name of the mesh dimension, of n ranks.
         scatter: The dimension of the tensor that is cut.

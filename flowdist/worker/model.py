@@ -262,10 +262,12 @@ def run(
     call: Call | None = None,
     seed: int = 0,
 ) -> Any:
-    """Run the class of a task in this worker: restore, step, checkpoint, and stop if the job has to leave a node.
+    """Run the class of a task in this worker: restore, then do steps, with a checkpoint every few of them.
+
+    If the job has to leave a node, the loop ends early, after a checkpoint.
 
     Args:
-        model: The class: see the module.
+        model: The class of the task, whose methods are described in `flowdist.worker.model`.
         steps: How many steps the task has.
         checkpoint_every: How many steps there are between two checkpoints.
         exchange: Returns what every rank has passed, in the order of the ranks, once all have called it; for example
@@ -274,7 +276,7 @@ def run(
         seed: Seeds `ctx.random`.
 
     Returns:
-        The object of the class, after its last step.
+        The object that was made of the class, after its last step.
 
     Raises:
         RuntimeError: if a world of several workers has no exchange, or if its ranks resume from different steps.
@@ -304,7 +306,7 @@ def run(
 
 
 def _save(it: Any, step: int, exchange: Exchange) -> None:
-    """Write the parts of all ranks, and then publish the checkpoint."""
+    """Have the model write this rank's part of a checkpoint, wait for all ranks, and have the model publish it."""
     if hasattr(it, "checkpoint"):
         it.checkpoint(step)
     exchange(None)  # returns when every rank's part is written

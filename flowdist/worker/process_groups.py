@@ -34,7 +34,7 @@ def end_at_exit() -> None:
     """Arrange that `end()` is called when the program ends, unless a process group uses NCCL.
 
     After an uncaught exception `end()` is not called: destroying groups could wait for peers. `sys.exit()` is no such
-    exception. A further call registers `end()` anew, so that it runs before what was registered since.
+    exception. A further call registers `end()` anew, so that it runs before functions that were registered since.
     """
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)

@@ -31,7 +31,7 @@ class Alarm:
         self._has_expired = False
 
     def set(self, wait_s: float | None) -> None:
-        """Let the alarm expire `wait_s` seconds from now instead of at the time set before; None: not at all.
+        """Let the alarm expire `wait_s` seconds from now instead of at the time set before; None: clear it.
 
         A call has no effect once the alarm is due: frequent messages could otherwise postpone it forever.
         """

@@ -35,7 +35,7 @@ class Hooks:
     def __init__(self, graph: RoleGraph, run_dir: Path) -> None:
         self._graph, self._run_dir = graph, run_dir
         self._process: Process | None = None
-        self._open: dict[int, None] = {}
+        self._open: dict[int, None] = {}  # numbers of the incidents for which the hook is still to be called
         self._seen = 0  # how many incidents of the job are known here
 
     async def start(self) -> None:
@@ -50,11 +50,14 @@ class Hooks:
         self._process = await start_module(runner, config, self._run_dir / LOG, stdin=PIPE)
 
     def pids(self) -> list[int]:
-        """Return the process id of the runner in a list, which is empty when it does not run."""
+        """Return the process id of the process that runs the hook, in a list; empty if there is no such process."""
         return [self._process.pid] if self._process is not None and self._process.returncode is None else []
 
     def observe(self, job: JobState) -> None:
-        """Call the hook for each incident that has closed since the last call. Called after each event of the job."""
+        """Call the hook for each incident that has closed since the last call, and do not wait for the hook.
+
+        The supervisor calls this after each event of the job.
+        """
         for incident in job.incidents[self._seen :]:
             self._open[incident.number] = None
         self._seen = len(job.incidents)

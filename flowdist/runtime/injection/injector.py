@@ -196,7 +196,9 @@ class Injector:
         return min((at for at in [*times, self._arrivals.next_ns()] if at is not None), default=None)
 
     def observe(self, job: JobState, record: Record) -> None:
-        """Give a time to each fault that waits for the milestone which the event of a new record has reached.
+        """Make each fault due that waits for the milestone which the event of a new record has reached.
+
+        Checkpoints that the record accepts are noted for torn-checkpoint faults.
 
         Args:
             job: The state of the job after the event.

@@ -64,7 +64,7 @@ class _FaultyLink:
         self.faults: dict[str, LinkFault] = {}
         self._random = random.Random(node)  # drops the same packets in each run that sends the same packets
         self._last_arrival_s: dict[Direction, float] = {"up": 0.0, "down": 0.0}
-        self._lost_on: dict[asyncio.StreamWriter, None] = {}
+        self._lost_on: dict[asyncio.StreamWriter, None] = {}  # connections on which frames were lost
 
     def carry(self, direction: Direction, link: asyncio.StreamWriter, deliver: Callable[[], None]) -> None:
         if any(direction in fault.cut for fault in self.faults.values()):

@@ -57,7 +57,7 @@ class TornCheckpoints:
         self._pending: list[_PendingTear] = []
 
     def observe(self, record: Record) -> None:
-        """Note the checkpoints that the controller has accepted in a record. Faults that wait accept them, too."""
+        """Note the checkpoints that the controller has accepted in a record. Pending faults may cut them, too."""
         for effect in record.effects:
             if isinstance(effect, AnswerCheckpoint) and effect.accepted:
                 role, folder = self._graph.role(effect.replica.role), self._checkpoints / effect.replica.role

@@ -64,7 +64,10 @@ class Follower:
         return lambda line: self._show(stream, f"[{name}] {line}")
 
     def read(self, *, final: bool = False) -> None:
-        """Show the lines that are new in all logs since the last call; with `final` incomplete lines too."""
+        """Show the lines that were added since the last call to the logs that are followed.
+
+        With `final`, incomplete lines are shown too.
+        """
         for file, sink in self._files.values():
             for line in file.new_lines(final):
                 sink(line)
