@@ -1,7 +1,7 @@
 """The calling process of `flowdist.launch`: it packs the function, starts the job and unpacks the results.
 
 The job is an ordinary one, with one role. Its supervisor is a process of its own, because a supervisor adopts orphans
-and handles signals, which must not change in the user's process. It dies with that process.
+and handles signals, which must not change in the user's process. The supervisor dies with the calling process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.run_environment import write_environment
 
 T = TypeVar("T")
-INSIDE = "FLOWDIST_LAUNCHED"  # set in workers, which may not launch themselves
+INSIDE = "FLOWDIST_LAUNCHED"  # set in workers, which may not call `launch`
 PROCS_MAX = 10_000
 
 
@@ -79,18 +79,20 @@ def launch(
             `spawn` starts each afresh. They are never forked from this process: its threads and its CUDA context would
             be broken in a fork.
         parallel: The dimensions of the processes' mesh, for `flowdist.worker.mesh()`.
-        env: Environment variables that are added to theirs.
+        env: Environment variables that the processes get in addition to those of this process.
         runs: The folder in which the folder of the run is made, with logs, journal and results; none with procs=1.
         quiet: Do not show their output; without effect with procs=1.
 
     Returns:
-        What the function has returned in each process, by rank. With procs > 1 it has to be picklable.
+        What the function has returned in each process, by rank. With procs > 1 it has to be picklable, and it is None
+        for a process that has ended itself with exit code 0.
 
     Raises:
         FlowdistError: if the function cannot be launched: see the message.
         JobFailed: if the job failed and no process has raised, or the exception cannot be pickled.
         Exception: the one that the function has raised in the process that failed first; its cause is the traceback
             there.
+        KeyboardInterrupt: after Ctrl-C, once the job has ended.
     """
     _check_call(procs, args, start, max_restarts)
     if procs == 1:
@@ -108,7 +110,7 @@ def launch(
 
 
 def _check_call(procs: object, args: object, start: object, max_restarts: int) -> None:
-    """Raise FlowdistError for arguments that no launch can have here."""
+    """Raise FlowdistError if the arguments of `launch` are invalid, or if this process or platform cannot launch."""
     if INSIDE in os.environ:
         help = 'put the call below if __name__ == "__main__":, so that workers can import the script'
         raise FlowdistError("flowdist.launch was called in one of its own workers", help=help)
@@ -128,7 +130,7 @@ def _check_call(procs: object, args: object, start: object, max_restarts: int) -
 
 @contextlib.contextmanager
 def _world_of_one(env: Mapping[str, str]) -> Iterator[None]:
-    """Set torchrun's variables for a world of one worker, and restore the environment afterwards."""
+    """Set torchrun's variables for a world of one worker, and those in `env`; restore the environment afterwards."""
     # below the ephemeral ports: no outgoing connection can take it before torch binds it
     port = Ports(uuid.uuid4().hex, 0).of("launch", ("master",))["master"]
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
@@ -156,7 +158,10 @@ def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: A
     """Pickle a call: by reference if workers can import the function again, else by value with cloudpickle.
 
     Returns:
-        The pickled call, and what a worker has to prepare before it can unpickle that.
+        The pickled call, and the settings (sys.path, script and so on) that a worker needs before it can unpickle that.
+
+    Raises:
+        FlowdistError: if the call cannot be pickled.
     """
     content = (function, args, kwargs, setup)
     main = sys.modules["__main__"]
@@ -178,7 +183,15 @@ def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: A
 
 
 def _by_value(content: tuple[Any, ...], why: str) -> bytes:
-    """Pickle by value. Raises FlowdistError, with why it cannot be by reference, if cloudpickle is missing or fails."""
+    """Pickle a call by value, with cloudpickle, and return it.
+
+    Args:
+        content: The function, args, kwargs and setup.
+        why: Why the call cannot be pickled by reference, for the error.
+
+    Raises:
+        FlowdistError: if cloudpickle is not installed or fails.
+    """
     try:
         import cloudpickle  # type: ignore[import-not-found, unused-ignore]  # optional
     except ImportError:
@@ -206,7 +219,7 @@ def _role(
         workdir=str(Path.cwd()),
         env={**{key: value.replace("${", "${$}{") for key, value in env.items()}, INSIDE: "1"},
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
-        preload=["torch"] if warm and "torch" in sys.modules else [],  # the function will use it, too, then
+        preload=["torch"] if warm and "torch" in sys.modules else [],  # the function probably uses torch, too
         warm=warm,
         parallel=parallel,
     )
@@ -222,10 +235,13 @@ def _new_run(t: Topology, runs: Path) -> Path:
 
 
 def _supervise(run_dir: Path, quiet: bool) -> str:
-    """Run the job to its end. Ctrl-C stops it in order, a second one at once.
+    """Run the job to its end, and show its output. Ctrl-C stops the job in order, a second one at once.
 
     Returns:
-        Why it has failed; empty if it has not.
+        Why the job has failed; empty if it has not.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, once the job has ended.
     """
     command = [sys.executable, "-P", "-m", "flowdist.launching.supervisor_main", str(run_dir), str(os.getpid())]
     interrupted = False
@@ -267,7 +283,13 @@ def _show(source: IO[str], target: IO[str]) -> None:
 
 
 def _results(run_dir: Path, procs: int, failure: str) -> list[Any]:
-    """Return the results of the last attempt by rank, or raise the exception of the process that failed first."""
+    """Return the results of the last attempt by rank, or raise the exception of the process that failed first.
+
+    Args:
+        run_dir: The folder of the run.
+        procs: The number of processes.
+        failure: Why the job has failed; empty if it has not.
+    """
     attempts = sorted((run_dir / "worker/0").glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     files = [attempts[-1] / str(rank) / RESULT for rank in range(procs)] if attempts else []
     found = {rank: Result(*pickle.loads(file.read_bytes())) for rank, file in enumerate(files) if file.exists()}

@@ -1,7 +1,7 @@
 """The program of a worker of `flowdist.launch`: `python -m flowdist.launching.worker_main FOLDER`.
 
-It calls the function that the caller has pickled, and writes what that returned or raised into its folder. Standard
-library only.
+It calls the function that the caller has pickled, and writes what the function returned or raised into its folder.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ class Result(NamedTuple):
 
 
 def main(folder: Path) -> None:
-    """Call the function of the run that the folder is part of, and write its result into the folder."""
+    """Make the call that is saved in the folder of the run, and write its result into the worker's folder.
+
+    If the function has raised, its traceback goes to stderr and the exit code is 1.
+
+    Args:
+        folder: The folder of this worker, in that of the run.
+    """
     result = _result_of(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
     write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
     if result.raised:
@@ -40,11 +46,15 @@ def main(folder: Path) -> None:
 
 
 def _result_of(packed: bytes, prepare: dict[str, Any]) -> Result:
-    """Return the end of a call. An exit of the function passes through, one of the script's import does not.
+    """Make a call and return how it ended.
+
+    A SystemExit that the function raises passes through. One that is raised while the user's script is imported, before
+    the call, is returned like any other exception.
 
     Args:
         packed: The pickled function, args, kwargs and setup.
-        prepare: For multiprocessing.spawn.prepare, before they can be unpickled: sys.path, sys.argv, the script.
+        prepare: Settings for multiprocessing.spawn.prepare, before the call can be unpickled: sys.path, sys.argv, the
+            script.
     """
     try:
         spawn.prepare(prepare)  # a script is imported as __mp_main__, so that its functions are found

@@ -26,18 +26,19 @@ NOT_FROM_ENV = ("--logs-specs", "--numa-binding")
 
 
 class Option(NamedTuple):
-    """One option. `names` have dashes, and may be given with underscores. `words` say what the option means here."""
+    """One option of torchrun."""
 
-    names: tuple[str, ...]
-    stance: Stance
-    words: str
-    default: str
-    flag: bool
-    choices: tuple[str, ...]
+    names: tuple[str, ...]  # with dashes; a user may write underscores in long names
+    stance: Stance  # what becomes of the option in flowdist
+    words: str  # the same in words, for the user
+    default: str  # torchrun's; empty for a flag
+    flag: bool  # True: the option has no value
+    choices: tuple[str, ...]  # the values that torchrun accepts; empty: any
     from_env: bool  # True: the variable PET_<NAME> gives a default
 
     @property
     def key(self) -> str:
+        """Return the name of the option in `Given`: its long name with underscores, such as `rdzv_id`."""
         return self.names[-1].removeprefix("--").replace("-", "_")
 
     def spellings(self) -> list[str]:
@@ -47,7 +48,7 @@ class Option(NamedTuple):
 
 
 def _options() -> Iterator[Option]:
-    """Yield the rows of `options.md`."""
+    """Yield the options in the table of `options.md`, in its order."""
     text = files("flowdist.torchrun").joinpath("options.md").read_text(encoding="utf-8")
     for row in (line for line in text.splitlines() if line.startswith("| `")):
         spelled, stance, default, words = row.strip("| ").split(" | ")
@@ -69,33 +70,38 @@ BY_KEY = {option.key: option for option in OPTIONS}
 
 
 class Given(NamedTuple):
-    """Parsed command line of torchrun: the value of every option, and for each given option the words that gave it.
+    """A parsed command line of torchrun. Options are named by their `key`."""
 
-    Flags have the value "1" or "".
-    """
-
-    values: Mapping[str, str]
-    spelled: Mapping[str, str]
+    values: Mapping[str, str]  # of every option: given, from the environment, or the default; a flag has "1" or ""
+    spelled: Mapping[str, str]  # of the options that were given, for messages: `--nnodes 2`, `PET_NNODES=2`
     script: str
-    args: tuple[str, ...]
+    args: tuple[str, ...]  # of the script
 
 
 def refuse(code: str, message: str, help: str) -> NoReturn:
-    """Raise TopologyProblems with one problem of the command line."""
+    """Raise TopologyProblems with a single problem of the command line.
+
+    Args:
+        code: The number of the problem in the documentation, such as FD152.
+        message: What is wrong.
+        help: What the user can do.
+    """
     raise TopologyProblems([Problem(code, message, help, CLI)], where="on the command line")
 
 
 class HelpAsked(Exception):
-    """The command line has -h or --help before the script."""
+    """Raised for a command line that has -h or --help before the script."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work because torchrun uses the same class."""
 
     def print_help(self, file: object = None) -> NoReturn:
+        """Raise HelpAsked; argparse calls this for -h and --help."""
         raise HelpAsked
 
     def error(self, message: str) -> NoReturn:
+        """Raise TopologyProblems for a message of argparse, in the words of flowdist where it can be told apart."""
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
         if unknown != message.split()[0]:
             known = [name for option in OPTIONS for name in option.names]
@@ -107,7 +113,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
-    """Parse the command line; an option that is not given has the value of PET_<NAME>, or its default.
+    """Parse a command line of torchrun. An option that is not given has the value of PET_<NAME>, or its default.
+
+    Args:
+        words: The command line without `flowdist torchrun`.
+        env: The environment variables.
 
     Raises:
         TopologyProblems: An option is unknown, or there is no script.
@@ -139,7 +149,7 @@ def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
 
 
 def option_table() -> str:
-    """Return the Markdown table of all torchrun options and what becomes of each here, as in docs/torchrun.md."""
+    """Return a Markdown table of all options of torchrun and what becomes of each in flowdist, for docs/torchrun.md."""
     rows = ["| option | here | |", "|---|---|---|"]
     for option in OPTIONS:
         names = ", ".join(f"`{name}`" for name in option.names)
@@ -148,7 +158,7 @@ def option_table() -> str:
 
 
 def help_text() -> str:
-    """Return the options as the terminal shows them."""
+    """Return all options of torchrun and what becomes of each in flowdist, as text for --help."""
     lines = []
     for option in OPTIONS:
         value = "" if option.flag else " " + option.key.upper().rpartition("_")[2]

@@ -20,23 +20,22 @@ BITS: Mapping[Stream, int] = {"stdout": 1, "stderr": 2}
 
 
 class Streams(NamedTuple):
-    """Options for output: -r, -t, the filters and the prefix.
+    """torchrun's options for the output of workers. The value of a mask is 1 for stdout, 2 for stderr, 3 for both."""
 
-    Masks are by local rank: 1 is stdout, 2 stderr, 3 both. `prefix` may have ${role_name}, ${rank} and ${local_rank}.
-    """
-
-    redirects: Mapping[int, int]
-    tee: Mapping[int, int]
+    redirects: Mapping[int, int]  # -r: by local rank, the mask of streams that go to files alone
+    tee: Mapping[int, int]  # -t: by local rank, the mask of streams that are shown with a prefix
     ranks: frozenset[int]  # local ranks that are shown on the terminal; empty: all
-    filters: Mapping[Stream, tuple[str, ...]]
+    filters: Mapping[Stream, tuple[str, ...]]  # lines with one of these texts are copied to a file; for -t alone
     role_name: str
-    prefix: str
+    prefix: str  # template of the prefix, which may have ${role_name}, ${rank} and ${local_rank}
 
 
 class Output:
-    """Factory of sinks for the streams of workers.
+    """Factory of the functions that get the lines of workers, as torchrun's options demand.
 
     Args:
+        streams: The options.
+        run_dir: The folder of the run.
         show: Prints a line of a stream on the terminal.
     """
 
@@ -44,7 +43,16 @@ class Output:
         self._streams, self._run_dir, self._show = streams, run_dir, show
 
     def open(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink | None:
-        """Return the sink for the lines of one stream of a worker; None if they go to their file alone."""
+        """Return a function that gets each line of one stream of a worker; None if the lines go to their file alone.
+
+        A link to the folder of the attempt is made where torchrun would have that folder.
+
+        Args:
+            start: The order that starts the worker's attempt.
+            role: The worker's role.
+            local_rank: Its rank in its replica.
+            stream: The stream.
+        """
         attempt = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         self._link(attempt, start, role)
         streams, bit = self._streams, BITS[stream]
@@ -66,7 +74,11 @@ class Output:
         return sink
 
     def _link(self, attempt: Path, start: StartReplica, role: RoleSpec) -> None:
-        """Link `attempt_0`, as torchrun calls the first generation, to the attempt; with several nodes in `node_K`."""
+        """Make a link to the folder of an attempt where torchrun would have that folder; nothing if there is one.
+
+        The link is `attempt_N` in the folder of the run, or with several nodes in its folder `node_K`. As in torchrun,
+        N is 0 in the first generation.
+        """
         folder = self._run_dir if role.max_replicas == 1 else self._run_dir / f"node_{start.replica.index}"
         folder.mkdir(exist_ok=True)
         up = "" if role.max_replicas == 1 else "../"

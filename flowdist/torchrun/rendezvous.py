@@ -19,40 +19,49 @@ from flowdist.torchrun.options import Given
 C10D_PORT, STATIC_PORT = 29400, 29500
 JOIN_TIMEOUT_S = 600.0
 YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
-PLACES = ("rdzv_endpoint", "master_addr", "node_rank")
+PLACES = ("rdzv_endpoint", "master_addr", "node_rank")  # options that make a command line one of several
 
 
 class Rendezvous(NamedTuple):
-    """Endpoint at which the hosts of a job meet, and the part of this host.
+    """Endpoint at which the hosts of a job meet, and the part of this host."""
 
-    `runs_controller` is None if the endpoint is an address of this machine: the first process that listens there runs
-    the controller. `local_addr` is the address at which others reach this host, empty if the user gave none.
-    """
-
-    endpoint: Endpoint
-    runs_controller: bool | None
-    job_id: str
-    token: str
-    join_timeout_s: float
-    local_addr: str
+    endpoint: Endpoint  # where the controller listens
+    runs_controller: bool | None  # of this host; None: if its process is the first of this machine at the endpoint
+    job_id: str  # the name by which hosts ask for the job
+    token: str  # the secret that all hosts have to know; empty: none
+    join_timeout_s: float  # how long this host tries to join
+    local_addr: str  # the address at which others reach this host; empty: the user gave none
     hosts: int  # number of hosts that are expected
     hosts_min: int = 1  # nothing starts with fewer hosts
-    node_rank: str = ""  # rank of this host, if it is given
+    node_rank: str = ""  # rank of this host; empty: the user gave none
 
 
 def meets_others(given: Given, nodes_max: int) -> bool:
-    """Return whether the command line is one of several, each for one host."""
+    """Return whether the command line is one of several, each typed on a host of its own.
+
+    Args:
+        given: The command line.
+        nodes_max: The maximum of --nnodes.
+    """
     return nodes_max > 1 and not given.values["standalone"] and any(key in given.spelled for key in PLACES)
 
 
 def conf_of(given: Given) -> list[tuple[str, str]]:
-    """Return the names and values of --rdzv-conf that can be read; the last of equal names counts."""
+    """Return the pairs of name and value in --rdzv-conf, in order, without those that have no value.
+
+    If a name occurs more than once, its last value counts.
+    """
     pairs = (part.partition("=") for part in given.values["rdzv_conf"].split(","))
     return [(name.strip(), value.strip()) for name, _, value in pairs if value.strip()]
 
 
 def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvous:
-    """Return the rendezvous of the command line.
+    """Return the rendezvous that a command line for several hosts describes.
+
+    Args:
+        given: The command line.
+        env: The environment variables, where a token may be.
+        hosts: The number of hosts that are expected.
 
     Raises:
         FlowdistError: The endpoint cannot be read.

@@ -43,27 +43,33 @@ TIMERS = ("join_timeout", "last_call_timeout")  # entries of --rdzv-conf that ar
 # Options without effect on one host.
 ALONE = ("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "node_rank", "local_addr")
 PLACES = ("is_host", "token")  # entries of --rdzv-conf for several hosts
-DEAD_TIMERS = (
+DEAD_TIMERS = (  # entries of --rdzv-conf without effect
     *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
     *("timeout", "store_type"),
 )
 ONE_MACHINE = "one host is asked for"
-OUTAGE = "30s"  # time for which hosts keep their workers without a controller
+OUTAGE = "30s"  # how long several hosts keep their workers without a controller
 
 
 class Launch(NamedTuple):
-    """Job of a command line of torchrun. `run_id` and `log_dir` are empty if the user gave none."""
+    """The job that a command line of torchrun describes."""
 
     topology: Topology
     streams: Streams
-    run_id: str
-    log_dir: str
-    notes: tuple[str, ...]
+    run_id: str  # empty: the user gave none
+    log_dir: str  # empty: the user gave none
+    notes: tuple[str, ...]  # for the user, about options without effect and the like
     rendezvous: Rendezvous | None = None  # None: all nodes are on this machine
 
 
 def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> Launch:
-    """Translate the command line for a machine with these GPUs and number of cores.
+    """Translate a command line of torchrun into a topology with one role, for this machine.
+
+    Args:
+        given: The command line.
+        env: The environment variables.
+        gpus: The names of this machine's GPUs.
+        cpus: The number of its cores.
 
     Raises:
         TopologyProblems: Options cannot be read or honoured; the exception has all of them.
@@ -77,6 +83,10 @@ def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int)
 
 def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
     """Return the controller's graph with the command, environment, folder and number of workers of this host.
+
+    Args:
+        theirs: The graph that the host with the controller has sent.
+        ours: The graph of the command line on this host, which joins.
 
     Raises:
         FlowdistError: The two command lines cannot be one job.
@@ -99,6 +109,8 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
 
 
 class _Settler:
+    """Translator of one command line. It adds each problem to `problems` and goes on, so that all are reported."""
+
     def __init__(self, given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> None:
         self._given, self._values, self._spelled, self._env = given, given.values, given.spelled, env
         self._gpus, self._cpus = gpus, cpus
@@ -107,6 +119,7 @@ class _Settler:
         self._idle: list[str] = []  # given options without effect
 
     def settle(self) -> Launch:
+        """Return the job of the command line. It is to be used only if `problems` is empty then."""
         low, high = self._nodes()
         self._meets_others = meets_others(self._given, high)
         logical = 1 if self._meets_others else high  # nodes on this machine
@@ -144,14 +157,19 @@ class _Settler:
         return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, notes, rendezvous)
 
     def _refuse(self, key: str, why: str, help: str) -> None:
+        """Add the problem that an option, which can be read, cannot be honoured."""
         words = self._spelled.get(key, BY_KEY[key].names[-1])
         self.problems.error("FD150", f"{words} cannot be honoured: {why}", help, CLI)
 
     def _unreadable(self, key: str, why: str, help: str) -> None:
+        """Add the problem that the value of an option is invalid."""
         self.problems.error("FD151", f"{self._spelled.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
 
     def _whole(self, key: str, least: int, most: int) -> int | None:
-        """Return the number of an option; None if it is not given, or not a number in range, which is reported."""
+        """Return the value of an option that is a whole number; None if it is not given.
+
+        None too, and a problem is added, if it is no whole number from `least` to `most`.
+        """
         text = self._values[key].strip()
         if not text:
             return None
@@ -165,7 +183,16 @@ class _Settler:
         return None
 
     def _seconds(self, key: str, text: str, what: str) -> str | None:
-        """Return a number of seconds as a duration of the DSL; None if it is not a number, which is reported."""
+        """Return a number of seconds as a duration of the DSL: `30` as `30s`. If it is no number, add a problem.
+
+        Args:
+            key: The option that has the number.
+            text: The number.
+            what: The option, or its part, for the help of the problem.
+
+        Returns:
+            The duration; None if there is a problem.
+        """
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
             return f"{text.strip()}s"
         self._unreadable(key, f"{text!r} is not a number of seconds", f"write {what}=30, or leave it out")
@@ -207,7 +234,7 @@ class _Settler:
             self._check_conf(pair)
 
     def _check_conf(self, pair: str) -> None:
-        """Check one NAME=VALUE of --rdzv-conf."""
+        """Check one NAME=VALUE of --rdzv-conf: add a problem if it is wrong, a note if it has no effect."""
         name, equals, value = (part.strip() for part in pair.partition("="))
         known = (*TIMERS, *PLACES, *DEAD_TIMERS)
         is_no = value.lower() in NO
@@ -240,7 +267,10 @@ class _Settler:
                 self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
 
     def _binds(self, nodes: int, procs: int) -> bool:
-        """Return whether workers are bound to the NUMA node of their GPU."""
+        """Return whether --numa-binding asks for workers bound to the NUMA node of their GPU.
+
+        If flowdist or this machine cannot bind them so, a problem is added.
+        """
         how = self._values["numa_binding"]
         if not how:
             return False
@@ -253,7 +283,10 @@ class _Settler:
         return True
 
     def _check_hosts(self, hosts: int) -> Rendezvous | None:
-        """Return the rendezvous with other hosts; None if this host is the only one."""
+        """Check the options about hosts, add problems, and return the rendezvous.
+
+        There is none (None) if this host is the only one, or if the endpoint cannot be read.
+        """
         rank = self._whole("node_rank", least=0, most=10**9)
         self._whole("master_port", least=0, most=65535)
         local = self._values["local_addr"].strip("[]")
@@ -291,7 +324,10 @@ class _Settler:
         return {"module" if self._values["module"] else "script": for_worker(script), "args": args}
 
     def _variables(self) -> tuple[dict[str, str], str]:
-        """Return variables that torchrun sets differently from flowdist, and the run id; empty if it is not given."""
+        """Return the environment variables that torchrun sets otherwise than flowdist does, and the run id.
+
+        The run id is empty if the user gave none.
+        """
         variables: dict[str, str] = {}
         if self._values["role"] != self._role_name():
             variables["ROLE_NAME"] = as_it_is(self._values["role"])
@@ -301,7 +337,7 @@ class _Settler:
         return variables, run_id
 
     def _role_name(self) -> str:
-        """Return --role, changed so that it can name a role."""
+        """Return the value of --role, changed as far as it is no valid name of a role."""
         name = self._values["role"]
         if not NAME.fullmatch(name):
             name = name_from(name) if name.strip() else "default"
@@ -345,7 +381,10 @@ class _Settler:
         )
 
     def _masks(self, key: str, procs: int) -> dict[int, int]:
-        """Return masks by local rank, of `3` for all of them or `0:1,1:2` for some."""
+        """Return the masks of -r or -t by local rank: `3` is for all `procs` ranks, `0:1,1:2` for ranks 0 and 1.
+
+        If the text has another form, a problem is added, and there are no masks.
+        """
         text = self._values[key].strip()
         if re.fullmatch(r"[0-3]", text):
             return dict.fromkeys(range(procs), int(text))
@@ -367,7 +406,7 @@ class _Settler:
         return text
 
     def _add_notes(self, nodes: int) -> None:
-        """Add a note with the options without effect, and one that explains logical nodes."""
+        """Add a note that lists the given options without effect, if any; and one if this machine has several nodes."""
         idle = [self._spelled[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
         if idle:
             self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")
@@ -389,17 +428,20 @@ class _Settler:
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
-    """Split a filter at commas as torchrun does; two commas stand for one comma in the text."""
+    """Return the texts of a filter, split at commas as torchrun does: two commas stand for a comma in a text."""
     parts = text.replace(",,", "\0").split(",")
     return tuple(part.strip().replace("\0", ",") for part in parts if part.strip())
 
 
 def as_it_is(word: str) -> str:
-    """Return a word with every `${` escaped, so that it has no macro."""
+    """Return a word with every `${` escaped, so that flowdist expands no macro in it."""
     return word.replace("${", "${$}{")
 
 
 def for_worker(word: str) -> str:
-    """Return an argument with torchrun's macros: `$local_rank` is the worker's, `$$` a dollar, and no others."""
+    """Translate torchrun's macros in an argument to flowdist's, and escape everything else that looks like a macro.
+
+    `$local_rank` and `${local_rank}` become flowdist's macro for the worker's local rank, `$$` becomes a dollar.
+    """
     marked = re.sub(r"\$(\$|local_rank(?![A-Za-z0-9_])|\{local_rank\})", lambda m: "$" if m[1] == "$" else "\0", word)
     return as_it_is(marked).replace("\0", "${local_rank}")

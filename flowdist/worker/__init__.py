@@ -10,8 +10,9 @@
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
     worker.elastic(train, state)        # survive re-formations in this process
 
-A script that is not started by flowdist, but by plain python or torchrun, is a world as torchrun's variables describe
-it: reports go nowhere, `should_stop` is false, and `commit` publishes at once. Only `port` and `peers` raise.
+A script that is not started by flowdist, but by plain python or torchrun, belongs to the world that torchrun's
+variables describe: reports go nowhere, `should_stop` is false, and `commit` publishes at once. Only `port` and `peers`
+raise an error.
 
 `api` holds these functions, `agent_link` the connection to the agent, `elastic_training` and `elastic_state` the
 training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.

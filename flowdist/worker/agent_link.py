@@ -1,4 +1,4 @@
-"""A worker's identity, and its side of the socket to its agent. Standard library only: see `flowdist.worker`."""
+"""A worker's identity, and the worker's side of the socket to its agent. Standard library only."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def info() -> Info:
     """Return the identity of this worker in its present generation, read from the environment at each call.
 
     Without flowdist the role, the ranks, the sizes, the run id and the generation (restart count + 1) come from
-    torchrun's variables; each rank is a replica of its own, `worker/RANK`, in attempt 1. Without these variables it is
-    rank 0 in a world of one, generation 1.
+    torchrun's variables; each rank is a replica of its own, `worker/RANK`, in attempt 1. Without these variables this
+    worker is rank 0 in a world of one, generation 1.
     """
     env = os.environ
     replica = env.get("FLOWDIST_REPLICA", f"worker/{env.get('RANK', '0')}")
@@ -71,7 +71,7 @@ def info() -> Info:
 
 
 def hello() -> dict[str, Any]:
-    """Return the first message of every connection to the agent: it identifies the worker."""
+    """Return the first message of every connection to the agent, which identifies this worker."""
     return {
         "replica": os.environ["FLOWDIST_REPLICA"],
         "attempt": int(os.environ["FLOWDIST_ATTEMPT"]),
@@ -88,9 +88,9 @@ class AgentLink:
         self._pid = 0
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message, if flowdist has started this process.
+        """Send a message to the agent; do nothing if flowdist has not started this process.
 
-        It is no error if the agent is gone: this worker will be killed in a moment.
+        No error is raised if the agent is gone: this worker will be killed in a moment.
         """
         if not is_managed():
             return
@@ -102,6 +102,9 @@ class AgentLink:
 
     def commit(self, offer: dict[str, Any]) -> bool:
         """Offer a checkpoint, and return whether the controller has accepted it; False if the agent is gone.
+
+        Args:
+            offer: The checkpoint's path, step and generation.
 
         Raises:
             TimeoutError: if there is no answer within COMMIT_TIMEOUT_S.
@@ -143,7 +146,7 @@ class AgentLink:
             self._close()
 
     def renew_after_fork(self) -> None:
-        """Renew the lock in a forked child: a thread of the parent may have held it during the fork."""
+        """Forget the connection in a forked child, and make a new lock: a thread of the parent may hold the old one."""
         self._lock, self._socket = threading.Lock(), None
 
     def _close(self) -> None:
@@ -153,10 +156,11 @@ class AgentLink:
 
 
 class StopAgreement:
-    """This worker's side of the agreement on a last step; `flowdist.runtime.worker_env.stop_notice` is the agent's.
+    """This worker's side of the agreement of all ranks on one step at which they stop.
 
-    The worker writes the step that it is about to do into a file, and then looks for the agent's notice. When there is
-    one, it waits until the controller has set the step at which all ranks stop.
+    The worker writes the step that it is about to do into a file, and then looks for the agent's notice. If there is a
+    notice, the worker waits until the controller has set the step at which all ranks stop. The agent's side is
+    `flowdist.runtime.worker_env.stop_notice`.
     """
 
     def __init__(self, link: AgentLink) -> None:
@@ -167,20 +171,24 @@ class StopAgreement:
         self.is_reached = False  # the last call of should_stop() has returned True
 
     def reset(self) -> None:
-        """Begin anew, for another attempt in this process."""
+        """Forget the agreement, because this process has become the worker of another attempt."""
         if self._asked is not None:
             os.close(self._asked)
         self._asked = self._stop_at = None
         self._has_reported = self.is_reached = False
 
     def report_passed(self) -> None:
-        """Report to the agent, once, that this worker has passed the agreed step."""
+        """Report to the agent that this worker has passed the agreed step. Further calls do nothing."""
         if not self._has_reported:
             self._has_reported = True
             self._link.send({"left": True})
 
     def should_stop(self, step: int) -> bool:
-        """Return whether to stop before this step: see `flowdist.worker.should_stop`."""
+        """Return whether this worker has to stop before this step, as `flowdist.worker.should_stop` does.
+
+        If the agent has given notice, this waits for the agreed step. From the call after that step on, the agent gets
+        a report that the worker has passed it.
+        """
         notice = os.environ.get("FLOWDIST_NOTICE")
         if notice is None:
             return False
@@ -197,10 +205,15 @@ class StopAgreement:
         return self.is_reached
 
     def _wait_for_step(self, notice: Path, step: int) -> int | None:
-        """Wait until the notice has the last step: for one message to the controller and back.
+        """Wait until the agent's notice has the agreed step, which takes one message to the controller and back.
+
+        Args:
+            notice: The file with the notice.
+            step: The step that this worker is about to do.
 
         Returns:
-            The last step; None if the notice has none within STOP_STEP_TIMEOUT_S.
+            The step at which to stop: the agreed one, or `step` if the notice says that there is no agreed one. None if
+            the notice says neither within STOP_STEP_TIMEOUT_S.
         """
         until = time.monotonic() + STOP_STEP_TIMEOUT_S
         while time.monotonic() < until:

@@ -48,7 +48,7 @@ def backend() -> str:
 
 
 def port(name: str) -> int:
-    """Return the number of one of the role's `ports`. Later attempts of the replica on this node have the same.
+    """Return the number of the role's port with this name. Later attempts of the replica on this node have the same.
 
     Raises:
         RuntimeError: if the role has no port of that name, or flowdist has not started this process.
@@ -62,14 +62,17 @@ def port(name: str) -> int:
 
 
 def checkpoint_dir() -> Path:
-    """Return the folder for checkpoints, which all roles of the run share. Without flowdist it is `checkpoints`."""
+    """Return the folder for checkpoints, which all roles of the run share.
+
+    Without flowdist it is `checkpoints` in the current folder. The folder may not exist yet then.
+    """
     return Path(os.environ.get("FLOWDIST_CHECKPOINT_DIR", "checkpoints"))
 
 
 def ready() -> None:
     """Report that this worker is ready, for a role with `ready_when="call"`.
 
-    The replica is ready once all its workers have called this. Without flowdist it does nothing.
+    The replica is ready once all its workers have called this. Without flowdist the call does nothing.
     """
     link.send({"ready": True})
 
@@ -79,7 +82,7 @@ def progress(step: int) -> None:
 
     Faults can wait for a step, `hang_after` finds a worker whose steps stop (R15), and progress between changes of
     membership shows that the job does not merely re-form (R8). A report is one small write to a socket. Without
-    flowdist it does nothing.
+    flowdist the call does nothing.
 
     Args:
         step: How many steps this worker has done, those before its last restart included.
@@ -90,9 +93,10 @@ def progress(step: int) -> None:
 def should_stop(step: int) -> bool:
     """Return whether to save and end now, because a node of the world is drained or will be taken away.
 
-    Call it before each step, on every rank. It turns true at one and the same step on every rank, so that a checkpoint
-    taken then is consistent, and stays true. A worker that exits afterwards has neither succeeded nor failed; if it is
-    still needed, it is started again elsewhere. A call costs two small system calls. Without flowdist it is false.
+    Call this before each step, on every rank. The answer turns true at one and the same step on every rank, so that a
+    checkpoint saved then is consistent, and stays true. An exit afterwards counts as neither success nor failure; a
+    worker that is still needed is started again elsewhere. A call costs two small system calls. When a node has to be
+    left, one call waits until the step is agreed, for a few milliseconds. Without flowdist the answer is false.
 
     Args:
         step: The number of the step that would come next; it must not decrease.
@@ -101,9 +105,13 @@ def should_stop(step: int) -> bool:
 
 
 def peers(role: str, port: str) -> list[str]:
-    """Return the addresses `host:port` of all replicas of a role that this one depends on, in order.
+    """Return the addresses `host:port` of all replicas of a role that this one depends on, in their order.
 
-    The addresses change with re-formations: call it again after a connection error instead of keeping the list.
+    The addresses change with re-formations: call this again after a connection error instead of keeping the list.
+
+    Args:
+        role: The role.
+        port: The name of one of its `ports`.
 
     Raises:
         RuntimeError: if this role depends on no such role with such a port, or flowdist has not started this process.
@@ -128,11 +136,11 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
     gang one worker commits for all; without a gang each replica has a latest checkpoint of its own.
 
     Args:
-        path: The file or folder. It is made absolute, from the current folder.
-        step: The step whose state it has.
+        path: The file or folder of the checkpoint. A relative path starts at the current folder.
+        step: The step whose state the checkpoint has.
 
     Returns:
-        True if it is the latest checkpoint now; False if this worker's generation is over. Without flowdist, True.
+        True if the checkpoint is the latest one now; False if this worker's generation is over. Without flowdist, True.
 
     Raises:
         FileNotFoundError: if there is no such file or folder, from which a worker could resume.
@@ -148,11 +156,11 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
 
 
 def latest(of: str | None = None) -> Path | None:
-    """Return the checkpoint that was committed last, in whatever attempt; None if there is none.
+    """Return the path of the checkpoint that was committed last, in whatever attempt; None if there is none.
 
     Args:
         of: The role, `"trainer"`, or the replica of a role without gang, `"ps/0"`, whose checkpoint is wanted, as by an
-            evaluator. Without it, the worker's own. Without flowdist it is ignored: all checkpoints are one worker's.
+            evaluator. None: this worker's own. Without flowdist `of` is ignored: all checkpoints are this worker's.
     """
     pointer = _pointer() if of is None or not is_managed() else checkpoint_dir() / of / "latest.json"
     try:
@@ -162,12 +170,15 @@ def latest(of: str | None = None) -> Path | None:
 
 
 def _pointer() -> Path:
-    """Return the file that names the latest checkpoint of this worker."""
+    """Return the path of `latest.json`, the file that names the latest checkpoint of this worker."""
     return Path(os.environ.get("FLOWDIST_LATEST", checkpoint_dir() / "latest.json"))
 
 
 def _publish_alone(path: str, step: int) -> None:
-    """Write the pointer atomically, as the agent does: without flowdist there is no other generation to ask about."""
+    """Write the file that names the latest checkpoint, atomically, as the agent does it under flowdist.
+
+    Without flowdist no other generation can be there, so that no permission is needed.
+    """
     pointer = _pointer()
     pointer.parent.mkdir(parents=True, exist_ok=True)
     temporary = pointer.with_name(f".{pointer.name}.{os.getpid()}")

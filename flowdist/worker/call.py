@@ -9,15 +9,15 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
-SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
+SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # a function that returns one of these has not run yet
 
 
 def main(target: str, folder: str = "") -> None:
-    """Import a module or a file and call one of its functions. An exception ends the process as it would any script.
+    """Import a module or a file and call one of its functions without arguments. Exceptions pass through.
 
     Args:
         target: `module:function`; or `/path/file.py:function`, and the file's folder becomes sys.path[0].
-        folder: Becomes sys.path[0] for a module; empty: the current folder.
+        folder: The folder that becomes sys.path[0] for a module; empty: it stays the current folder.
 
     Raises:
         SystemExit: if the function has returned a coroutine or generator, of which nothing has run.

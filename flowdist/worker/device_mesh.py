@@ -53,7 +53,11 @@ def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[s
 
 
 def _dimensions(parallel: Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
-    """Return names and sizes for this generation: from the role, else from `parallel`."""
+    """Return the names and sizes of the mesh's dimensions in this generation: from the role, else from `parallel`.
+
+    Raises:
+        RuntimeError: if neither has any, or if the world's size does not fit those of `parallel`.
+    """
     declared = os.environ.get("FLOWDIST_MESH")
     if declared is not None:
         pairs = (item.partition("=") for item in declared.split(","))
@@ -88,7 +92,7 @@ def _make(dimensions: tuple[tuple[str, int], ...], backends: dict[str, str]) -> 
 
 
 def has_own_gpu() -> bool:
-    """Return whether each worker of this replica has a GPU to itself: NCCL refuses two ranks on one."""
+    """Return whether each worker of this replica has a GPU to itself. If not, NCCL refuses: two ranks share a GPU."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if not torch.cuda.is_available() or "FLOWDIST_GPU_FRACTION" in os.environ:
         return False
@@ -118,13 +122,13 @@ def all_to_all(
     DeepSpeed Ulysses, 2023). With splits, pieces of any size are cut from dimension 0, as for experts.
 
     Args:
-        tensor: It has the same shape on all ranks; with splits, all dimensions but 0 are the same.
+        tensor: The tensor of this rank. The shape is the same on all ranks; with splits, in all dimensions but 0.
         mesh: See `mesh()`.
         dim: The name of the mesh dimension, of n ranks.
         scatter: The dimension of the tensor that is cut.
         gather: The dimension of the tensor along which the pieces are joined.
         input_splits: How many rows each rank gets; their sum is the size of dimension 0.
-        output_splits: How many rows come from each rank; if not given, the ranks tell each other.
+        output_splits: How many rows come from each rank; None: the ranks first exchange these numbers.
 
     Returns:
         The joined pieces, in the order of the ranks.
@@ -183,7 +187,7 @@ def _exchange_rows(tensor: torch.Tensor, group: Any, sent: list[int], received: 
 
 
 class _Uneven(torch.autograd.Function):  # type: ignore[misc]
-    """All-to-all of rows in any number. Each rank gets back the gradients of the rows that it has sent."""
+    """All-to-all of pieces with any number of rows. The gradient of a row goes back to the rank that sent the row."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any, sent: list[int], received: list[int]) -> torch.Tensor:

@@ -81,9 +81,10 @@ class ElasticState(SimpleNamespace):
                 setattr(self, name, _copied(kept))
 
     def sync(self) -> None:
-        """Set the values on every rank to those of the rank with most commits; of several, the lowest rank.
+        """Set the values on every rank to the last commit of the rank with most commits; of several, the lowest rank.
 
-        Every rank has to call it. Nothing is sent if all have the same number of commits, and at least one.
+        Every rank has to call this. Nothing changes if all ranks have the same number of commits, and at least one, or
+        if there is no process group of several ranks.
         """
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -111,10 +112,10 @@ def _has_state_dict(value: object) -> bool:
 
 
 def _snapshot(name: str, value: Any) -> tuple[bool, Any]:
-    """Return whether the value has a state_dict, and a copy of that, else of the value.
+    """Return a copy of a value of the state as it is committed: whether it has a state_dict, and that or the value.
 
     Raises:
-        TypeError: if any part of it is sharded.
+        TypeError: if any part of the value is sharded over the ranks.
     """
     _refuse_shards(name, _parts(name, value))  # before state_dict(), which may be a collective for a sharded value
     has_state_dict = _has_state_dict(value)
@@ -124,7 +125,7 @@ def _snapshot(name: str, value: Any) -> tuple[bool, Any]:
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the value, and the modules and parameters of a module or an optimizer, each with its name."""
+    """Yield a value of the state, and of a module or an optimizer also its modules and parameters, each with a name."""
     yield name, value
     if not _has_state_dict(value) or "torch" not in sys.modules:
         return
@@ -137,7 +138,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the items of nested dicts, lists and tuples, each with its place."""
+    """Yield the items of nested dicts, lists and tuples, each with its place, such as `name['a'][0]`."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(f"{name}[{key!r}]", item)
@@ -149,7 +150,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
-    """Raise TypeError for a sharded part: the shards of a lost rank cannot be restored."""
+    """Raise TypeError if a part of the value `name` is sharded: the shards of a lost rank cannot be restored."""
     for where, part in parts:
         kinds = [kind.__name__ for kind in type(part).__mro__ if kind.__module__.partition(".")[0] == "torch"]
         kind = next((kind for kind in kinds if kind in SHARDED), "")
@@ -165,7 +166,7 @@ def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy that shares no memory which training changes; tensors stay on their device."""
+    """Return a deep copy of a value. Tensors are copied on their device, and detached."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().clone()
@@ -192,7 +193,7 @@ def _transport_device() -> torch.device:
 
 
 def _gathered(*numbers: int) -> list[list[int]]:
-    """Return the numbers of every rank, by rank. A collective."""
+    """Return the numbers that each rank has passed, by rank. A collective: every rank has to call it."""
     import torch
     import torch.distributed as dist
 
@@ -205,10 +206,12 @@ def _gathered(*numbers: int) -> list[list[int]]:
 
 
 def _broadcast_bytes(data: bytes, size: int, source: int) -> bytes:
-    """Return the data of the source rank on every rank. A collective.
+    """Return the data of the source rank, on every rank. A collective: every rank has to call it.
 
     Args:
+        data: The data of this rank, which matter on the source alone.
         size: The size of the source's data, in bytes.
+        source: The source rank.
     """
     import torch
     import torch.distributed as dist
@@ -224,7 +227,13 @@ def _broadcast_bytes(data: bytes, size: int, source: int) -> bytes:
 def _broadcast_tensors(
     placeholders: list[_Placeholder], tensors: list[torch.Tensor], source: int
 ) -> dict[int, torch.Tensor]:
-    """Return the tensors of the source rank by their numbers. A collective, one broadcast for each bucket."""
+    """Return the tensors of the source rank, on every rank, by their numbers. A collective.
+
+    Args:
+        placeholders: The placeholders of the source's tensors.
+        tensors: The tensors of this rank, which matter on the source alone.
+        source: The source rank.
+    """
     import torch
     import torch.distributed as dist
 
@@ -244,7 +253,10 @@ def _broadcast_tensors(
 
 
 def _buckets(placeholders: list[_Placeholder]) -> list[list[_Placeholder]]:
-    """Group tensors of one type, up to BUCKET_BYTES each; a larger tensor has a bucket of its own."""
+    """Group placeholders whose tensors are broadcast together: of one type, with up to BUCKET_BYTES in each bucket.
+
+    A tensor larger than that has a bucket of its own.
+    """
     by_type: dict[torch.dtype, list[_Placeholder]] = {}
     for place in placeholders:
         by_type.setdefault(place.dtype, []).append(place)

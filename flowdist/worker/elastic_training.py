@@ -37,7 +37,10 @@ State = TypeVar("State", bound=ElasticState)
 
 
 class Reformed(BaseException):
-    """The world forms anew. It is no Exception, so that a training loop that catches Exception does not catch it."""
+    """Raised in a worker whose world forms anew, to end `train`.
+
+    It is derived from BaseException, so that a training loop that catches Exception does not catch it.
+    """
 
 
 def elastic(train: Callable[[State], Result], state: State, *, backend: str | None = None) -> Result:
@@ -94,9 +97,13 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
 
 
 class _Generations:
-    """The generations that this process takes part in, one after the other: forming, leaving and waiting for the next.
+    """This worker's way through the generations of its world: it forms a process group, leaves it, and waits.
 
-    `flowdist.runtime.agent.worker_socket` is the agent's side of the connection.
+    If flowdist has started this worker, it is connected to its agent, whose side of the connection is
+    `flowdist.runtime.agent.worker_socket`. Otherwise there is one generation.
+
+    Args:
+        backend: The backend of the process groups; None: torch's default.
     """
 
     def __init__(self, backend: str | None) -> None:
@@ -116,7 +123,11 @@ class _Generations:
             threading.Thread(target=self._listen, args=(connection,), name="flowdist-elastic", daemon=True).start()
 
     def form(self) -> None:
-        """Make the process group of the generation that the environment variables describe."""
+        """Make the process group of the generation that the environment variables describe.
+
+        Raises:
+            Reformed: if the agent has sent that the world forms anew already.
+        """
         import torch.distributed as dist
 
         self._other_sockets = set(_sockets())
@@ -131,20 +142,24 @@ class _Generations:
         process_groups.end_at_exit()  # `train` may call sys.exit()
 
     def check(self) -> None:
-        """Raise Reformed if the world forms anew. Called after a commit, where no work is lost."""
+        """Raise Reformed if the agent has sent that the world forms anew. Called also at the end of each commit."""
         if self._must_leave.is_set():
             raise Reformed
 
     def explains(self, error: RuntimeError) -> bool:
-        """Return whether a re-formation explains the error. It waits for the agent's message, which may come later."""
+        """Return whether a re-formation of the world is the reason of an error that `train` has raised.
+
+        The agent's message that the world forms anew may arrive after the error. If the error looks like one of a
+        collective whose peer is gone, this waits for the message, up to REFORMATION_TIMEOUT_S.
+        """
         if self._socket is None or type(error).__name__ == "OutOfMemoryError":
             return False
         return self._must_leave.is_set() or (_is_broken(error) and self._must_leave.wait(REFORMATION_TIMEOUT_S))
 
     def stops_as_agreed(self) -> bool:
-        """Return whether `train` has returned because of should_stop(), after the agent has told this worker to leave.
+        """Return whether `train` has returned because should_stop() was true; if so, wait for the agent's `leave`.
 
-        Such a worker is resumed in a later generation, or ended.
+        Such a worker has not done its work: it is resumed in a later generation, or ended by the agent.
         """
         if self._socket is None or not stop_agreement.is_reached:
             return False
@@ -167,7 +182,10 @@ class _Generations:
         self._send({"suspended": True})
 
     def wait(self) -> None:
-        """Wait for the next generation, and become the worker of its attempt: environment, logs and connection."""
+        """Wait until the agent names the next generation, and make this process a worker of the new attempt.
+
+        It takes over the new environment variables, writes to the new logs, and identifies itself to the agent anew.
+        """
         self._has_next.wait()
         before = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
         os.environ.update(self._env)
@@ -178,14 +196,17 @@ class _Generations:
         self._send({"hello": hello()})
 
     def close(self) -> None:
-        """End in-place training: from now on this worker is like any other."""
+        """Report to the agent that this worker can no longer be suspended, and close the connection."""
         self._send({"elastic": False})
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _send(self, *lines: dict[str, Any]) -> None:
-        """Send messages to the agent. If it is gone, this worker will be killed in a moment: no error is raised."""
+        """Send messages to the agent, if flowdist has started this worker.
+
+        If the agent is gone, this worker will be killed in a moment: no error is raised.
+        """
         if self._socket is not None:
             data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
             with self._lock, contextlib.suppress(OSError):
@@ -221,7 +242,7 @@ def _is_broken(error: BaseException) -> bool:
 
 
 def _sockets() -> dict[str, int]:
-    """Return the open sockets of this process, with a descriptor of each."""
+    """Return the names of this process's open sockets, such as `socket:[1234]`, with a file descriptor of each."""
     found: dict[str, int] = {}
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names alone are wanted
         with contextlib.suppress(OSError):

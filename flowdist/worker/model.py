@@ -39,7 +39,11 @@ class Store(Protocol):
     """
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file; its content is on the disk when this returns. Raises OSError if the disk is full."""
+        """Write a file, or overwrite it; its content is on the disk when this returns.
+
+        Raises:
+            OSError: if the disk is full.
+        """
 
     def read(self, name: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError if there is none."""
@@ -64,9 +68,9 @@ class Context(Protocol):
     def store(self) -> Store: ...
 
     def commit(self, name: str, step: int) -> None:
-        """Publish a checkpoint. The worker's `committed(step, accepted)` is called with the result.
+        """Publish a checkpoint. The worker's method `committed(step, accepted)` is called with the result.
 
-        It is accepted unless this worker's generation is over, as for a worker that was paused and replaced.
+        The checkpoint is accepted unless this worker's generation is over, as when the worker was paused and replaced.
 
         Args:
             name: The file in the store.
@@ -74,7 +78,7 @@ class Context(Protocol):
         """
 
     def latest(self) -> str | None:
-        """Return the name that was committed last, in whatever attempt; None if there is none."""
+        """Return the name of the checkpoint that was committed last, in whatever attempt; None if there is none."""
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
         """Return a stream of random numbers, at its beginning. It is the same in every attempt.
@@ -92,16 +96,30 @@ class Context(Protocol):
         """Log values of this step, such as its loss. A simulation compares rank 0's with a run without faults."""
 
     def peers(self, role: str, port: str) -> list[str]:
-        """Return the addresses of all replicas of a service that this role depends on, in order."""
+        """Return the addresses of all replicas of a service that this role depends on, in the order of their numbers.
+
+        Args:
+            role: The service.
+            port: The name of one of its `ports`.
+        """
 
     def call(self, address: str, method: str, *args: Any) -> Any:
-        """Call a method of the model of the replica at this address. Raises ConnectionError if it is not there."""
+        """Call a method of a service's replica and return its result.
+
+        Args:
+            address: An address from `peers`.
+            method: The name of the method; in a simulation, of the service's model.
+            args: The arguments of the method.
+
+        Raises:
+            ConnectionError: if no replica is at the address.
+        """
 
 
 def stream_of(info: Info, seed: int, purpose: str, n: int, shared: bool) -> random.Random:
-    """Return the stream of random numbers of `Context.random`.
+    """Return the stream of random numbers that `Context.random` returns for this worker.
 
-    Of `info` it depends on the role and, unless `shared`, on the rank in the role.
+    The stream depends on the seed, the purpose, `n`, the role in `info` and, unless `shared`, the rank in the role.
     """
     import hashlib  # here, because every worker imports this module, and few need these two
     import random
@@ -112,7 +130,7 @@ def stream_of(info: Info, seed: int, purpose: str, n: int, shared: bool) -> rand
 
 
 class Folder:
-    """Store in a folder of a real disk."""
+    """A `Store` in a folder of a real disk. The folder is made if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -143,21 +161,21 @@ class Folder:
         return sorted(path.name for path in self._path.iterdir() if path.name.startswith(prefix))
 
     def path(self, name: str) -> Path:
-        """Return the path of a file. Raises ValueError for a name with a slash, as the simulated store does."""
+        """Return the path of a file in the store. Raises ValueError if the name is no plain file name."""
         check_name(name)
         return self._path / name
 
 
 def steps_done(restored: Any, latest: str | None) -> int:
-    """Return how many steps are done, from what `restore()` has returned.
+    """Check what a model's `restore()` has returned, and return it as the number of steps that are done.
 
     Args:
         restored: What `restore()` has returned; None counts as 0 if there is no checkpoint.
-        latest: The name of the latest checkpoint, or None.
+        latest: The name of the latest checkpoint; None if there is none.
 
     Raises:
-        TypeError: if it is no whole number, as when `restore()` reads a checkpoint and does not return its step.
-        ValueError: if it is negative.
+        TypeError: if `restored` is no whole number, as when `restore()` reads a checkpoint but returns no step.
+        ValueError: if `restored` is negative.
     """
     if restored is None and latest is None:
         return 0
@@ -179,16 +197,16 @@ def check_data(name: str, data: object) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError if the name is no plain file name."""
+    """Raise ValueError if the name is no plain file name: if it is empty, `.` or `..`, or has a slash."""
     if not name or "/" in name or name in (".", ".."):
         raise ValueError(f"{name!r} is no plain file name: checkpoints of a role are in one folder")
 
 
 class RealContext:
-    """Context of a real worker process: `flowdist.worker`, and the user's transport.
+    """`Context` of a real worker process. It uses the functions of `flowdist.worker`, and the user's transport.
 
     Args:
-        call: `call(address, method, args)` calls a service; None if the worker calls none.
+        call: The transport: `call(address, method, args)` calls a service; None if the worker calls none.
         seed: Seeds `random`.
     """
 
@@ -196,7 +214,7 @@ class RealContext:
         self.info = info()
         self.store = Folder(worker.checkpoint_dir() / self.info.role)
         self._call, self._seed = call, seed
-        self.model: Any = None  # its `committed` is called
+        self.model: Any = None  # the user's object whose `committed` is called; set before the first commit
 
     def commit(self, name: str, step: int) -> None:
         accepted = worker.commit(self.store.path(name), step=step)
@@ -225,13 +243,13 @@ class RealContext:
 
 
 def tell_committed(model: Any, step: int, accepted: bool) -> None:
-    """Call the model's `committed`, if it has one."""
+    """Call `committed(step, accepted)` of the model, if the model has that method."""
     if hasattr(model, "committed"):
         model.committed(step, accepted)
 
 
 def alone(part: Any) -> list[Any]:
-    """Exchange a part in a world of one worker."""
+    """Return a list of `part` alone: the exchange of parts in a world of one worker."""
     return [part]
 
 
@@ -244,10 +262,12 @@ def run(
     call: Call | None = None,
     seed: int = 0,
 ) -> Any:
-    """Run the class of a task in this worker: restore, step, checkpoint, and stop if the job has to leave a node.
+    """Run the class of a task in this worker: restore, then do steps, with a checkpoint every few of them.
+
+    If the job has to leave a node, the loop ends early, after a checkpoint.
 
     Args:
-        model: The class: see the module.
+        model: The class of the task, whose methods are described in `flowdist.worker.model`.
         steps: How many steps the task has.
         checkpoint_every: How many steps there are between two checkpoints.
         exchange: Returns what every rank has passed, in the order of the ranks, once all have called it; for example
@@ -256,7 +276,7 @@ def run(
         seed: Seeds `ctx.random`.
 
     Returns:
-        The object of the class, after its last step.
+        The object that was made of the class, after its last step.
 
     Raises:
         RuntimeError: if a world of several workers has no exchange, or if its ranks resume from different steps.
@@ -286,7 +306,7 @@ def run(
 
 
 def _save(it: Any, step: int, exchange: Exchange) -> None:
-    """Write the parts of all ranks, and then publish the checkpoint."""
+    """Have the model write this rank's part of a checkpoint, wait for all ranks, and have the model publish it."""
     if hasattr(it, "checkpoint"):
         it.checkpoint(step)
     exchange(None)  # returns when every rank's part is written

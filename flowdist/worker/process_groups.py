@@ -18,7 +18,10 @@ meshes: dict[tuple[str, str, tuple[tuple[str, str], ...]], Any] = {}
 
 
 def end() -> None:
-    """Destroy the meshes and all process groups, if there are any. Their threads have ended when this returns."""
+    """Destroy the meshes of `worker.mesh()` and all process groups; do nothing if there is no process group.
+
+    The threads of the groups have ended when this returns.
+    """
     dist = _initialized()
     if dist is not None:
         for mesh in meshes.values():
@@ -31,7 +34,7 @@ def end_at_exit() -> None:
     """Arrange that `end()` is called when the program ends, unless a process group uses NCCL.
 
     After an uncaught exception `end()` is not called: destroying groups could wait for peers. `sys.exit()` is no such
-    exception. A further call registers `end()` anew, so that it runs before what was registered since.
+    exception. A further call registers `end()` anew, so that it runs before functions that were registered since.
     """
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)

@@ -1,8 +1,8 @@
-"""A timer for deadlines of peers. It is late rather than early: data that had arrived when it expired is handled first.
+"""A timer for deadlines by which peers have to send a message. A message that arrived in time is handled before it.
 
 An event loop that was held up, for example by an fsync that took seconds, finds in one pass both the data that arrived
 in the meantime and the timers that are due. It feeds the sockets' readers, but runs timers before the tasks that read.
-A plain timer would therefore judge a peer overdue although its heartbeat had arrived in time.
+A plain timer would therefore find a peer overdue although the peer's heartbeat had arrived in time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ PASSES = 3
 
 
 class Alarm:
-    """Calls `judge` with the time of `clock` at expiry: data that arrives later does not show which peers were late.
+    """One-shot timer that expires, lets every message that has arrived by then be handled, and then calls `judge`.
 
-    `judge` has to set the alarm again: between expiry and that call, `set` has no effect.
+    Args:
+        clock: Returns the present time, in ns.
+        judge: Called on the event loop with the time at which the alarm expired, not the time of the call. It has to
+            set the alarm again: between the expiry and this call, `set` has no effect.
     """
 
     def __init__(self, clock: Callable[[], int], judge: Callable[[int], None]) -> None:
@@ -28,9 +31,9 @@ class Alarm:
         self._has_expired = False
 
     def set(self, wait_s: float | None) -> None:
-        """Set the alarm to so many seconds from now; None clears it.
+        """Let the alarm expire `wait_s` seconds from now instead of at the time set before; None: clear it.
 
-        An alarm that is already due stays as it is: frequent messages could otherwise postpone it forever.
+        A call has no effect once the alarm is due: frequent messages could otherwise postpone it forever.
         """
         loop = asyncio.get_running_loop()
         if self._has_expired or (self._timer is not None and self._timer.when() <= loop.time()):

@@ -1,7 +1,7 @@
 """The controller process: it feeds the pure controller, writes the journal, and sends effects to the agents.
 
-A record is written to the journal before its effects are carried out (R21), and forced to the disk when a generation
-begins or the job ends.
+A record is written to the journal before its effects are carried out (R21). The journal is forced to the disk (fsync)
+when a generation begins and when the job ends.
 """
 
 from __future__ import annotations
@@ -52,36 +52,39 @@ from flowdist.runtime.wire.frames import (
 )
 from flowdist.runtime.wire.handshake import TOKEN
 
-# Frames that other hosts may send: none of the operator's
+# Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
-BIND_RETRY_S = 10.0  # how long a controller that takes over waits until the port of the last one is free
+BIND_RETRY_S = 10.0  # how long a controller that takes over waits for the port of the last one to become free
 JOURNAL_LOST = os.EX_IOERR  # exit code of a controller that could not write its journal
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
 class ControllerConfig(msgspec.Struct, frozen=True):
-    """Configuration of the controller process. `lifeline` is a pipe whose other end closes when the supervisor ends.
+    """Configuration of the controller process.
 
-    A controller that finds a journal in the run's folder takes over from there (R21).
+    A controller that finds a journal in the run's folder continues the job from there (R21).
     """
 
     run_dir: str
     run_id: str
-    control_socket: str
-    known_nodes: tuple[NodeName, ...]
-    start_ns: int  # of the job, on CLOCK_BOOTTIME
-    lifeline: int
-    link_faults: tuple[LinkFault, ...] = ()  # faults of connections that are in effect
+    control_socket: str  # path of the Unix socket for the agents of this host, the supervisor and other commands
+    known_nodes: tuple[NodeName, ...]  # nodes that are expected from the start
+    start_ns: int  # start of the job, on CLOCK_BOOTTIME
+    lifeline: int  # file descriptor of a pipe that ends when the supervisor ends: this process then ends too
+    link_faults: tuple[LinkFault, ...] = ()  # injected faults of connections that are in force
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
 
 
 class JournalFile:
-    """The journal on disk. An incomplete last line, which a crash may leave, is cut off when the file is opened."""
+    """The journal's file, open for appending; it is made if it does not exist.
+
+    An incomplete last line, which a crash may leave, is cut off when the file is opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines: list[Line] = []  # those that the file had when it was opened
+        self.lines: list[Line] = []  # the lines of the file when it was opened
         whole = 0
         if path.exists():
             self.lines, whole = read_whole_lines(path.read_bytes())
@@ -89,10 +92,10 @@ class JournalFile:
         self._file.truncate(whole)
 
     def write(self, line: bytes, *, force: bool) -> None:
-        """Append a line. With `force` it survives a crash of the machine, else only one of this process.
+        """Append an encoded line. It survives a crash of this process, and with `force` (fsync) one of the machine.
 
-        If the line cannot be written, this process ends at once: an effect that no later controller can read in the
-        journal must not be carried out (R21).
+        If the line cannot be written, this process exits at once with code JOURNAL_LOST: an effect that no later
+        controller can read in the journal must not be carried out (R21).
         """
         try:
             self._file.write(line)
@@ -106,7 +109,13 @@ class JournalFile:
 
 
 class _ControllerProcess:
-    """Event loop around the pure controller."""
+    """The controller process: it passes messages and the time to the pure controller and carries out its effects.
+
+    Args:
+        config: What the supervisor has set.
+        graph: The job.
+        token: The secret that other hosts have to know; empty: none.
+    """
 
     def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
         self._config = config
@@ -131,7 +140,10 @@ class _ControllerProcess:
             self._write(header, force=True)
 
     def _take_over(self) -> None:
-        """Replay the journal, which holds every decision of the controllers before (R21)."""
+        """Rebuild the state of the job from the journal, which holds every decision of the controllers before (R21).
+
+        The event that a new epoch begins is handled later, by `run`.
+        """
         self._last_ns = self._replay.follow(self._journal.lines).t_ns
         self._journal.lines.clear()
         state = self._controller.state
@@ -140,6 +152,7 @@ class _ControllerProcess:
         self._took_over = self._sessions.take_over(state, self._now(), remote)
 
     async def run(self) -> None:
+        """Serve agents, hosts, operators and scrapes until the supervisor ends or SIGTERM arrives."""
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._loop.add_reader(self._config.lifeline, self._over.set)
@@ -184,7 +197,10 @@ class _ControllerProcess:
             writer.close()
 
     async def _close_remote(self) -> None:
-        """Close the connections of other hosts once they have read everything, or after FLUSH_S."""
+        """End the connections to other hosts, and wait until each host has closed its own, at most FLUSH_S seconds.
+
+        If the job is not over, each host that watches the journal first gets a Farewell.
+        """
         if self._controller.state.outcome is None:
             for writer in [writer for writer in self._watchers if writer in self._remote]:
                 self._send(writer, Farewell("flowdist ended there before the job was over"))
@@ -196,7 +212,7 @@ class _ControllerProcess:
             await asyncio.sleep(0.01)
 
     def _now(self) -> int:
-        """Return the time since the start of the job in ns; it never decreases, across controllers either."""
+        """Return the time since the start of the job in ns, which never decreases, not even after a take-over."""
         self._last_ns = max(self._last_ns, boot_ns() - self._config.start_ns)
         return self._last_ns
 
@@ -259,7 +275,10 @@ class _ControllerProcess:
                 assert_never(message)
 
     def _add_watcher(self, message: Watch, writer: asyncio.StreamWriter) -> None:
-        """Send the journal from the line on that the watcher asks for, and every new line."""
+        """Send the watcher the journal without its first `message.skip` lines, and from now on every new line.
+
+        If the watcher's digest of the skipped lines differs from the journal's, the watcher first gets a Farewell.
+        """
         lines = self._journal.path.read_bytes().splitlines(keepends=True)
         if message.digest and message.digest != sha256(b"".join(lines[: message.skip])).digest():
             self._send(writer, Farewell("the journal there lost its last lines in a crash: join the job again"))
@@ -305,7 +324,7 @@ class _ControllerProcess:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Notify():
-                pass  # it is part of the journal line that watchers receive
+                pass  # watchers receive it in the line of the journal
             case FinishJob():
                 for node, writer in self._agents.items():
                     self._send_to_agent(node, writer, self._sessions.dismiss(node))
@@ -326,7 +345,10 @@ class _ControllerProcess:
         self._alarm.set(max(0, min(times) - self._now()) / 1e9 if times else None)
 
     def _time_passed(self, now: int) -> None:
-        """Handle the deadlines that have passed by `now`, after every message that had arrived by then."""
+        """Handle the deadlines of the sessions and of the pure controller that have passed by `now`, in ns.
+
+        The alarm calls this once every message that had arrived by `now` is handled.
+        """
         for event in self._sessions.expire(now):
             self._handle(event)
         deadline = self._controller.deadline()
@@ -336,6 +358,7 @@ class _ControllerProcess:
 
 
 def main() -> None:
+    """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
     token = os.environ.pop(TOKEN, "")

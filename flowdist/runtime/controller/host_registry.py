@@ -21,10 +21,11 @@ NAME_MAX = 50
 
 
 def node_name(host: str, roles: set[str]) -> NodeName:
-    """Return a node name for a host: the first part of the host's name, as far as that can name a node.
+    """Return a valid node name made from a host's name, as `gpu07` from `gpu07.cluster`.
 
-    The host `gpu07.cluster` becomes the node `gpu07`. A name that a role has, or that fault plans reserve, gets the
-    suffix `-host`.
+    It is the part before the first dot, in lower case, with hyphens for other characters than letters and digits, cut
+    to NAME_MAX characters. If it begins with no letter, it gets the prefix `host-`. If a role has that name, or fault
+    plans reserve it (`all`, `controller`), it gets the suffix `-host`.
     """
     name = re.sub(r"[^a-z0-9]+", "-", host.lower().partition(".")[0]).strip("-")[:NAME_MAX]
     name = name if re.match(r"[a-z]", name) else f"host-{name}".rstrip("-")
@@ -32,18 +33,25 @@ def node_name(host: str, roles: set[str]) -> NodeName:
 
 
 class Listening(msgspec.Struct, frozen=True):
-    """The address at which a controller listens for other hosts; if empty, all addresses of its machine."""
+    """Settings of a controller that listens for other hosts."""
 
-    door: RunEndpoint
-    address: str
+    door: RunEndpoint  # what the other hosts ask for: the endpoint and the name of the job
+    address: str  # the address to bind; empty: all addresses of this machine
     port: int
     hosts: int  # expected number of hosts, including this one
 
 
 class HostRegistry:
-    """The other hosts that are connected, by the names of their nodes.
+    """The other hosts that are connected to the controller, by the names of their nodes.
 
     A name belongs to one host at a time. A host that connects again, also to the next controller, keeps its name.
+
+    Args:
+        graph: The job.
+        job: The name by which other hosts ask for the job.
+        run_id: The id of the run.
+        token: The secret that other hosts have to know; empty: none.
+        known_nodes: Nodes that are expected from the start: a new host does not get one of their names.
     """
 
     def __init__(self, graph: RoleGraph, job: str, run_id: str, token: str, known_nodes: tuple[NodeName, ...]) -> None:
@@ -52,7 +60,11 @@ class HostRegistry:
         self._hosts: dict[NodeName, tuple[str, asyncio.StreamWriter]] = {}  # uid and connection
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Do the handshake and return whether the peer may send frames. The log tells why one is refused."""
+        """Do the handshake on a new connection, and return whether it succeeded: only then the peer may send frames.
+
+        The log gets a line with the reason if the peer is refused, sends an invalid message, or takes longer than
+        HANDSHAKE_S. The caller closes the connection.
+        """
         try:
             keep_alive(writer.get_extra_info("socket"))
             async with asyncio.timeout(HANDSHAKE_S):
@@ -78,7 +90,16 @@ class HostRegistry:
         return True
 
     def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
-        """Register the host under a name and return the answer to its request; refuse it if the job is ending."""
+        """Register a host that asks to join under the name of its node, and return the answer to its request.
+
+        A host that has a name keeps it, and is refused if another host has the name now. A new host gets a free name,
+        and is refused if the job is ending or over; it may try again then. A host that is refused is not registered.
+
+        Args:
+            request: The host's request.
+            job: The state of the job.
+            writer: The connection of the host's foreground process.
+        """
         if request.node:
             name = request.node
             if name in self._hosts and self._hosts[name][0] != request.uid:
@@ -94,11 +115,14 @@ class HostRegistry:
         return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
 
     def connection_of(self, name: NodeName) -> asyncio.StreamWriter | None:
-        """Return the connection to the foreground process of the node's host, if it is connected."""
+        """Return the connection to the foreground process of the node's host; None if that is not connected."""
         return self._hosts[name][1] if name in self._hosts else None
 
     def disconnected(self, writer: asyncio.StreamWriter) -> None:
-        """Free the names that were registered by this connection. A node that still counts as up keeps its name."""
+        """Remove the hosts that were registered with this connection, which has ended.
+
+        A new host does not get the name of such a node while the job counts the node as up.
+        """
         for name in [name for name, (_, connection) in self._hosts.items() if connection is writer]:
             del self._hosts[name]
 

@@ -1,8 +1,8 @@
 """The metrics of a job at http://127.0.0.1:PORT/metrics, in the text formats of Prometheus and OpenMetrics.
 
 Each scrape is computed from the state of the job. No counters are kept that could drift, and a controller that takes
-over continues the counts of the last one. A client library is made for counters that a process keeps; adapting one
-would take more code than writing the page of text.
+over continues the counts of the last one. A Prometheus client library is made for counters that a process keeps;
+adapting one would take more code than writing the page of text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowdist.control.job.state import PHASES
 from flowdist.errors import FlowdistError
 from flowdist.record.status import Status
 
-REQUEST_S = 5.0  # for a client to send its request
+REQUEST_S = 5.0  # seconds for a client to send its request and read the answer
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JOB_STATES = ("starting", "running", "ending", "succeeded", "failed", "cancelled")
@@ -26,7 +26,10 @@ NODE_STATES = ("up", "cordoned", "leaving", "unheard", "lost", "expected")
 
 
 class Family(NamedTuple):
-    """A metric and its samples, each with labels and a value. `name` is without the suffix `_total`."""
+    """A metric and its samples, each with labels and a value.
+
+    `name` is without the prefix `flowdist_`, and without the suffix `_total` of counters.
+    """
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -35,7 +38,11 @@ class Family(NamedTuple):
 
 
 def families(status: Status) -> Iterator[Family]:
-    """Yield all metrics of a job. Counters are present from the start, with the value 0."""
+    """Yield all metrics of a job.
+
+    The time accounts and the goodput are left out while they are unknown. Restarts and incidents have no sample for a
+    cause that has not occurred.
+    """
     nodes = Counter(node.phase for node in status.nodes)
     yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
     states = [({"state": name}, float(name == status.state)) for name in JOB_STATES]
@@ -95,7 +102,7 @@ def _w(name: str) -> dict[str, str]:
 
 
 def metrics_text(status: Status, *, openmetrics: bool = False) -> str:
-    """Return the page in the text format of Prometheus or OpenMetrics, which differ in how they name counters."""
+    """Return the page of metrics that answers a scrape, in the text format of Prometheus or, if asked, OpenMetrics."""
     lines = []
     for family in families(status):
         name = f"flowdist_{family.name}"
@@ -113,13 +120,15 @@ def _escaped(text: str) -> str:
 
 
 def listen(port: int) -> socket.socket:
-    """Open a listening socket on loopback. It is kept while controllers, which answer at it, replace each other.
+    """Open the socket at which the controllers of a run answer scrapes, on loopback, and return it.
+
+    The foreground process opens it and keeps it open, so that the next controller answers at the same port.
 
     Args:
         port: The TCP port; 0 selects a free one.
 
     Raises:
-        FlowdistError: The port is in use.
+        FlowdistError: The port cannot be bound, as when it is in use.
     """
     try:
         return socket.create_server(("127.0.0.1", port))
@@ -129,7 +138,7 @@ def listen(port: int) -> socket.socket:
 
 
 async def serve_metrics(listening: int, status: Callable[[], Status]) -> asyncio.Server:
-    """Answer scrapes at a listening socket until the server is closed.
+    """Begin to answer scrapes at a listening socket, and return the server; closing the server ends that.
 
     Args:
         listening: The file descriptor of the socket.

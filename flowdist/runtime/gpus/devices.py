@@ -35,15 +35,18 @@ def machine_memory() -> int:
 
 
 def machine_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[str, ...]:
-    """Return the names of the GPUs that may be used, as CUDA_VISIBLE_DEVICES names them: see `find_gpus`."""
+    """Return the names of the GPUs that `find_gpus` finds, as CUDA_VISIBLE_DEVICES names them: numbers or UUIDs."""
     return tuple(gpu.name for gpu in find_gpus(env, proc, dev))
 
 
 def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[Gpu, ...]:
-    """Return the GPUs that may be used: from NVML, else by number from the driver's folder, else by number from torch.
+    """Return the GPUs of this machine that flowdist may use: those in CUDA_VISIBLE_DEVICES, or all if it is not set.
+
+    NVML describes them. Without NVML only their names are known: the entries of CUDA_VISIBLE_DEVICES, else one number
+    for each GPU in the driver's folder. If there is no such folder, but a device file of a GPU, torch counts them.
 
     Args:
-        env: The variables in which CUDA_VISIBLE_DEVICES is looked up.
+        env: The environment variables.
         proc: The driver's folder, which has an entry for each GPU.
         dev: The folder of device files.
 
@@ -68,7 +71,10 @@ def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> t
 
 
 def _counted_by_torch(env: Mapping[str, str]) -> int:
-    """Return how many devices torch counts, in a process of its own: counting may initialise CUDA."""
+    """Return the number of devices that torch counts; 0 if torch is missing or fails.
+
+    Torch counts in a process of its own, because counting may initialise CUDA.
+    """
     if importlib.util.find_spec("torch") is None:
         return 0
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
@@ -80,16 +86,19 @@ def _counted_by_torch(env: Mapping[str, str]) -> int:
 
 
 def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tuple[RoleGraph, list[str]]:
-    """Return the graph with the nodes that `run` uses, and warnings about what this machine has not enough of.
+    """Return the graph with the nodes that `flowdist run` makes of this machine, and warnings for the user.
 
-    Nodes on one machine may together have more CPU and memory than the machine; they never have more GPUs.
+    A graph that declares no nodes gets one, `node0`, with all GPUs of the machine, and with enough CPU and memory for
+    all replicas, even if the machine has less. Nodes that are declared stay as they are. There is a warning if the
+    replicas ask for more CPU than the machine has. More CPU and memory is allowed; more GPUs are not.
 
     Args:
-        gpus: The GPUs of this machine.
-        added: How many nodes like the first one are to join later.
+        graph: The job.
+        gpus: The names of this machine's GPUs.
+        added: How many nodes like the first one the fault plan adds later.
 
     Raises:
-        FlowdistError: if the nodes have more GPUs than this machine.
+        FlowdistError: if all nodes, the added ones included, together have more GPUs than this machine.
     """
     wanted_cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
     if not graph.cluster.given:
@@ -111,6 +120,9 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
 
 
 def share_devices(nodes: Sequence[NodeSpec], gpus: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the real GPUs of each node; no GPU is in two nodes."""
+    """Divide this machine's GPUs among its nodes in order, and return the names of each node's GPUs, `node.gpu` many.
+
+    If there are too few, the last nodes get fewer or none. No GPU is in two nodes.
+    """
     left = iter(gpus)
     return [tuple(itertools.islice(left, node.gpu)) for node in nodes]

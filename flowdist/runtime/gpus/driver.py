@@ -1,7 +1,7 @@
 """Queries to the driver of this machine's GPUs: names, memory, NUMA nodes, processes on them, and errors.
 
-All of it comes from NVML, which never makes a CUDA context, so that a process may still be forked afterwards. The
-library (`nvidia-ml-py`, the extra `gpu`) is optional.
+All of it comes from NVML, which never makes a CUDA context, so that a process may still fork afterwards. The library
+(`nvidia-ml-py`, the extra `gpu`) is optional.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flowdist.errors import FlowdistError
 
 FAKE_GPUS = "FLOWDIST_FAKE_GPUS"  # for tests: a JSON file that lists the GPUs, read at each call
 SYSFS = Path("/sys")
-NO_INSTANCE = 0xFFFFFFFF  # NVML's number for an error that concerns no MIG instance
+NO_INSTANCE = 0xFFFFFFFF  # NVML's instance number in an error that concerns no MIG instance
 
 
 class GpuError(Exception):
-    """The driver did not answer. `is_lost` is true if the reason is that it cannot find the GPU any more."""
+    """A query to the driver failed. `is_lost` is true if the driver cannot find the GPU any more."""
 
     def __init__(self, text: str, is_lost: bool = False) -> None:
         super().__init__(text)
@@ -29,9 +29,9 @@ class GpuError(Exception):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One device. `name` is how CUDA_VISIBLE_DEVICES names it; unknown fields are empty, 0 or None."""
+    """One GPU or MIG instance. Every field but `name` may be unknown: empty, 0 or None."""
 
-    name: str
+    name: str  # as CUDA_VISIBLE_DEVICES names it: a number or a UUID
     uuid: str = ""
     model: str = ""
     memory: int = 0  # bytes
@@ -40,17 +40,17 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Use(NamedTuple):
-    """Bytes in use on a device, and the processes that compute there, which a container may not see."""
+    """The memory in use on a GPU, and the processes that compute there. In a container the list may be incomplete."""
 
-    used: int
+    used: int  # bytes
     pids: tuple[int, ...]
 
 
 class Xid(NamedTuple):
-    """An error of a GPU that the driver has reported, by NVIDIA's number for such errors."""
+    """An error of a GPU that the driver has reported."""
 
     uuid: str  # of the device, also if the device is divided into MIG instances
-    number: int
+    number: int  # NVIDIA's number for this kind of error
     instance: int | None = None  # the MIG instance that it concerns; None if the driver names none
 
 
@@ -62,26 +62,30 @@ class MigInstance(NamedTuple):
 
 
 class Devices(Protocol):
-    """Queries to the driver. Each of them may raise GpuError."""
+    """Queries to the driver about this machine's GPUs. Each of them may raise GpuError."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return all GPUs in the order of the PCI bus; their names are 0, 1, 2, ..."""
+        """Return all GPUs of the machine in the order of the PCI bus; their names are 0, 1, 2, ..."""
 
     def use(self, uuid: str) -> Use:
-        """Return what is in use on a device, or on a MIG instance."""
+        """Return the memory in use and the processes on the device or MIG instance with this UUID."""
 
     def mig_instance(self, uuid: str) -> MigInstance | None:
-        """Return the place of a MIG instance; None for a whole device."""
+        """Return the place of the MIG instance with this UUID; None if the UUID is that of a whole device."""
 
     def xids(self) -> list[Xid]:
-        """Return the errors since the last call."""
+        """Return the errors of all GPUs that the driver has reported since the last call."""
 
     def close(self) -> None:
-        """Release the library; no query follows."""
+        """Release the driver's library. No other method may be called afterwards."""
 
 
 def open_devices(env: Mapping[str, str]) -> Devices | None:
-    """Return NVML, or the fake that FLOWDIST_FAKE_GPUS names; None if there is neither."""
+    """Return the queries to NVML, or to the file that FLOWDIST_FAKE_GPUS in `env` names, if it is set.
+
+    Returns:
+        The queries; None if pynvml is not installed, or if it finds no driver.
+    """
     if fake := env.get(FAKE_GPUS):
         return FakeDevices(Path(fake))
     try:
@@ -96,14 +100,15 @@ def open_devices(env: Mapping[str, str]) -> Devices | None:
 
 
 def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA would see, by names that mean the same GPU to CUDA.
+    """Return the GPUs that CUDA would see, in the order of CUDA_VISIBLE_DEVICES, by names that CUDA understands.
 
     CUDA numbers devices by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID; NVML numbers them by PCI bus. With different
     models the two may disagree: GPUs are then named by UUID, and a number in CUDA_VISIBLE_DEVICES is passed on unread.
+    As in CUDA, the first entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list.
 
     Args:
-        found: The GPUs of the machine.
-        env: The variables in which CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are looked up.
+        found: The GPUs of the machine, from NVML; empty: unknown, so that entries are passed on unread.
+        env: The environment variables.
 
     Raises:
         FlowdistError: if CUDA_VISIBLE_DEVICES names a GPU twice.
@@ -128,10 +133,12 @@ def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, .
 
 
 def _look_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
-    """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names; None if there is none.
+    """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names; None if it names none.
 
     Args:
-        alike: Whether CUDA and NVML number the GPUs alike.
+        word: The entry.
+        found: The GPUs of the machine, from NVML; empty: unknown.
+        alike: Whether CUDA and NVML number the GPUs alike; if not, a number gives a Gpu with nothing but that name.
     """
     if word == "-1":
         return None
@@ -147,7 +154,7 @@ def _look_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
 
 
 def numa_node(bus: str, sysfs: Path = SYSFS) -> int | None:
-    """Return the NUMA node of a PCI device; None if the machine does not report it."""
+    """Return the number of a PCI device's NUMA node; None if the machine does not report it."""
     domain, _, rest = bus.lower().partition(":")
     try:
         node = int((sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
@@ -160,7 +167,7 @@ def numa_node(bus: str, sysfs: Path = SYSFS) -> int | None:
 
 
 def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
-    """Return the cores of a NUMA node; empty if the machine does not report them."""
+    """Return the numbers of the cores of a NUMA node; empty if the machine does not report them."""
     cpus: set[int] = set()
     with contextlib.suppress(OSError, ValueError):
         text = (sysfs / f"devices/system/node/node{node}/cpulist").read_text().strip()
@@ -171,7 +178,7 @@ def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
 
 
 class NvmlDevices:
-    """Devices whose answers come from NVML. `nvml` is the module pynvml, initialised."""
+    """The queries of `Devices`, answered by NVML. `nvml` is the module pynvml, initialised."""
 
     def __init__(self, nvml: Any, sysfs: Path = SYSFS) -> None:
         self._nvml, self._sysfs = nvml, sysfs
@@ -229,7 +236,7 @@ class NvmlDevices:
             self._ask(self._nvml.nvmlShutdown)
 
     def _register(self) -> Any:
-        """Return an event set with every device that can report errors; False if there is none."""
+        """Register for the errors of all devices and return NVML's event set; False if no device can report errors."""
         nvml = self._nvml
         try:
             events, count = self._ask(nvml.nvmlEventSetCreate), 0
@@ -246,7 +253,7 @@ class NvmlDevices:
         return self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid.encode())
 
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of NVML; its errors become GpuError."""
+        """Call a function of NVML and return its result. An error of NVML is raised as GpuError."""
         try:
             return function(*args)
         except self._nvml.NVMLError as error:
@@ -261,7 +268,7 @@ def _text(value: str | bytes) -> str:
 
 
 class FakeGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of the file that FLOWDIST_FAKE_GPUS names."""
+    """One GPU in the file that FLOWDIST_FAKE_GPUS names. The fields are those of Gpu, Use and MigInstance."""
 
     uuid: str
     model: str = "Fake GPU"
@@ -277,7 +284,10 @@ class FakeGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FakeDevices:
-    """Devices whose answers come from a file, for tests without a GPU."""
+    """The queries of `Devices`, answered from a file, for tests without a GPU.
+
+    The file is read at each query, so that a test can change it. A file that cannot be read raises FlowdistError.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,4 +1,7 @@
-"""The agent's side of the process that watches its GPUs: workers start once their GPUs are free of dead processes."""
+"""The agent's side of the process that watches its node's GPUs.
+
+Workers start once the driver has freed the memory that dead processes had on their GPUs.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ from flowdist.runtime.gpus.driver import FAKE_GPUS, numa_cpus
 from flowdist.runtime.gpus.watch import CLEAR_S, REPORTS, Clear, Cleared, Fault, NotCleared, encode
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
-PATIENCE_S = CLEAR_S + 5  # a watcher that is silent for longer has a driver that hangs: its answer is not waited for
+PATIENCE_S = CLEAR_S + 5  # the driver of a watcher that is silent for longer hangs: workers start without the answer
 
 CarryOut = Callable[[StartReplica, tuple[int, ...]], None]
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """An order whose GPUs are not free yet."""
+    """An order to start workers that waits for the watcher's report about its GPUs."""
 
     order: io.SpawnWorkers
     carry_out: CarryOut
     timer: asyncio.TimerHandle
-    reason: str = ""  # why its GPU cannot be used: the order will not be carried out
+    reason: str = ""  # why a GPU cannot be used: the order will not be carried out, only cancelled
 
 
 class NumaUnknown(OSError):
@@ -52,9 +55,13 @@ def _cores_of(gpu: str, node: int | None) -> tuple[int, ...]:
 
 
 class GpuGuard:
-    """The GPUs of the node, and the start orders that wait until theirs are free.
+    """The node's GPUs, and the orders to start workers that wait until their GPUs are free of dead processes' memory.
+
+    It starts a process that watches the GPUs, and passes the faults which that watcher reports to the pure agent.
+    Without GPUs or without NVML there is no watcher, and no order waits.
 
     Args:
+        loop: The agent's event loop.
         devices: The node's GPUs, as CUDA_VISIBLE_DEVICES names them.
         tell: Gives an input to the pure agent.
     """
@@ -79,10 +86,12 @@ class GpuGuard:
             self._loop.add_reader(self._channel, self._read)
 
     def when_free(self, order: io.SpawnWorkers, carry_out: CarryOut) -> None:
-        """Carry out the order when its GPUs are free: now if no worker has had them, or if its workers stay in place.
+        """Call `carry_out(order.start, order.kept)` once the GPUs of the order are free, at most PATIENCE_S from now.
 
-        The first order waits until the watcher has measured the memory that was in use before: memory of the order's
-        own workers must not be part of it.
+        That is at once if no worker of this node has used these GPUs, if workers stay in place, or if there is no
+        watcher. The first order waits even so until the watcher has measured the memory that is in use before any
+        worker starts. If the watcher reports that a GPU is not free in time, the pure agent gets GpuFaulted, and
+        `carry_out` is never called: the order waits for `cancel`.
         """
         gpus = order.start.gpus
         reused = tuple(gpu for gpu in gpus if gpu in self._used)
@@ -97,7 +106,7 @@ class GpuGuard:
             self._channel.sendall(encode(Clear(self._last_request, reused)))
 
     def cores(self, role: RoleSpec, start: StartReplica) -> list[tuple[int, ...]]:
-        """Return the cores that each worker of the replica is bound to; empty for a worker that is not bound.
+        """Return the cores of each worker of the replica, by local rank; an empty tuple: the worker is not bound.
 
         Raises:
             NumaUnknown: if the NUMA node of a GPU is not known, or this process may use no core of it.
@@ -111,7 +120,10 @@ class GpuGuard:
         return [_cores_of(name, self._numa_nodes.get(name)) for name in names]
 
     def cancel(self, replica: ReplicaId, attempt: int) -> None:
-        """Drop the order of an attempt that is to end before it has started, and report it as failed."""
+        """Drop the waiting order of an attempt that is to be stopped, and give SpawnFailed to the pure agent.
+
+        If no order of the attempt waits, nothing happens.
+        """
         for number, waiting in list(self._waiting.items()):
             start = waiting.order.start
             if (start.replica, start.attempt) == (replica, attempt):
@@ -124,7 +136,7 @@ class GpuGuard:
         if waiting is not None:
             waiting.timer.cancel()
             waiting.carry_out(waiting.order.start, waiting.order.kept)
-            self._tell(io.AgentTimePassed())  # has the agent handle what the start has queued
+            self._tell(io.AgentTimePassed())  # makes the agent handle the inputs that the start has queued
 
     def _read(self) -> None:
         assert self._channel is not None
@@ -151,7 +163,10 @@ class GpuGuard:
                     self._tell(io.GpuFaulted(gpu, reason, xid))
 
     def _give_up(self) -> None:
-        """Carry on without the watcher, which found no driver or has died: from now on no start waits."""
+        """Carry on without the watcher, which found no driver or has died: start the waiting orders now.
+
+        Orders whose GPU was reported as unusable go on waiting for `cancel`. Later orders do not wait at all.
+        """
         assert self._channel is not None
         self._loop.remove_reader(self._channel)
         self._channel.close()

@@ -1,7 +1,7 @@
 """The process that watches the GPUs of a node: for errors that their driver reports, and for memory of dead processes.
 
 It is a process of its own because a driver in trouble may not answer for minutes, and the agent has to renew its lease
-meanwhile. It decides nothing. It reports what it finds, each message as one line of JSON.
+meanwhile. It decides nothing: it only reports to the agent, each message as one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
 CLEAR_S = 10.0  # seconds that the driver may take to free the memory of dead processes
-LOOK_S = 0.05  # seconds between two queries meanwhile
+LOOK_S = 0.05  # seconds between two queries while the agent waits for that
 ERRORS_S = 1.0  # seconds between two queries for errors
-LOST_S = 10.0  # seconds between two queries whether each GPU is there: not every driver reports a loss
-FLOOR = 256 << 20  # bytes above the use at the start that count as free: the driver itself takes some
+LOST_S = 10.0  # seconds between two checks that each GPU is still there: not every driver reports a loss
+FLOOR = 256 << 20  # a GPU counts as free up to so many bytes above its use at the start: the driver takes some
 
 
 class Clear(msgspec.Struct, frozen=True, tag=True):
-    """Request to report when the GPUs are free of memory of dead processes. `gpus` are their numbers on the node."""
+    """The agent's request to report when GPUs are free of the memory of dead processes.
+
+    `id` is the number of the request, which the reports repeat; `gpus` are the numbers of the GPUs on the node.
+    """
 
     id: int
     gpus: tuple[int, ...]
 
 
 class Cleared(msgspec.Struct, frozen=True, tag=True):
-    """Report: the GPUs of a Clear are free."""
+    """Report that all GPUs of a request are free."""
 
     id: int
 
 
 class NotCleared(msgspec.Struct, frozen=True, tag=True):
-    """Report: a GPU of a Clear was not free in time."""
+    """Report that one GPU of a request was not free within CLEAR_S."""
 
     id: int
     gpu: int
@@ -51,11 +54,11 @@ class NotCleared(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
-    """Report: the driver reports an error of a GPU, or cannot find the GPU any more."""
+    """Report that the driver has reported an error of a GPU, or cannot find the GPU any more."""
 
     gpu: int
     reason: str
-    xid: int = 0
+    xid: int = 0  # NVIDIA's number of the error; 0: the GPU is lost
 
 
 Report = Cleared | NotCleared | Fault
@@ -69,18 +72,21 @@ def encode(message: Clear | Report) -> bytes:
 
 
 class Watch:
-    """Observer of one node's GPUs, with the requests that wait. Times are in seconds, on a steady clock.
+    """Observer of one node's GPUs, with the agent's requests that are not answered yet.
+
+    Times are in seconds, on a clock that never goes back.
 
     Args:
+        devices: Answers queries to the driver.
         uuids: The UUIDs of the node's GPUs, in the order of their numbers; empty where one is not known.
-        now: The time now.
-        proc: Where process information is found.
+        now: The present time.
+        proc: The folder of process information.
     """
 
     def __init__(self, devices: Devices, uuids: Sequence[str], now: float, proc: Path = Path("/proc")) -> None:
         self._devices, self._uuids, self._proc = devices, tuple(uuids), proc
         self._requests: list[tuple[Clear, float]] = []  # with the time until which each waits
-        self._lost: dict[int, None] = {}  # whose loss was reported
+        self._lost: dict[int, None] = {}  # GPUs whose loss was reported
         self._reports: list[Report] = []
         self._next_presence_check = now + LOST_S
         self._has_errors = True
@@ -89,15 +95,18 @@ class Watch:
 
     @property
     def pause_s(self) -> float:
-        """Return how long to wait before the next `look`."""
+        """Return how many seconds to wait before the next call of `look`."""
         return LOOK_S if self._requests else ERRORS_S
 
     def ask(self, request: Clear, now: float) -> None:
-        """Add a request, which later calls of `look` answer."""
+        """Add a request. A later call of `look` answers it, at the latest the first one CLEAR_S from now."""
         self._requests.append((request, now + CLEAR_S))
 
     def look(self, now: float) -> list[Report]:
-        """Query the GPUs that are due and return what there is to report."""
+        """Query the driver and return the reports that are new since the last call.
+
+        Errors are looked up at each call, lost GPUs every LOST_S, and the memory of the GPUs that a request names.
+        """
         self._query_errors()
         if self._next_presence_check <= now:
             self._next_presence_check = now + LOST_S
@@ -127,14 +136,20 @@ class Watch:
             self._has_errors = False  # whether the GPUs are there is still checked
 
     def _place(self, uuid: str) -> tuple[str, int | None]:
-        """Return the device whose errors concern this GPU, and the number of the MIG instance that it is, or None."""
+        """Return the UUID of the device that this GPU is or is part of, and its number there if it is a MIG instance.
+
+        The number is None for a whole device, and if the driver does not answer.
+        """
         try:
             return self._devices.mig_instance(uuid) or (uuid, None)
         except GpuError:
             return uuid, None
 
     def _use(self, gpu: int) -> Use | None:
-        """Return the bytes in use and the processes; None if they are not known. A loss of the GPU is reported once."""
+        """Return the memory in use and the processes of a GPU; None if they are not known.
+
+        If the driver cannot find the GPU any more, a Fault is added to the reports, once for each GPU.
+        """
         if not self._uuids[gpu]:
             return None
         try:
@@ -146,11 +161,11 @@ class Watch:
             return None
 
     def _left_behind(self, gpu: int) -> str:
-        """Describe memory of dead processes that keeps the next worker from starting; empty if there is none.
+        """Return a description of the memory that dead processes still have on a GPU; empty if there is none.
 
         While a live process is on the GPU, the memory may be its own, and does not count. Nor does memory that was in
-        use at the start: in a container, processes of other containers are missing from the list, or have ids that
-        mean nothing here.
+        use at the start: in a container, processes of other containers are missing from the driver's list, or have ids
+        that mean nothing here.
         """
         use = self._use(gpu)
         if use is None or any(is_alive(pid, self._proc) for pid in use.pids):
@@ -163,13 +178,16 @@ class Watch:
 
 
 def uuids_of(devices: Devices, names: Sequence[str], env: dict[str, str]) -> list[str]:
-    """Return the UUIDs of GPUs that are named as in CUDA_VISIBLE_DEVICES; empty where one is not known."""
+    """Return the UUID of each GPU in `names`, as CUDA_VISIBLE_DEVICES names them; empty where one is not known."""
     known = {gpu.name: gpu.uuid for gpu in visible_gpus(devices.gpus(), env)}
     return [known.get(name, "") for name in names]
 
 
 def main() -> None:
-    """Watch the GPUs until the agent closes stdin, a socket. The arguments are the agent's pid and the GPUs' names."""
+    """Watch the GPUs until the agent closes the socket that is this process's stdin; end at once if there is no driver.
+
+    The arguments of the process are the agent's process id and the names of the GPUs.
+    """
     parent, *names = sys.argv[1:]
     die_with_parent(int(parent))
     channel = socket.socket(fileno=0)

@@ -29,15 +29,17 @@ PATIENCE_S = 10.0
 
 
 class HookConfig(msgspec.Struct, frozen=True):
-    """Configuration of the runner."""
+    """Configuration of the process that runs hooks."""
 
     argv: tuple[str, ...]  # the user's command
-    cwd: str
-    queue_max: int = QUEUE_MAX  # calls that may wait; more are left out
+    cwd: str  # the folder in which the command runs
+    queue_max: int = QUEUE_MAX  # calls that may wait; further calls are dropped, and the log says so
     patience_s: float = PATIENCE_S  # how long hooks may run after the end of the job
 
 
 class _Runner:
+    """Queue of the calls of a hook, and the process of the call that runs."""
+
     def __init__(self, config: HookConfig) -> None:
         self._config = config
         self._selector = selectors.DefaultSelector()
@@ -50,7 +52,11 @@ class _Runner:
         self._deadline_s: float | None = None  # set when the job has ended
 
     def run(self) -> None:
-        """Run the hooks until all are done after the end of the job, the time for that is over, or stdin closes."""
+        """Run the hook once for each call that arrives on stdin, one after the other.
+
+        Return when the job has ended and all calls are done, `patience_s` after the end of the job, or when stdin
+        closes. A hook may still run then.
+        """
         while self._deadline_s is None or self._child is not None or self._queue:
             if self._child is None and self._queue:
                 self._start(*self._queue.popleft())
@@ -66,7 +72,7 @@ class _Runner:
                 return
 
     def _read(self) -> bool:
-        """Queue the calls that have arrived. Returns False if stdin is closed."""
+        """Queue the calls that have arrived on stdin. Return False if stdin is closed."""
         data = os.read(STDIN, 1 << 16)
         for line in self._lines.feed(data):
             self._enqueue(line)
@@ -102,7 +108,7 @@ class _Runner:
         self._selector.register(self._pidfd, selectors.EVENT_READ)
 
     def _ended(self) -> None:
-        """Reap a command that has ended. The rest of its process group is killed first, as with workers."""
+        """Reap the hook that has ended, and log its exit. The rest of its process group is killed first."""
         assert self._child is not None
         self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
@@ -118,7 +124,10 @@ def _log(text: str) -> None:
 
 
 def main() -> None:
-    """Run the hooks of one job. The argument is a HookConfig as JSON."""
+    """Run the hooks of one job, and kill what is left of them at the end.
+
+    The argument of the process is a HookConfig as JSON; the calls arrive on stdin.
+    """
     become_subreaper()
     _Runner(msgspec.json.decode(sys.argv[1], type=HookConfig)).run()
     kill_descendants()

@@ -23,20 +23,23 @@ from flowdist.runtime.processes.owned_processes import start_module
 from flowdist.runtime.worker_env.environment import expand_command
 
 LOG = "hooks.log"
-MARGIN_S = 2.0  # for the runner to kill what it has to kill
+MARGIN_S = 2.0  # for the runner to kill hooks that still run
 
 
 class Hooks:
-    """The calls of a job's hook. Only `finish` waits. Without a command every method does nothing."""
+    """Caller of a job's hook, the user's command `on_incident`.
+
+    No method but `finish` waits for the command. If the job has no hook, no method does anything.
+    """
 
     def __init__(self, graph: RoleGraph, run_dir: Path) -> None:
         self._graph, self._run_dir = graph, run_dir
         self._process: Process | None = None
-        self._open: dict[int, None] = {}
+        self._open: dict[int, None] = {}  # numbers of the incidents for which the hook is still to be called
         self._seen = 0  # how many incidents of the job are known here
 
     async def start(self) -> None:
-        """Start the runner, if the job has a hook."""
+        """Start the process that runs the hook, if the job has one."""
         if not self._graph.on_incident:
             return
         checkpoints = self._graph.checkpoint_dir or str(self._run_dir / "checkpoints")
@@ -47,11 +50,14 @@ class Hooks:
         self._process = await start_module(runner, config, self._run_dir / LOG, stdin=PIPE)
 
     def pids(self) -> list[int]:
-        """Return the process id of the runner in a list, which is empty when it does not run."""
+        """Return the process id of the process that runs the hook, in a list; empty if there is no such process."""
         return [self._process.pid] if self._process is not None and self._process.returncode is None else []
 
     def observe(self, job: JobState) -> None:
-        """Call the hook for each incident that the last event has closed."""
+        """Call the hook for each incident that has closed since the last call, and do not wait for the hook.
+
+        The supervisor calls this after each event of the job.
+        """
         for incident in job.incidents[self._seen :]:
             self._open[incident.number] = None
         self._seen = len(job.incidents)
@@ -61,15 +67,19 @@ class Hooks:
                 self._send({"event": "incident_closed", **_incident(job.incident(number))})
 
     def skip_past(self, job: JobState) -> None:
-        """Leave out the incidents that are closed already: the run is resumed, and the hook was called for them."""
+        """Do not call the hook for the incidents that are closed by now.
+
+        The supervisor calls this while it reads the past of a run that is resumed: the hook was called at that time.
+        """
         self._open = {incident.number: None for incident in job.incidents if incident.is_open}
         self._seen = len(job.incidents)
 
     async def finish(self, job: JobState, finished: FinishJob | None) -> None:
-        """Call the hook for the end of the job, and wait until the runner has ended or the time for hooks is over.
+        """Call the hook for the end of the job, and wait until all calls are done or the time for hooks is over.
 
         Args:
-            finished: The end; None if the controller died before it decided on one.
+            job: The last state of the job.
+            finished: The controller's decision that ended the job; None if the controller died before it decided.
         """
         if not self.pids():
             return
@@ -82,7 +92,7 @@ class Hooks:
         self.stop()
 
     def stop(self) -> None:
-        """Kill the hook that runs, and start no other."""
+        """Have the runner kill the hook that runs and end. Calls that wait are dropped."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -48,10 +48,13 @@ BOTH: tuple[Direction, ...] = ("up", "down")
 
 
 def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> None:
-    """Check that `flowdist run` can carry out a plan.
+    """Check that `flowdist run` can carry out every fault and order of a plan.
 
     Args:
-        has_guests: Other hosts may join, of any name: a target that is no known name is such a host.
+        plan: The plan.
+        graph: The job.
+        has_guests: Whether other hosts may join the run. Nodes of theirs may have any name, so that an unknown target
+            is accepted unless it looks like a misspelling of a known name.
 
     Raises:
         FaultError: if a fault cannot be carried out, or its target does not exist.
@@ -73,7 +76,13 @@ def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> N
 
 
 def _with_guests(plan: Plan, graph: RoleGraph) -> RoleGraph:
-    """Return the graph with a node for each name that may be a host's: one that is not similar to a known name."""
+    """Return the graph with a node added for each unknown name in the plan that a host which joins may have.
+
+    A name that is similar to a known one counts as its misspelling and gets no node.
+
+    Raises:
+        FaultError: if the plan adds nodes or has rates, which need nodes that are known beforehand.
+    """
     if plan.new_nodes or plan.rates:
         message = "--add and --rate are for one machine: what hosts will come is not known beforehand"
         raise FaultError(message, help="type flowdist join where a host is to come; name hosts and roles in --fail")
@@ -86,7 +95,7 @@ def _with_guests(plan: Plan, graph: RoleGraph) -> RoleGraph:
 
 
 def _refuse_impossible(fault: Fault) -> None:
-    """Raise FaultError for a fault that only the simulator can carry out, and name the closest one that `run` can."""
+    """Raise FaultError if only the simulator can carry out the fault; its help names the closest one that `run` can."""
     if fault.kind == "disk-full":
         message = "run cannot fill the disk under one role: the disk is that of the whole machine"
         help = "simulate can; or set checkpoint_dir= to a small file system of its own and fill that"
@@ -102,27 +111,55 @@ def _refuse_impossible(fault: Fault) -> None:
 class ProcessControl(Protocol):
     """The actions that the injector needs of the supervisor, which owns the processes."""
 
-    def kill_node(self, name: str, back_after_ns: int | None) -> None: ...
-    def make_node_leave(self, name: str, back_after_ns: int | None) -> None: ...
-    def add_node(self, name: str) -> None: ...
-    def guardian_of(self, name: str) -> int | None: ...
-    def kill_controller(self) -> None: ...
-    def add_link_fault(self, fault: LinkFault) -> None: ...
-    def heal_link(self, node: str, why: str) -> None: ...
-    def operate(self, event: Operation) -> None: ...
-    def note_fault(self, spec: str, target: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def is_remote(self, node: str) -> bool: ...
-    def apply_remotely(self, fault: RemoteFault) -> None: ...
+    def kill_node(self, name: str, back_after_ns: int | None) -> None:
+        """Kill every process of the node, and start the node again after so many ns; None: never."""
+
+    def make_node_leave(self, name: str, back_after_ns: int | None) -> None:
+        """Have the node leave the job in order, and start the node again after so many ns; None: never."""
+
+    def add_node(self, name: str) -> None:
+        """Start a node that the plan adds to the job."""
+
+    def guardian_of(self, name: str) -> int | None:
+        """Return the process id of the node's guardian; None if it does not run on this host."""
+
+    def kill_controller(self) -> None:
+        """Kill the controller process."""
+
+    def add_link_fault(self, fault: LinkFault) -> None:
+        """Begin a fault of the connection between the controller and the agent of the fault's node."""
+
+    def heal_link(self, node: str, why: str) -> None:
+        """End the LinkFault with this `node` and `why`; do nothing if there is none."""
+
+    def operate(self, event: Operation) -> None:
+        """Send an event to the controller, as if an operator had given the order."""
+
+    def note_fault(self, spec: str, target: str) -> None:
+        """Have a line written into the journal that the fault `spec` has hit `target`."""
+
+    def warn(self, text: str) -> None:
+        """Show the user a warning."""
+
+    def is_remote(self, node: str) -> bool:
+        """Return whether the node is on another host."""
+
+    def apply_remotely(self, fault: RemoteFault) -> None:
+        """Send the fault to the host of its node, which carries it out and ends it."""
 
 
 class Injector:
-    """The faults and operator's orders of one plan, and those of them that are in force.
+    """Injector of the faults of one plan, and giver of its orders of the operator.
+
+    The supervisor passes each new record to `observe`, and calls `fire` at the time that `next_ns` returns, or earlier.
 
     Args:
-        control: Carries out what is due.
-        seed: Seeds the rates, with the same result as in `flowdist simulate`.
-        since_ns: The time of the job at which it is resumed: faults drawn for an earlier time are left out.
+        plan: The plan.
+        graph: The job.
+        run_dir: The folder of the run.
+        control: Carries out the faults and orders that are due.
+        seed: The seed of the random faults: it draws the same faults as in `flowdist simulate`.
+        since_ns: The time of the job, in ns, at which the run is resumed: random faults from before are left out.
     """
 
     def __init__(
@@ -134,11 +171,11 @@ class Injector:
         self._labels = {node.name: node.labels for node in nodes}
         self._arrivals = Arrivals(plan.rates, graph, list(self._labels), seed)
         list(self._arrivals.until(since_ns))
-        self._waiting: list[Fault] = []  # for an event
-        self._due: list[tuple[int, Fault]] = []
+        self._waiting: list[Fault] = []  # faults that wait for a milestone
+        self._due: list[tuple[int, Fault]] = []  # faults whose time is known, with that time
         self._acts: list[tuple[int, Callable[[], None]]] = []  # orders of the operator, and ends of preemption notices
-        self._undos: list[tuple[int | None, Callable[[], None]]] = []  # by the end of a fault; None: with the job
-        self.fired: dict[str, None] = {}
+        self._undos: list[tuple[int | None, Callable[[], None]]] = []  # each with the end of the fault; None: the job's
+        self.fired: dict[str, None] = {}  # faults that have hit something, as the user wrote them
         self._faults = list(plan.faults)
         for scale in plan.scales:
             self._acts.append((scale.at_ns, partial(control.operate, ScaleRequested(scale.role, scale.replicas))))
@@ -154,12 +191,19 @@ class Injector:
                 self._due.append((first_ns + fault.offset_ns, fault))
 
     def next_ns(self) -> int | None:
-        """Return when `fire` has to be called next, in ns of job time; None if nothing is due."""
+        """Return the time, in ns of the job, at which `fire` has to be called next; None if no time is known."""
         times = [at for at, _ in [*self._due, *self._acts, *self._undos]]
         return min((at for at in [*times, self._arrivals.next_ns()] if at is not None), default=None)
 
     def observe(self, job: JobState, record: Record) -> None:
-        """Take note of a new record: the faults that wait for its event become due."""
+        """Make each fault due that waits for the milestone which the event of a new record has reached.
+
+        Checkpoints that the record accepts are noted for torn-checkpoint faults.
+
+        Args:
+            job: The state of the job after the event.
+            record: The record.
+        """
         self._torn_checkpoints.observe(record)
         for fault in list(self._waiting):
             when = fault.when
@@ -168,7 +212,7 @@ class Injector:
                 self._due.append((record.t_ns + fault.offset_ns, fault))
 
     def fire(self, job: JobState, now: int) -> None:
-        """Carry out what is due, and end the faults that are over."""
+        """End the faults whose duration is over by `now`, and carry out the faults and orders that are due by then."""
         self._undo(now)
         self._report_torn(self._torn_checkpoints.tear(now))
         for at, act in sorted(self._acts, key=lambda due: due[0]):
@@ -185,16 +229,16 @@ class Injector:
                 self._carry_out(job, fault, now)
 
     def end_all(self) -> None:
-        """End all faults, since the job is over: a paused process could not end in order."""
+        """End all faults that are in force, since the job is over: a paused process could not end in order."""
         self._undo(None)
         self._report_torn(self._torn_checkpoints.give_up())
 
     def never_fired(self) -> list[Fault]:
-        """Return the faults of the plan that have hit nothing."""
+        """Return the faults of the plan that have hit nothing so far. Faults of a rate are not among them."""
         return [fault for fault in self._faults if fault.spec not in self.fired]
 
     def _undo(self, now: int | None) -> None:
-        """End the faults that are over; with None all of them."""
+        """End the faults whose duration is over by `now`; None: all faults."""
         over = [undo for undo in self._undos if now is None or (undo[0] is not None and undo[0] <= now)]
         for undo in over:
             self._undos.remove(undo)
@@ -218,7 +262,7 @@ class Injector:
                 self._hit_replica(fault, replica, over_ns)
 
     def _carry_out_order(self, fault: Fault, job: JobState) -> None:
-        """Carry out a fault that is an order of the operator, or a change of the cluster."""
+        """Carry out a `scale` or `drain`, which is an order of the operator, or an `add`, which starts a node."""
         self._note(fault, fault.target)
         if fault.kind == "scale":
             self._control.operate(ScaleRequested(fault.target, int(fault.arg)))
@@ -298,7 +342,7 @@ class Injector:
 
 
 def _targets(job: JobState, fault: Fault) -> Iterator[Replica]:
-    """Yield the running replicas that a fault targets."""
+    """Yield the replicas that a fault targets and that run now."""
     for replica in job.replicas.values():
         is_target = fault.target in ("all", replica.id.role) or fault.replica == tuple(replica.id)
         if is_target and replica.phase in ("running", "ready"):

@@ -14,12 +14,15 @@ from collections.abc import Callable
 
 from flowdist.runtime.wire.fault_messages import Direction, HealLink, LinkFault
 
-RESEND_S = 0.2  # until a dropped packet is sent again
-RESENDS_MAX = 20
+RESEND_S = 0.2  # seconds until a dropped packet is sent again
+RESENDS_MAX = 20  # how often a packet is dropped at most
 
 
 class LinkFaults:
-    """All faults of connections, by node. Every frame from or to an agent passes through `carry`."""
+    """The faults that are in force on the connections between the controller and its agents.
+
+    The controller passes every frame from or to an agent through `carry`.
+    """
 
     def __init__(self, faults: tuple[LinkFault, ...] = ()) -> None:
         self._links: dict[str, _FaultyLink] = {}
@@ -27,20 +30,25 @@ class LinkFaults:
             self.add(fault)
 
     def add(self, fault: LinkFault) -> None:
+        """Begin a fault. It replaces one of the same node and `why`."""
         self._links.setdefault(fault.node, _FaultyLink(fault.node)).faults[fault.why] = fault
 
     def heal(self, healed: HealLink) -> None:
+        """End a fault; do nothing if there is none of this node and `why`.
+
+        If no cut of the node is left, connections of the node that have lost frames are closed.
+        """
         if healed.node in self._links:
             self._links[healed.node].heal(healed.why)
 
     def carry(self, node: str, direction: Direction, link: asyncio.StreamWriter, deliver: Callable[[], None]) -> None:
-        """Deliver a frame now, later or never.
+        """Pass on a frame from or to an agent as the node's faults demand: at once, later or never.
 
         Args:
             node: The node whose agent sends or gets the frame.
-            direction: To the controller, or from it.
-            link: The connection.
-            deliver: Called when the frame arrives.
+            direction: "up" to the controller, "down" from it.
+            link: The connection. A frame that is delayed is lost if the connection closes meanwhile.
+            deliver: Called when the frame arrives; never called for a frame that is cut.
         """
         faulty = self._links.get(node)
         if faulty is None:
@@ -50,13 +58,13 @@ class LinkFaults:
 
 
 class _FaultyLink:
-    """The connections of one node, one after the other, and their faults."""
+    """The faults of one node's connections. A node has several connections if its agent connects again."""
 
     def __init__(self, node: str) -> None:
         self.faults: dict[str, LinkFault] = {}
         self._random = random.Random(node)  # drops the same packets in each run that sends the same packets
         self._last_arrival_s: dict[Direction, float] = {"up": 0.0, "down": 0.0}
-        self._lost_on: dict[asyncio.StreamWriter, None] = {}
+        self._lost_on: dict[asyncio.StreamWriter, None] = {}  # connections on which frames were lost
 
     def carry(self, direction: Direction, link: asyncio.StreamWriter, deliver: Callable[[], None]) -> None:
         if any(direction in fault.cut for fault in self.faults.values()):
@@ -77,7 +85,7 @@ class _FaultyLink:
         loop.call_at(at, lambda: None if link.is_closing() else deliver())
 
     def heal(self, why: str) -> None:
-        """End a fault, and close the connections that have lost frames if no cut is left."""
+        """End the fault with this `why`. If no cut is left, close the connections that have lost frames."""
         self.faults.pop(why, None)
         if not any(fault.cut for fault in self.faults.values()):
             for link in self._lost_on:

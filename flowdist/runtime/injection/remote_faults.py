@@ -1,6 +1,7 @@
 """Faults that hit a node or its workers, carried out on the host of the node.
 
-The supervisor carries them out for its own nodes; for a node of a joined host it sends them to that host's command.
+The supervisor carries them out for its own nodes. A fault of a joined host's node is sent to the foreground process of
+that host, which carries it out there.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ Paused = PausedWorker | SlowedWorker
 
 
 def workers_hit(run_dir: Path, fault: RemoteFault) -> list[Path]:
-    """Return the folders of the workers that a fault hits: those that have a process id."""
+    """Return the log folders of the workers that a fault hits. Workers whose process id is not known are left out."""
     folders = fault.target if fault.local_rank is not None else f"{fault.target}/*"
     return sorted(file.parent for file in run_dir.glob(f"{folders}/pid") if read_pid(file.parent) is not None)
 
 
 def apply(folder: Path, fault: RemoteFault) -> Paused | None:
-    """Carry out a fault on the worker with this folder, if the worker still runs.
+    """Carry out a fault on the worker with this folder: pause it, slow it down or kill it.
+
+    A worker that has ended is left alone. An `exit` or `oom` kills the worker too, and leaves a file by which the
+    worker's end is reported with that exit code, or as the kernel's kill for want of memory.
 
     Returns:
-        What has to be resumed when the fault is over; None if nothing has to.
+        The paused or slowed worker, which the caller resumes when the fault is over; else None.
     """
     pid = read_pid(folder)
     if pid is None:

@@ -1,7 +1,8 @@
 """Torn checkpoints: a committed file that is cut in half, as by a disk that has confirmed data without writing them.
 
-The record says when a checkpoint was accepted. The agent writes the pointer to it only afterwards, and its disk may
-take time. Until then the pointer names an older checkpoint, so that the fault waits for the pointer.
+The record says when a checkpoint was accepted. Only afterwards the agent writes the pointer, the file `latest.json`
+that names the checkpoint, and its disk may take time. Until then the pointer names an older checkpoint. The fault
+therefore waits for the pointer.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class TearResult(NamedTuple):
     """The result of one fault at one pointer."""
 
     fault: Fault
-    pointer: Path
-    file: Path | None  # that was cut; None: the pointer has never named a checkpoint that the fault wanted
+    pointer: Path  # `latest.json` of the role or the replica
+    file: Path | None  # the file that was cut; None: the pointer has never named a checkpoint that the fault wanted
 
 
 _Committed = tuple[str, int]  # path and step
@@ -33,7 +34,7 @@ _Committed = tuple[str, int]  # path and step
 
 @dataclass(slots=True)
 class _PendingTear:
-    """A fault that waits for a pointer."""
+    """A fault that waits until a pointer names one of the wanted checkpoints."""
 
     fault: Fault
     role: RoleSpec
@@ -43,7 +44,12 @@ class _PendingTear:
 
 
 class TornCheckpoints:
-    """The torn-checkpoint faults of one run. `checkpoints` is the folder of its checkpoints."""
+    """The torn-checkpoint faults of one run.
+
+    Args:
+        graph: The job.
+        checkpoints: The folder of the run's checkpoints.
+    """
 
     def __init__(self, graph: RoleGraph, checkpoints: Path) -> None:
         self._graph, self._checkpoints = graph, checkpoints
@@ -51,7 +57,7 @@ class TornCheckpoints:
         self._pending: list[_PendingTear] = []
 
     def observe(self, record: Record) -> None:
-        """Take note of the checkpoints that the controller has accepted in a record."""
+        """Note the checkpoints that the controller has accepted in a record. Pending faults may cut them, too."""
         for effect in record.effects:
             if isinstance(effect, AnswerCheckpoint) and effect.accepted:
                 role, folder = self._graph.role(effect.replica.role), self._checkpoints / effect.replica.role
@@ -62,7 +68,11 @@ class TornCheckpoints:
                         tear.wanted.append(committed)
 
     def begin(self, fault: Fault, now: int) -> None:
-        """Begin a fault that is due: it waits for the last checkpoints of the roles or the replica of its target."""
+        """Begin a fault that is due, at `now` ns; `tear` carries it out.
+
+        At each pointer of the roles or the replica of its target, the fault waits up to PATIENCE_NS until the pointer
+        names the checkpoint that was accepted last, or a later one.
+        """
         for role in self._graph.roles:
             if fault.target.partition("/")[0] in ("all", role.name):
                 for pointer in self._pointers(role, fault):
@@ -70,7 +80,10 @@ class TornCheckpoints:
                     self._pending.append(_PendingTear(fault, role, pointer, wanted, now + PATIENCE_NS))
 
     def _pointers(self, role: RoleSpec, fault: Fault) -> list[Path]:
-        """Return the pointers of the role that exist, and those that accepted checkpoints will have."""
+        """Return the pointers of the role, or of the one replica that the fault targets.
+
+        They are the pointers that exist, and those that will be written for checkpoints that have been accepted.
+        """
         number = "*" if fault.replica is None or role.gang else str(fault.replica[1])
         folder = self._checkpoints / role.name
         coming = [path for path in self._last if path.is_relative_to(folder) and number in ("*", path.parent.name)]
@@ -79,9 +92,15 @@ class TornCheckpoints:
         )
 
     def tear(self, now: int) -> list[TearResult]:
-        """Cut the checkpoints whose pointers name them by now, and give up those that were waited for too long.
+        """Carry out each pending fault whose pointer names a wanted checkpoint by now, and give up those that are late.
 
-        The pointers still name the cut files: a worker that resumes from one finds out.
+        The pointer still names the file that was cut, so that a worker that resumes finds it torn.
+
+        Args:
+            now: The time of the job, in ns.
+
+        Returns:
+            A result for each fault that was carried out or given up. A fault that found no checkpoint at all has none.
         """
         results = []
         for tear in list(self._pending):
@@ -93,16 +112,17 @@ class TornCheckpoints:
         return results
 
     def give_up(self) -> list[TearResult]:
-        """Give up all pending faults, since the job is over."""
+        """Give up all pending faults, since the job is over, and return a result without a file for each."""
         given_up, self._pending = self._pending, []
         return [TearResult(tear.fault, tear.pointer, None) for tear in given_up]
 
 
 def _cut(tear: _PendingTear) -> Path | None:
-    """Cut the checkpoint in half; of a folder its largest file.
+    """Cut the checkpoint that the pointer names in half, if it is a wanted one. Of a folder its largest file is cut.
 
     Returns:
-        The file; None if the pointer names another checkpoint, or the checkpoint is gone.
+        The file that was cut; None if the pointer names no wanted checkpoint or does not exist, or if the checkpoint is
+        gone.
     """
     try:
         named = json.loads(tear.pointer.read_text())

@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder and the files in it. Another process may do the same meanwhile, or have done it."""
+    """Remove a folder and the files in it, as far as possible. A folder in it stays, and no error is raised.
+
+    Another process may remove the same folder meanwhile, or may have removed it.
+    """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             path.unlink(missing_ok=True)

@@ -32,10 +32,12 @@ SOCKET_PATH_MAX = 100  # bytes; Linux allows 107
 def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     """Make the folder of a new run, with its graph and a folder for checkpoints, and return its resolved path.
 
+    The folder's name is `<name of the graph>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` beside it points to it.
+
     Args:
-        base: The folder of all runs.
-        graph: The folder is `<name of the graph>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` points to it.
-        prefix: If not empty, the folder is `<prefix>_<8 hex>`, without a link.
+        base: The folder of all runs; it is made if it does not exist.
+        graph: The job.
+        prefix: If not empty, the folder's name is `<prefix>_<8 hex>` instead, and there is no link.
 
     Raises:
         FlowdistError: if the folder cannot be made.
@@ -67,7 +69,7 @@ def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
 
 
 def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path, RoleGraph]:
-    """Return the folder of a run, and its graph.
+    """Return the folder of the run that a user has named, and its graph.
 
     Args:
         base: The folder of all runs.
@@ -91,7 +93,7 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
 
 
 def run_of_prefix(base: Path, name: str) -> Path | None:
-    """Return the folder of the run whose name begins with `name`; None if there is none.
+    """Return the folder of the run whose name begins with `name`; None if there is none, or if `name` is empty.
 
     Raises:
         FlowdistError: if there is more than one.
@@ -104,7 +106,11 @@ def run_of_prefix(base: Path, name: str) -> Path | None:
 
 
 def _by_prefix(base: Path, name: str) -> Path:
-    """Return the folder as `run_of_prefix` does, or raise an error that lists the runs that there are."""
+    """Return the folder of the run whose name begins with `name`.
+
+    Raises:
+        FlowdistError: if there is none or more than one; the help names a similar run, or the newest ones.
+    """
     if (folder := run_of_prefix(base, name)) is not None:
         return folder
     known = [path.name for path in run_dirs(base)]
@@ -129,9 +135,13 @@ def run_dirs(base: Path) -> list[Path]:
 
 
 def remove_sockets(folder: Path, run_dir: Path) -> None:
-    """Remove the sockets of a run, and the folder that `socket_dir` has made for them.
+    """Remove the sockets of a run, and the folder that was made for them if they are not in the folder of the run.
 
     Guardians whose supervisor has died do the same at the same time: files may be gone already.
+
+    Args:
+        folder: The folder of the sockets, as `socket_dir` has returned it.
+        run_dir: The folder of the run.
     """
     for path in folder.glob("*.sock"):
         path.unlink(missing_ok=True)
@@ -141,7 +151,7 @@ def remove_sockets(folder: Path, run_dir: Path) -> None:
 
 
 def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
-    """Take the lock of the run and return its descriptor.
+    """Take the lock of the run, and return its file descriptor: the lock is free once every copy of that is closed.
 
     The supervisor and every guardian of the run hold the lock. A process that gets it knows that nothing of the run is
     running.
@@ -165,9 +175,9 @@ def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return whether the supervisor of the run is running, or a guardian that its supervisor has left behind.
+    """Return whether the run is running: its supervisor, or a guardian that has outlived the supervisor.
 
-    It takes the lock for an instant, for which `lock_run` has to wait.
+    The function takes the run's lock for an instant, for which `lock_run` has to wait.
     """
     try:
         fd = os.open(run_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -183,9 +193,12 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
-    """Return the folder for the sockets of the run: its own if their paths are short enough there, else a new one.
+    """Return a folder for the sockets of the run: its own folder, or a new one if paths there are too long for sockets.
+
+    The caller removes a new folder with `remove_sockets`.
 
     Args:
+        run_dir: The folder of the run.
         nodes: The names of the nodes, each of which has a socket.
 
     Raises:

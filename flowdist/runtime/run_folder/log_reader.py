@@ -24,22 +24,22 @@ class Target(NamedTuple):
     """The workers whose logs are wanted: those of a role, of one replica, or one worker alone."""
 
     role: str
-    replica: int | None = None
-    worker: int | None = None
+    replica: int | None = None  # None: all replicas
+    worker: int | None = None  # the local rank; None: all workers of the replica
 
 
 class Log(NamedTuple):
     """One log file. Logs sort by role in the order of the graph, then by replica, attempt, worker and stream."""
 
-    place: tuple[int, int, int, int, str]
-    name: str  # trainer/0, or trainer/0.1 where there are several workers
+    place: tuple[int, int, int, int, str]  # role, replica, attempt, worker and stream, by which logs sort
+    name: str  # trainer/0, or trainer/0.1 if a replica has several workers
     attempt: int
     stream: Stream
     path: Path
 
 
 def parse_target(text: str, graph: RoleGraph) -> Target:
-    """Parse `ROLE[/REPLICA[.WORKER]]`.
+    """Return the workers that a text of the form `ROLE[/REPLICA[.WORKER]]` names.
 
     Raises:
         FlowdistError: if the text has another form, or the graph has no such role, replica or worker.
@@ -71,9 +71,11 @@ def find_logs(
     """Return the logs in the folder of a run, in order.
 
     Args:
-        targets: Whose logs; none: those of all workers.
-        streams: Which streams.
-        attempt: Which attempt of each replica; None: all of them.
+        run_dir: The folder of the run.
+        graph: The job.
+        targets: The workers whose logs are wanted; empty: all workers.
+        streams: The streams that are wanted.
+        attempt: The attempt that is wanted of each replica; None: all attempts.
     """
     found: list[Log] = []
     for order, spec in enumerate(graph.roles):
@@ -92,7 +94,16 @@ def _logs_of_replica(
     streams: Sequence[Stream],
     attempt: int | None,
 ) -> Iterator[Log]:
-    """Yield the logs of one replica, given by the numbers of its role and itself. A worker of None stands for all."""
+    """Yield the logs of one replica.
+
+    Args:
+        run_dir: The folder of the run.
+        replica: The number of the role in the graph, and the number of the replica in the role.
+        spec: The role.
+        workers: The local ranks that are wanted, where None stands for all of them; empty: no logs.
+        streams: The streams that are wanted.
+        attempt: The attempt that is wanted; None: all attempts.
+    """
     index = replica[1]
     base = run_dir / spec.name / str(index)
     for number in _numbers(base, "attempt_") if workers else []:
@@ -108,7 +119,7 @@ def _logs_of_replica(
 
 
 def latest_attempts(logs: Sequence[Log]) -> list[Log]:
-    """Return the logs of the last attempt of each replica."""
+    """Return those of the logs that belong to the last attempt of their replica in the list."""
     last: dict[tuple[int, int], int] = {}
     for log in logs:
         last[log.place[:2]] = max(last.get(log.place[:2], 0), log.attempt)
@@ -116,7 +127,7 @@ def latest_attempts(logs: Sequence[Log]) -> list[Log]:
 
 
 def _numbers(folder: Path, prefix: str = "") -> list[int]:
-    """Return the numbers that entries of the folder have as names, after the prefix; none if there is no folder."""
+    """Return the numbers in names of the form `<prefix><number>` in the folder, sorted; empty if there is no folder."""
     try:
         names = [entry.name.removeprefix(prefix) for entry in os.scandir(folder) if entry.name.startswith(prefix)]
     except OSError:
@@ -125,7 +136,7 @@ def _numbers(folder: Path, prefix: str = "") -> list[int]:
 
 
 def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
-    """Yield the lines of a file, or its `last` ones, an incomplete one included. A missing file has no lines."""
+    """Yield the last `last` lines of a file, an incomplete one included; None: all. A missing file has no lines."""
     try:
         with path.open("rb") as file:
             file.seek(start_of_last(path, last))
@@ -138,7 +149,8 @@ def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
 def start_of_last(path: Path, count: int | None) -> int:
     """Return the offset, in bytes, at which the last `count` lines of a file begin.
 
-    It is 0 for all lines, with a count of None, and for a file that does not exist.
+    The offset is 0 if `count` is None, if the file has no more lines, or if it does not exist. With a count of 0 it is
+    the end of the file.
     """
     if count is None or not path.exists():
         return 0
@@ -174,17 +186,25 @@ class LogTail:
         self._files: dict[Log, LogFile] = {}
 
     def start(self, logs: Sequence[Log], last: int | None) -> None:
-        """Start at the end of every log, but for these logs `last` lines before it; None: at their beginning."""
+        """Set where reading begins: in `logs` at their last `last` lines, in all other logs that exist at their end.
+
+        Args:
+            logs: The logs of which old lines are wanted.
+            last: How many of them; None: all.
+        """
         for log in find_logs(*self._what):
             self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0))
 
     def find_new_files(self) -> None:
-        """Look for logs of attempts that have started since the last call."""
+        """Add the logs of attempts that have started since the last call. They are read from their beginning."""
         for log in find_logs(*self._what):
             self._files.setdefault(log, LogFile(log.path))
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[Log, str]]:
-        """Yield the lines that were added since the last call, with their logs; with `final` incomplete lines too."""
+        """Yield each line that was added to a log since the last call, with its log; with `final` incomplete lines too.
+
+        Logs that `find_new_files` has not found yet are left out.
+        """
         for log, file in self._files.items():
             for line in file.new_lines(final):
                 yield log, line

@@ -21,21 +21,26 @@ OpenSink = Callable[[StartReplica, RoleSpec, int, Stream], Sink | None]
 
 
 def last_output_ns(attempt_dir: Path) -> int | None:
-    """Return when a worker of the attempt last wrote output, in ns on the clock of the runtime; None if none has."""
+    """Return when any worker of an attempt last wrote output, in ns on the clock `boot_ns`; None if none has.
+
+    Args:
+        attempt_dir: The folder of the attempt, with the logs of its workers.
+    """
     stats = [path.stat() for path in attempt_dir.glob("*/std*.log")]
     times = [stat.st_mtime_ns for stat in stats if stat.st_size]
     return boot_ns() - max(0, time.time_ns() - max(times)) if times else None
 
 
 class Follower:
-    """Reader of the logs of all attempts of a run.
+    """Reader of the logs of the attempts that run, which shows their new lines on the terminal.
 
-    It passes on whole lines. An incomplete line waits for its end, at most until the attempt is over.
+    It shows whole lines. An incomplete line waits for its end, at most until the attempt is over.
 
     Args:
         run_dir: The folder of the run.
-        show: Gets each line, with its stream.
-        open_sink: Returns where the lines of one stream of one worker go instead, or None to drop them.
+        show: Shows a line of a stream. The line begins with the name of its worker.
+        open_sink: Called for each stream of each worker. It returns a function that gets the lines instead of `show`,
+            or None to drop the lines.
     """
 
     def __init__(self, run_dir: Path, show: Callable[[Stream, str], None], open_sink: OpenSink | None = None) -> None:
@@ -44,7 +49,7 @@ class Follower:
         self._files: dict[Path, tuple[LogFile, Sink]] = {}
 
     def follow(self, start: StartReplica, role: RoleSpec) -> None:
-        """Follow the files of an attempt that was started."""
+        """Follow the logs of an attempt that was started, from their beginning."""
         base = self._run_dir / start.replica.role / str(start.replica.index)
         for local_rank in range(role.procs):
             streams: tuple[Stream, ...] = ("stdout", "stderr")
@@ -59,7 +64,10 @@ class Follower:
         return lambda line: self._show(stream, f"[{name}] {line}")
 
     def read(self, *, final: bool = False) -> None:
-        """Show the lines that are new; with `final` incomplete lines too."""
+        """Show the lines that were added since the last call to the logs that are followed.
+
+        With `final`, incomplete lines are shown too.
+        """
         for file, sink in self._files.values():
             for line in file.new_lines(final):
                 sink(line)
@@ -74,14 +82,17 @@ class Follower:
 
 
 class LogFile:
-    """A file that grows, read from where it was last read; at first from this offset, in bytes."""
+    """A log file that grows. `new_lines` begins at `offset` bytes, and continues where its last call ended."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path, self._offset = path, offset
         self._lines = LineBuffer()
 
     def new_lines(self, final: bool) -> list[str]:
-        """Return the complete lines that are new; with `final` an incomplete one too. A missing file has no lines."""
+        """Return the complete lines that are new since the last call; with `final` an incomplete one too.
+
+        A file that does not exist has no lines.
+        """
         try:
             if self._path.stat().st_size == self._offset and not final:
                 return []

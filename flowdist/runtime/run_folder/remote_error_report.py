@@ -18,10 +18,15 @@ LINES_MAX = 15
 
 
 def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mask) -> RemoteErrorReport:
-    """Collect the report of one worker, with secrets masked.
+    """Return the error report of one failed worker of this host, with secrets masked.
+
+    An error file that is missing or larger than ERROR_BYTES_MAX is left out, so that the report's text is empty.
 
     Args:
-        folder: The folder of its logs.
+        start: The order that started the worker.
+        local_rank: The worker's rank in its replica.
+        folder: The folder of the worker's logs.
+        mask: Hides the values of secrets.
     """
     try:
         with (folder / "error.json").open("rb") as file:
@@ -34,9 +39,10 @@ def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mas
 
 
 def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None:
-    """Save a report where the worker's logs would be on this host.
+    """Save a report of another host where the worker's logs would be if the worker were on this host.
 
-    A report of a worker that is not of this job, or whose folder exists already, is ignored.
+    A report is ignored if the job knows no such worker, if the replica has another attempt or node by now, or if the
+    folder exists already.
     """
     replica = job.replicas.get(report.replica)
     if replica is None or report.attempt != replica.attempt or replica.node != report.node:

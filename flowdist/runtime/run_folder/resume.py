@@ -1,4 +1,4 @@
-"""Resuming of a run: what it has behind it, what of it still runs, and where it accepted other hosts."""
+"""Resuming of a run: how far its journal goes, workers of it that still run, and where it accepts other hosts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class End(NamedTuple):
     """The state of a run; if its job has ended, also the reason and the time that the job has lasted."""
 
     state: RunState
-    reason: str = ""
+    reason: str = ""  # empty if the job has not ended
     lasted_ns: int = 0
 
 
 class ResumePoint(NamedTuple):
-    """The point at which the journal of a run ends, from which the run is resumed. All zero for a new run."""
+    """The point at which a run's journal ends and the run is resumed. For a new run all fields are zero or empty."""
 
-    lines: int = 0  # in the journal
-    last_ns: int = 0  # time of the job
-    starts: Mapping[str, int] = MappingProxyType({})  # of each node's agent
-    known: tuple[str, ...] = ()  # nodes that the controller knew at its first start
-    added: tuple[str, ...] = ()  # nodes that have joined besides
+    lines: int = 0  # number of lines in the journal
+    last_ns: int = 0  # time of the job at its last event
+    starts: Mapping[str, int] = MappingProxyType({})  # by node: how often its guardian has been started
+    known: tuple[str, ...] = ()  # nodes that the controller expected at its first start
+    added: tuple[str, ...] = ()  # other nodes that have joined
 
 
 class RunEndpoint(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class RunEndpoint(msgspec.Struct, frozen=True):
 
 
 def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
-    """Return the endpoint that the run was started with; None for a run on one machine."""
+    """Return the endpoint that `resume_point` has saved in the folder of a run; None for a run on one machine."""
     try:
         return msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=RunEndpoint)
     except FileNotFoundError:
@@ -56,21 +56,22 @@ def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
 
 
 def resume_command(run_dir: Path) -> str:
-    """Return the command that resumes the run, on the host that has its folder."""
+    """Return the command line that resumes the run, for a user on the host that has the folder."""
     endpoint = saved_endpoint(run_dir)
     listen = f" --listen {endpoint.endpoint}" if endpoint is not None else ""
     return f"flowdist run{listen} --resume {run_dir.name}"
 
 
 def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePoint:
-    """Return where the journal of the run ends, and save the endpoint for the next resume.
+    """Return the point at which a new or resumed run begins, and save its endpoint for the next resume.
 
     Args:
-        endpoint: Where the run accepts other hosts from now on; None on one machine.
+        run_dir: The folder of the run.
+        endpoint: Where the run accepts other hosts from now on; None: the run uses this machine alone.
 
     Raises:
-        FlowdistError: if the job is over; if the journal cannot be read; or if only one of the two starts, the first
-            and this one, accepts other hosts.
+        FlowdistError: if the job is over; if the journal cannot be read; or if the run accepted other hosts before and
+            does not now, or the reverse.
     """
     past = _read_journal(run_dir)
     end = end_in_summary(run_dir)
@@ -115,7 +116,7 @@ def _read_journal(run_dir: Path) -> ResumePoint:
 
 
 def end_in_summary(run_dir: Path) -> End | None:
-    """Return the end of the run according to its summary; None if that has none or cannot be read."""
+    """Return the end of the run according to its `summary.json`; None if that does not exist or cannot be read."""
     try:
         summary = json.loads((run_dir / SUMMARY).read_text())
         end = End(summary["outcome"], summary["reason"], round(summary["lasted_s"] * 1e9))
@@ -125,7 +126,7 @@ def end_in_summary(run_dir: Path) -> End | None:
 
 
 def run_is_over(run_dir: Path, outcome: str, help: str = "start a new run with flowdist run") -> FlowdistError:
-    """Return the error that the job of the run has ended, with this outcome."""
+    """Make an error which says that the run is over and which outcome its job had, and return it."""
     how = "was cancelled" if outcome == "cancelled" else f"has {outcome}"
     return FlowdistError(f"run {run_dir.name} is over: it {how}", help=help)
 
@@ -133,10 +134,10 @@ def run_is_over(run_dir: Path, outcome: str, help: str = "start a new run with f
 def kill_remaining_workers(run_dir: Path) -> int:
     """Kill the workers that have outlived flowdist's own processes of the run, as after `pkill -9 flowdist`.
 
-    The resumed run starts workers that do the same work.
+    Otherwise they would disturb the workers that the resumed run starts for the same work.
 
     Returns:
-        How many there were.
+        The number of processes that were killed; 0 if there was none.
 
     Raises:
         FlowdistError: if one of them outlives SIGKILL.

@@ -17,7 +17,9 @@ HELP = {
 
 
 def root_cause_text(job: JobState, run_dir: Path) -> str:
-    """Return the traceback, or the last lines, of the first failed worker among those that the job's end names.
+    """Return the traceback, or else the last lines of stderr, of a worker whose failure has ended the job.
+
+    It is the first worker that has left either, of the replicas that the reason of the job's end names.
 
     Returns:
         The text for the terminal; empty if no such worker has left anything.
@@ -33,7 +35,7 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
 
 
 def _place(folder: Path) -> str:
-    """Return where a worker's logs are: the folder; for a worker on another host, the node and the folder there."""
+    """Return where a worker's logs are, for the terminal: their folder, after the node if that is on another host."""
     try:
         return f"{(folder / 'node').read_text().strip()}, {Path(*folder.parts[-4:])}"
     except OSError:
@@ -41,7 +43,10 @@ def _place(folder: Path) -> str:
 
 
 def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
-    """Return the folders of the workers that the job's end names, in their last attempts, the first failure first."""
+    """Return the folders of the workers of the replicas that the reason of the job's end names, in their last attempts.
+
+    The replicas are in the order of the graph, the workers of each replica in the order of their failures.
+    """
     named = [replica for replica in job.replicas.values() if str(replica.id) in job.ending_reason.split()]
     folders: list[Path] = []
     for replica in named:

@@ -1,7 +1,7 @@
 """Runs seen from outside, by their folders: their state, what is known of them, and requests to their controllers.
 
-The lock of a run shows whether the run is running, and its journal how it has ended. A verb that asks or changes
-something connects to the control socket. If the controller has died, the verb waits until the next has started (R21).
+The lock of a run shows whether the run is running, and its journal how it has ended. A request goes through the control
+socket. If the controller has died, a request waits until the next controller has started (R21).
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ if TYPE_CHECKING:
 
 STATUS = "status.json"
 TAIL = 256 << 10  # bytes at the end of the journal that are read
-PATIENCE_S = 10.0  # for the successor of a controller that has died
-JOURNAL_S = 3.0  # for the first line of the journal, where the controller is on this host
+PATIENCE_S = 10.0  # how long a request waits for the successor of a controller that has died
+JOURNAL_S = 3.0  # a running run that has no journal after so long has its controller on another host
 RETRY_S = 0.05  # between two connections
-ANSWER_S = 30.0  # for an answer
+ANSWER_S = 30.0  # how long a controller may take to answer a request
 
 
 def state_of(run_dir: Path) -> End:
-    """Return the state of a run. A run that is not running, and whose job has not ended, has died."""
+    """Return the state of a run. A run that is not running, and whose job has not ended, has died.
+
+    `lasted_ns` is the time of the last record for a run that has died, and 0 for one that is running.
+    """
     if is_locked(run_dir):
         return End("running")
     last = 0
@@ -54,7 +57,7 @@ def state_of(run_dir: Path) -> End:
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Return whether the journal of the run has any event."""
+    """Return whether the journal of the run has an event, so that something has happened that can be resumed."""
     return bool(_last_records(run_dir))
 
 
@@ -79,7 +82,7 @@ def _last_records(run_dir: Path) -> list[Record]:
 
 
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
-    """Return the status of the job now.
+    """Ask the controller of a run for the present status of the job, and return the status.
 
     Raises:
         FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
@@ -90,7 +93,7 @@ def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
 
 
 def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> Decided:
-    """Send an operator's event to the controller and return what was decided.
+    """Send an operator's event to the controller of a run, and return the controller's decisions.
 
     An event that may have been lost is sent again. That is safe: it names the wanted state, so that a second one
     changes nothing.
@@ -139,7 +142,7 @@ def _over(run_dir: Path, end: End) -> FlowdistError:
 
 
 def resume_help(run_dir: Path) -> str:
-    """Return the help text for a run that has died: how to resume it, or, on a joined host, how to see its logs."""
+    """Return the help text for a run that has died: how to resume it, or how to see its logs if it was joined here."""
     if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
@@ -147,7 +150,15 @@ def resume_help(run_dir: Path) -> str:
 
 
 def replayed(run_dir: Path, lines: list[Line]) -> Status:
-    """Return the status of the job at the end of its journal, for a run whose controller cannot be asked."""
+    """Return the status of the job at the end of its journal, for a run whose controller cannot be asked.
+
+    Args:
+        run_dir: The folder of the run.
+        lines: All lines of the journal, the header first.
+
+    Raises:
+        ReplayError: if this version of flowdist decides otherwise than the journal says.
+    """
     from flowdist.record.replay import Replay  # heavy: a verb that asks a running controller does not need it
 
     header = lines[0]
@@ -157,7 +168,7 @@ def replayed(run_dir: Path, lines: list[Line]) -> Status:
 
 
 def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
-    """Save the last status of the job: to replay a long journal takes time."""
+    """Save the final status of a job in the folder of its run, because replaying a long journal takes time."""
     recent = RecentDecisions()
     for line in _last_records(run_dir):
         recent.hear(line)
@@ -166,7 +177,7 @@ def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
 
 
 def written_status(run_dir: Path) -> Status | None:
-    """Return the status that was saved; None if there is none, or it is of another version of flowdist."""
+    """Return the status that `write_status` has saved; None if there is none that this version of flowdist can read."""
     try:
         return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=Status)
     except (OSError, msgspec.MsgspecError):
@@ -174,7 +185,14 @@ def written_status(run_dir: Path) -> Status | None:
 
 
 def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
-    """Return a mask for the values of all secrets that can be read here. The folder of a run does not have them."""
+    """Return a mask that hides the values of the graph's secrets, as far as they can be read here.
+
+    The folder of a run does not have the values.
+
+    Args:
+        graph: The job.
+        base: The environment variables of this process.
+    """
     return Mask(value for _, value, _ in _secrets_here(graph, base) if value is not None)
 
 
@@ -185,7 +203,7 @@ def not_hidden(graph: RoleGraph, base: Mapping[str, str]) -> str:
 
 
 def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
-    """Yield for each secret its name with its role, its value or None, and why it has no value."""
+    """Yield for each secret of the graph its name and role, its value or None, and the reason if it has no value."""
     for role in graph.roles:
         for secret in role.secrets:
             name = f"{secret.name} of role {role.name!r}"

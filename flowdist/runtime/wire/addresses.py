@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(text: str, default_port: int) -> Endpoint:
-    """Parse HOST:PORT; a missing port is `default_port`.
+    """Return the endpoint that a text of the form HOST or HOST:PORT names. Without a port it has `default_port`.
 
     Raises:
         FlowdistError: The text has another form.
@@ -53,7 +53,7 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def has_address(address: str) -> bool:
-    """Return whether this machine has the address: only then it can be bound."""
+    """Return whether the IP address is one of this machine, so that a socket can be bound to it."""
     with contextlib.suppress(OSError), socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         probe.bind((address, 0))
         return True
@@ -73,10 +73,17 @@ def address_of(host: str) -> str:
 
 
 def reserve(address: str, port: int) -> socket.socket | None:
-    """Reserve a port among the flowdist processes of this network namespace, until this process ends.
+    """Reserve a port among the flowdist processes of this network namespace, and check that it can be bound.
+
+    The port itself stays unbound, for the controller.
+
+    Args:
+        address: The IP address to bind; empty: all addresses of this machine.
+        port: The TCP port.
 
     Returns:
-        The lock: no other flowdist of this machine uses the port until it is closed. None if another has reserved it.
+        A socket that holds the reservation until it is closed or this process ends; None if another flowdist process
+        has reserved the port.
 
     Raises:
         FlowdistError: Another program uses the port, or it cannot be bound.
@@ -98,10 +105,11 @@ def reserve(address: str, port: int) -> socket.socket | None:
 
 
 def listening_address(host: str) -> str:
-    """Return the address to bind for an endpoint of this host; empty for every address of this machine.
+    """Return the address to bind for an endpoint at `host`; empty: all addresses of this machine.
 
-    It is the address that the name stands for. A name that stands for loopback on this machine, as many a /etc/hosts
-    maps the machine's own name, stands for another address elsewhere: then every address is bound.
+    An IP address stays as it is, but 0.0.0.0 and :: mean all addresses. A name gives the address of this machine that
+    it stands for. If that is loopback, to which /etc/hosts of many machines maps the machine's own name, or if there is
+    none, the result is empty: other hosts may know the name by another address. `localhost` gives loopback.
     """
     if host in ("0.0.0.0", "::"):
         return ""
@@ -119,7 +127,14 @@ def listening_address(host: str) -> str:
 
 
 def reachable_address(bound: str) -> str:
-    """Return the address at which others reach this host: `bound`, else the source address of outgoing packets."""
+    """Return the address at which other hosts reach this host.
+
+    Args:
+        bound: The address to which this host binds its sockets; empty: all addresses of this machine.
+
+    Returns:
+        `bound`; if that is empty, the source address of outgoing packets, or 127.0.0.1 if there is no route.
+    """
     if bound:
         return bound
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -129,7 +144,7 @@ def reachable_address(bound: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface that has the address; empty if none is found."""
+    """Return the name of the network interface that has the IP address; empty if none is found."""
     parsed = ipaddress.ip_address(address)
     if parsed.is_loopback:
         return "lo"

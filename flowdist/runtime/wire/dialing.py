@@ -26,7 +26,7 @@ async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.Stre
     """Connect to the controller and do the handshake; return a connection that is ready for frames.
 
     Raises:
-        OSError: The host cannot be reached, or nothing listens there.
+        OSError: The host cannot be reached, nothing listens there, or it answers too late (TimeoutError).
         ConnectionRejected: The peer is not the controller of this job, or it refuses this host.
     """
     connecting = asyncio.open_connection(controller.host, controller.port)
@@ -53,7 +53,7 @@ async def _shake_hands(
 
 
 async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpoint) -> Answer:
-    """Return the server's next answer.
+    """Wait for the server's next message of the handshake and return it.
 
     Raises:
         OSError: The connection ended.

@@ -15,13 +15,16 @@ from flowdist.runtime.wire.addresses import Endpoint
 from flowdist.runtime.wire.framing import encode, receive_frame
 from flowdist.runtime.wire.handshake import FRAME_MAX, FROM_SERVER, Accepted, ClientHandshake, ConnectionRejected
 
-INCARNATIONS = 1000  # of a node's agent, within one life of its guardian
+INCARNATIONS = 1000  # incarnation numbers of a node's agent for one start of its guardian
 DEATH_PROOF_S = 2.0  # timeout of each socket operation of `send_death_proof`
 UNACKED_MS = 10_000  # unacknowledged data ends the connection after so long
 
 
 class DeathProof(msgspec.Struct, frozen=True, tag=True):
-    """Proof that nothing of a node on another host runs any more, in any incarnation up to this one (R19)."""
+    """A guardian's proof that nothing of its node runs any more, in any incarnation up to this one (R19).
+
+    It is for nodes on other hosts than the controller. `cause` is why the node's agent ended.
+    """
 
     node: NodeName
     incarnation: int
@@ -29,12 +32,12 @@ class DeathProof(msgspec.Struct, frozen=True, tag=True):
 
 
 class ControllerEndpoint(msgspec.Struct, frozen=True):
-    """The place where a controller listens for other hosts, and the job and run to ask for. An empty run means any."""
+    """The place where a controller listens for other hosts, and the job to ask for there."""
 
     host: str
     port: int
     job: str
-    run: str = ""
+    run: str = ""  # the id of the run to ask for; empty: any
 
     @property
     def address(self) -> Endpoint:
@@ -52,9 +55,17 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def send_death_proof(controller: ControllerEndpoint, token: str, node: str, incarnation: int, cause: str) -> None:
-    """Tell the controller that nothing of the node runs any more (R19).
+    """Connect to a controller on another host and prove that nothing of a node runs any more (R19).
 
-    A failure is ignored: without the proof, the controller waits for the end of the node's lease.
+    The guardian of the node calls this as the last thing. A failure is ignored: without the proof, the controller waits
+    for the end of the node's lease.
+
+    Args:
+        controller: Where the controller listens.
+        token: The secret of the handshake; empty: none.
+        node: The node.
+        incarnation: The highest incarnation that the node's agent may have had.
+        cause: Why the agent ended.
     """
     with (
         contextlib.suppress(OSError, ConnectionRejected, ValueError),

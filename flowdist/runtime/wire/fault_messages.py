@@ -12,24 +12,24 @@ Direction = Literal["up", "down"]  # to the controller, from it
 
 
 class LinkFault(msgspec.Struct, frozen=True, tag=True):
-    """Request to disturb the connection of a node from now on. `why` identifies the fault among others of the node."""
+    """Request to disturb, from now on, the connection between the controller and the agent of a node."""
 
     node: str
-    why: str
-    cut: tuple[Direction, ...] = ()
-    delay_ns: int = 0
+    why: str  # identifies the fault among others of the node
+    cut: tuple[Direction, ...] = ()  # directions in which every frame is lost
+    delay_ns: int = 0  # how much later every frame arrives
     loss: float = 0.0  # the probability that a packet is dropped
 
 
 class HealLink(msgspec.Struct, frozen=True, tag=True):
-    """Request to end the LinkFault of this node and `why`."""
+    """Request to end the LinkFault with this `node` and `why`."""
 
     node: str
     why: str
 
 
 class RemoteFault(msgspec.Struct, frozen=True, tag=True):
-    """A fault that is due, for the node itself or for workers of an attempt that runs there."""
+    """A fault to carry out now, on a node itself or on workers of an attempt that runs there."""
 
     node: NodeName
     kind: str  # as in the fault grammar
@@ -41,7 +41,7 @@ class RemoteFault(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def target(self) -> str:
-        """Return what is hit: the node, or the folder of the workers relative to that of the run."""
+        """Return what is hit: the name of the node, or the folder of the workers, relative to the folder of the run."""
         if self.replica is None:
             return self.node
         rank = f"/{self.local_rank}" if self.local_rank is not None else ""

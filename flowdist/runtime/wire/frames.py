@@ -24,9 +24,10 @@ from flowdist.runtime.wire.handshake import Refused
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """Subscription to the journal: send every line but the first `skip`, and every new one.
+    """Subscription to the journal: the controller sends every line but the first `skip`, and then every new one.
 
-    `digest` is the SHA-256 of the skipped lines where they may have changed: a crash of the machine may have lost some.
+    `digest` is the SHA-256 of the lines that the subscriber has and skips; empty: not checked. After a crash of the
+    controller's machine, which may lose lines, the journal can have others there.
     """
 
     skip: int = 0
@@ -37,9 +38,9 @@ Operation = OperatorRequest | NodePreempted | NodeGone
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
-    """An event that does not come from an agent: an order of the operator, or a proof of death by a living parent.
+    """An event that does not come from an agent: an order of the operator, or the supervisor's notice about a node.
 
-    With `answer`, the controller answers with its decisions (`Decided`).
+    If `answer` is true, the controller answers with `Decided`.
     """
 
     event: Operation
@@ -47,9 +48,9 @@ class Operate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decided(msgspec.Struct, frozen=True, tag=True):
-    """Answer to an order of the operator, which is event `n` of the journal: what the controller decided."""
+    """Answer to `Operate`: the controller's decisions about the event."""
 
-    n: int
+    n: int  # the number of the event in the journal
     said: tuple[Decision, ...]
 
 
@@ -66,15 +67,15 @@ class Described(msgspec.Struct, frozen=True, tag=True):
 class Injected(msgspec.Struct, frozen=True, tag=True):
     """Notice that a fault was injected: the journal gets a line about it, the pure controller does not see it."""
 
-    spec: str
-    target: str
+    spec: str  # the fault, as the user wrote it
+    target: str  # what it has hit
 
 
 class JoinRequest(msgspec.Struct, frozen=True, tag=True):
     """Request of another host to bring a node into the job.
 
-    `host` is the name of the host; `uid` distinguishes it from others of that name. `node` is empty at first; a host
-    that connects again sends the name that it was given.
+    `host` is the name of the host; `uid` distinguishes it from others of that name. `node` is empty at first. A host
+    that connects again sends the name of its node from the first `Welcome`.
     """
 
     host: str
@@ -94,18 +95,21 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class RemoteErrorReport(msgspec.Struct, frozen=True, tag=True):
-    """Report about a failed worker on another host: its error file and the last lines of its output."""
+    """Report about a failed worker on another host: the texts of its error file and of the last lines of its stderr."""
 
     node: NodeName
     replica: ReplicaId
     attempt: int
     local_rank: int
-    error: str
+    error: str  # empty: there is no error file, or it is too large
     last_lines: str
 
 
 class Farewell(msgspec.Struct, frozen=True, tag=True):
-    """Notice that the controller ends before the job does."""
+    """Notice to a host that watches the journal that it cannot take part in the job any more, with the reason.
+
+    The controller ends before the job does, or its journal has lost lines that the host has.
+    """
 
     reason: str
 
@@ -128,19 +132,27 @@ _ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
-    """Return the next frame for the controller; None when the connection ends."""
+    """Wait for the next frame to the controller and return its message; None if the connection has ended.
+
+    Raises:
+        msgspec.MsgspecError: The frame holds no message to the controller.
+    """
     body = await read_frame(reader)
     return None if body is None else _TO_CONTROLLER.decode(body)
 
 
 async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFrame | None:
-    """Return the next frame from the controller; None when the connection ends."""
+    """Wait for the next frame from the controller and return its message; None if the connection has ended.
+
+    Raises:
+        msgspec.MsgspecError: The frame holds no message from the controller.
+    """
     body = await read_frame(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
 
 
 def read_answer(connection: socket.socket) -> Decided | Described | None:
-    """Wait for the next answer to the command line and return it; None when the connection ends.
+    """Wait for the controller's answer to a command, on a blocking socket; None if the connection has ended.
 
     Raises:
         TimeoutError: The timeout of the socket passed.

@@ -27,7 +27,10 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader, length_max: int = LENGTH_MAX) -> bytes | None:
-    """Return the body of the next frame; None when the connection ends or the frame has over `length_max` bytes."""
+    """Return the body of the next frame; None if the connection has ended, or if the body has over `length_max` bytes.
+
+    A frame that is too long is not read: the caller has to close the connection.
+    """
     try:
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
         return await reader.readexactly(length) if length <= length_max else None
@@ -36,7 +39,10 @@ async def read_frame(reader: asyncio.StreamReader, length_max: int = LENGTH_MAX)
 
 
 def receive_frame(connection: socket.socket, length_max: int = LENGTH_MAX) -> bytes | None:
-    """Return the body of the next frame from a blocking socket; None when the connection ends or the frame is too long.
+    """Wait for the next frame from a blocking socket and return its body.
+
+    Returns:
+        The body; None if the connection has ended, or if the body has over `length_max` bytes.
 
     Raises:
         OSError: The socket failed, or its timeout passed.
@@ -59,7 +65,7 @@ def _receive(connection: socket.socket, count: int) -> bytes | None:
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes that arrives in chunks of any size into the bodies of its frames."""
+    """Splitter of a byte stream, which arrives in chunks of any size, into the bodies of its frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

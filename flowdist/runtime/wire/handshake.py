@@ -20,27 +20,27 @@ from flowdist.errors import FlowdistError
 TOKEN = "FLOWDIST_TOKEN"  # the environment variable
 WIRE = 3  # the version of the protocol: increment it with every change of a message
 FRAME_MAX = 64 << 10  # bytes, for frames of a peer that has not proven that it knows the token
-HANDSHAKE_S = 10.0  # until the peer has to have answered
+HANDSHAKE_S = 10.0  # how long the whole handshake may take
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a client. `run` is empty for a host that is new to the job."""
+    """First message of a client: the job that it asks for."""
 
     job: str
-    run: str
-    nonce: bytes
+    run: str  # the id of the run; empty: a host that is new to the job
+    nonce: bytes  # random, new for each handshake
     wire: int = WIRE
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
-    """Answer of the server to `Hello`, with its own proof."""
+    """Answer of the server to `Hello`: a nonce of its own, and its proof that it knows the token."""
 
     nonce: bytes
     proof: bytes
 
 
 class Proof(msgspec.Struct, frozen=True, tag=True):
-    """Second message of a client."""
+    """Second message of a client: its proof that it knows the token."""
 
     proof: bytes
 
@@ -50,11 +50,11 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Refusal of a connection or of a `JoinRequest`. With `retry` a later attempt may succeed."""
+    """Refusal of a connection or of a `JoinRequest`."""
 
     reason: str
-    help: str = ""
-    retry: bool = False
+    help: str = ""  # what the user can do
+    retry: bool = False  # True: a later attempt may succeed
 
 
 Answer = Challenge | Accepted | Refused
@@ -63,7 +63,7 @@ FROM_SERVER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class ConnectionRejected(FlowdistError):
-    """The other side refuses this host. With `retry` a later attempt may succeed."""
+    """The other side has refused this host. If `retry` is true, a later attempt may succeed."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.reason, help=refused.help)
@@ -71,14 +71,20 @@ class ConnectionRejected(FlowdistError):
 
 
 class ClientHandshake:
-    """The connecting side of one handshake."""
+    """The connecting side of one handshake. The caller sends `hello`, and then what `answer` returns.
+
+    Args:
+        job: The job to ask for.
+        run: The id of its run; empty: any run.
+        token: The secret of both sides; empty: none.
+    """
 
     def __init__(self, job: str, run: str, token: str) -> None:
         self.hello = Hello(job, run, secrets.token_bytes(16))
         self._token = token
 
     def answer(self, answer: Answer) -> Proof:
-        """Return the proof that answers the server's challenge.
+        """Return the proof to send, after checking that the server's answer to `hello` is a valid challenge.
 
         Raises:
             ConnectionRejected: The server refuses this host, or its challenge does not prove that it knows the token.
@@ -97,7 +103,13 @@ class ClientHandshake:
 
 
 class ServerHandshake:
-    """The listening side of one handshake."""
+    """The listening side of one handshake. It passes the client's first message to `challenge`, the second to `verify`.
+
+    Args:
+        job: The name of the job here.
+        run: The id of its run.
+        token: The secret of both sides; empty: none.
+    """
 
     def __init__(self, job: str, run: str, token: str) -> None:
         self._job, self._run, self._token = job, run, token
@@ -129,7 +141,16 @@ class ServerHandshake:
 
 
 def _proof(token: str, side: Literal["controller", "host"], hello: Hello, nonce: bytes) -> bytes:
-    """Return the HMAC-SHA-256 of one side. Each part follows its length, so that no two lists of parts collide."""
+    """Return the proof that one side sends: an HMAC-SHA-256, keyed with the token.
+
+    Each part of its content follows the part's length, so that no two lists of parts give the same content.
+
+    Args:
+        token: The secret; empty: none.
+        side: The side that sends the proof, so that no side can send back the proof of the other.
+        hello: The first message of the client.
+        nonce: The nonce of the server.
+    """
     parts = (side.encode(), hello.job.encode(), hello.run.encode(), hello.nonce, nonce)
     content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()
