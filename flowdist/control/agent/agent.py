@@ -206,7 +206,7 @@ class Agent:
         """Carry out what waits for workers to end.
 
         Delayed starts wait until the dismissed workers have ended. Once every worker has ended, an agent that leaves
-        says so and ends, and an agent that has fenced joins with a new incarnation.
+        sends Leave and ends, and an agent that has fenced joins with a new incarnation.
         """
         if self.delayed and not any(attempt.holds_up for attempt in self.attempts.values()):
             delayed, self.delayed = self.delayed, {}
@@ -484,7 +484,7 @@ class Agent:
                 assert_never(event)
 
     def _report(self, event: msg.Reported) -> None:
-        """Report an event, unless the agent fences or leaves: then the controller takes the whole node as lost."""
+        """Report an event to the controller, unless the agent fences or leaves: then the loss of the node is enough."""
         if not self.is_fencing and not self.is_leaving:
             self._send(msg.Report(self.spec.name, self.incarnation, event))
 

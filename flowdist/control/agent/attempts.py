@@ -40,10 +40,10 @@ class Attempt:
     is_leaving: bool = False  # the workers were ordered to leave their generation
     suspended_ranks: dict[int, None] = field(default_factory=dict)  # local ranks that have left it
     is_dismissed: bool = False  # suspended workers that are to end: until then nothing starts on the node
-    is_probed: bool = False  # the readiness check has passed
+    is_probed: bool = False  # the driver's readiness check has passed
     steps: dict[int, int] = field(default_factory=dict)  # the last step of each local rank
     signs: dict[int, int] = field(default_factory=dict)  # when each rank last made progress
-    step_reported: int = -1
+    step_reported: int = -1  # the last step that was reported to the controller; -1: none
     reported_ns: int | None = None  # when `step_reported` was reported
     report_at_ns: int | None = None  # when a newer step is due to be reported
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
@@ -133,7 +133,10 @@ class Attempt:
         return first
 
     def never_ran(self, detail: str) -> None:
-        """Record that no worker could be started. That is a failure, unless a stop was ordered before (R16)."""
+        """Record that no worker of the attempt could be started, and why (`detail`), so that none is alive.
+
+        That is a failure of the attempt, unless a stop was ordered before (R16).
+        """
         self.alive.clear()
         if self.stop_grace_ns is None:
             key = (self.order.replica, self.order.attempt)

@@ -84,7 +84,7 @@ class Lease:
         self.acked_ns = self.beat_at_ns = self.outage_since_ns = self.refused_ns = None
 
     def beat(self, now: int) -> None:
-        """Record that a heartbeat or a join is sent now, and set the time of the next heartbeat."""
+        """Record that a heartbeat or a join is sent at the time `now`, and set the time of the next heartbeat."""
         self.beat_at_ns = now + self._options.heartbeat_ns
 
     def fence_at(self) -> int | None:

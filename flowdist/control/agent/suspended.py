@@ -26,8 +26,8 @@ The rules, each with the case that would go wrong without it:
 
 * An attempt is stopped in place only if *all* its live workers are inside elastic code (`Attempt.may_leave`). With one
   outside, the others would wait for a worker that never leaves. Then the stop is an ordinary one.
-* A worker that is about to leave `elastic()` for good says so (`WorkerElastic(inside=False)`). If it was told to leave
-  its generation and has not, it never will: the whole attempt gets SIGTERM at once, not at the end of the grace.
+* A worker that is about to leave `elastic()` for good says so (`WorkerElastic(inside=False)`). If it has the order to
+  leave its generation and has not, it never will: the whole attempt gets SIGTERM at once, not at the end of the grace.
 * `grace_ns` bounds the wait. A worker stuck in a collective with a dead peer may never leave; SIGKILL ends the attempt.
 * If a worker fails, the others of the attempt are asked to leave as well. The attempt has failed (`ReplicaExited`), but
   with `suspended=True`: those that left are kept for the next attempt, which starts the missing ranks afresh.

@@ -32,7 +32,7 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
     chosen = dict.fromkeys(seeds)
     restarting = [job.worlds[name] for name in seeds if may_restart(job.worlds[name])]
     roles = list(dict.fromkeys(role for world in restarting for role in world.roles))
-    for role in roles:  # grows while it is walked
+    for role in roles:  # the loop appends to the list
         for follower in followers(job, job.roles[role]):
             worlds = [job.worlds[name] for name in job.roles[follower].worlds]
             chosen.update((world.name, None) for world in worlds)

@@ -25,8 +25,8 @@ Charges = Mapping[int, Sequence[int]]  # by level of the policy: when the incide
 class Verdict(NamedTuple):
     """Decision about one failure: what follows (`action`), what restarts (`scope`), and why, in words (`because`).
 
-    `counted`: a budget pays for the restart. `exhausted`: the action follows from a used-up budget, and a failure
-    upstream can still take the blame (R7). `level` is the number of escalations: 0 is the role's own budget, 1 that of
+    `counted`: a budget pays for the restart. `exhausted`: the action follows from a used-up budget; an upstream role
+    may still turn out to be the cause (R7). `level` is the number of escalations: 0 is the role's own budget, 1 that of
     `policy.wider` (R11).
     """
 
@@ -106,7 +106,7 @@ def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
 
 
 def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
-    """Return whether the verdict is a used-up budget that an upstream role may still take the blame for (R7).
+    """Return whether the verdict is a used-up budget, and an upstream role may still turn out to be the cause (R7).
 
     That needs a replica of an upstream role that is live: its failure may be reported a moment later.
     """

@@ -37,7 +37,7 @@ from flowdist.graph import format_duration
 
 
 def judge_recorded(job: JobState) -> None:
-    """Judge the facts that events and deadlines have recorded since the last call, in their order, and clear the list.
+    """Judge the facts that events and deadlines have recorded (`job.facts`), in their order, and clear the list.
 
     While the job ends, only losses are looked at, because they are shown to the user; nothing restarts.
     """
@@ -61,10 +61,10 @@ def judge_recorded(job: JobState) -> None:
 
 
 def _judge_failure(job: JobState, failure: Failure) -> None:
-    """Judge a failure, or defer the judgement if it has suspects or an upstream may take the blame.
+    """Judge a failure now, or defer it if a node, or an upstream role, may still turn out to be its cause.
 
     Either way, what the failure blocks is stopped at once. If the open incident of its world has restarted the replica
-    already, this failure is a new one: that incident closes.
+    already, the failure is a new one, and that incident closes.
     """
     replica = job.replicas[failure.replica]
     left = _leave_restarted(job, replica)
@@ -80,10 +80,10 @@ def _judge_failure(job: JobState, failure: Failure) -> None:
 
 
 def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
-    """Close the open incident of the replica's world if it has restarted this replica: the failure begins another one.
+    """Close the open incident of the replica's world, if that incident has restarted the replica already.
 
-    Return a copy of it that has the deferred failures and suspects of the moment before, for `_hand_over`; None if no
-    incident was closed.
+    Return a copy of the incident with the deferred failures and suspects that it had before, for `_hand_over`; None if
+    no incident was closed.
     """
     number = job.worlds[replica.world].incident
     if number is None or replica.id not in job.incident(number).restarted:
@@ -97,8 +97,8 @@ def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
 def _hand_over(job: JobState, left: Incident) -> None:
     """Give the unfinished work of a closed incident to open ones; do nothing if the job ends.
 
-    Its worlds that still stop, and are part of no open incident, get a free one. Each of its deferred failures goes to
-    the open incident of its world, with the suspects. `left` is what `_leave_restarted` has returned.
+    Its worlds that still stop, and are in no open incident, get a free one. Each of its deferred failures goes to the
+    open incident of the failed replica's world, with the suspects. `left` is what `_leave_restarted` has returned.
     """
     if job.ending is not None:
         return
@@ -124,15 +124,16 @@ def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple
         return EXCUSED, []
     if verdict.action != "restart" or verdict.counted:  # a budget, a role or the job pays
         return verdict, suspects_of(job, failure, verdict, part_of)
-    if part_of is not None and any(each.is_final for each in part_of.deferred):  # it may end what this follows from
+    # A deferred failure of `part_of` may still end the job: this one waits with it.
+    if part_of is not None and any(each.is_final for each in part_of.deferred):
         return verdict, awaited_nodes(job, part_of)[:1]
     return verdict, []
 
 
 def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
-    """Return whether it is still within `cause_window` of the failure, and an upstream may take the blame for it (R7).
+    """Return whether an upstream role may still turn out to be the cause of a failure that fails the job (R7).
 
-    Only a verdict that fails the job, because a budget is used up, can be excused so.
+    That is so within `cause_window` of the failure, if the job would fail because a budget is used up.
     """
     is_early = job.now < failure.at_ns + job.graph.options.cause_window_ns
     return is_early and verdict.action == "fail" and may_be_excused(job, verdict, failure)
@@ -229,7 +230,7 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
         ignore(job, job.replicas[failure.replica])
         return
     first = _first_cause(job, number)
-    if first is not None or number <= len(job.incidents):  # else the end of the job says it
+    if first is not None or number <= len(job.incidents):  # else the reason of the job's end says the same
         says = f"{because}, and " if because else ""
         job.notify(f"{failure.reason}; {says}{verdict.because}", "error")
     begin_ending(job, "failed", *(first or (f"{failure.reason}; {verdict.because}", failure.replica.role)))
@@ -252,17 +253,20 @@ def _first_cause(job: JobState, before: int) -> tuple[str, str] | None:
 
 
 def _judge_heard(job: JobState, name: NodeName) -> None:
-    """Clear a node that the controller has heard from of suspicion, and judge the failures that waited for it alone."""
+    """Remove a node, which the controller has heard from, from the suspects of every open incident.
+
+    Deferred failures that waited for this node alone are judged.
+    """
     for incident in job.open_incidents():
         if incident.suspects.pop(name, None) is not None:
             conclude_resolved(job, incident, f"{name} is heard again")
 
 
 def _judge_answer(job: JobState, replica: Replica) -> None:
-    """Clear the node of an ended attempt of suspicion, if nothing else of the incident is live there.
+    """Remove the node of an ended attempt from its incident's suspects, if nothing else of the incident is live there.
 
     The report of the end shows that the node was not lost. From a suspected node it does not: the report may have been
-    on its way for long, so that a heartbeat is needed. Failures that waited for this node alone are judged.
+    on its way for long, so that a heartbeat is needed. Deferred failures that waited for this node alone are judged.
     """
     number, name = job.worlds[replica.world].incident, replica.node
     if number is None or name is None or name in job.suspected or name not in job.incident(number).suspects:
@@ -299,8 +303,8 @@ def conclude_resolved(job: JobState, incident: Incident, because: str = "") -> N
 def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Deferred], because: str = "") -> None:
     """Remove failures from the deferred ones of the incident, and judge each as of the time at which it happened.
 
-    A failure whose world has left the incident meanwhile is dropped. One that an upstream may still take the blame for
-    is deferred again. Once one of them ends the job, the rest is dropped.
+    A failure whose world has left the incident meanwhile is dropped. One of which an upstream may still turn out to be
+    the cause is deferred again. Once one of them ends the job, the rest is dropped.
 
     Args:
         job: The state.

@@ -40,8 +40,8 @@ def open_incident(
 ) -> Incident:
     """Open an incident, merge the open incidents that share a world with it, stop its restart set, and notify the user.
 
-    Recent failures of roles that depend on its own are blamed on it (R7). A free incident counts in the row of its
-    worlds, which may end the job (R8).
+    The incident counts as the cause of recent failures of roles that depend on its lost replicas (R7). A free incident
+    counts in the row of its worlds, which may end the job (R8).
 
     Args:
         job: The state.
@@ -89,10 +89,10 @@ def join_incident(job: JobState, incident: Incident, failure: Failure, worlds: I
 
 
 def _excuse_dependents(job: JobState, incident: Incident) -> None:
-    """Excuse failures of roles that depend on the roles that failed in this incident, but were reported first (R7).
+    """Make this incident the cause of failures of dependent roles that were reported up to `cause_window` before (R7).
 
-    Charges of the last `cause_window` are taken back. Deferred failures of that time are judged as caused by the
-    incident.
+    Charges for such failures are taken back. Such failures that are deferred are dropped, and restart free of charge,
+    unless a rule decides against a restart.
     """
     dependents = dependents_of(job, incident)
     if not dependents:
@@ -122,7 +122,7 @@ def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -
 
 
 def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Add worlds to the restart set of an open incident and stop them, with every open incident that one of them is in.
+    """Add worlds, and all open incidents that one of them is in, to an open incident, and stop what is new in it.
 
     The other incidents are closed. If this one had begun to start its worlds, all of them stop once more (R6).
     """
@@ -139,7 +139,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
         incident.worlds[name] = incident.awaited[name] = None
         job.worlds[name].incident = incident.number
         job.touch(job.worlds[name])
-    if incident.phase == "starting":  # once more all of it has to be gone first (R6)
+    if incident.phase == "starting":  # all of the restart set has to stop once more (R6)
         incident.phase, incident.awaited = "stopping", dict(incident.worlds)
         new = list(incident.worlds)
     stop_set(job, incident, new)

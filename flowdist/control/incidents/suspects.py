@@ -101,7 +101,7 @@ def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Inci
         found |= {other.node: None for other in others if other.is_live and other.node is not None}
         found.pop(replica.node or "", None)
     if not found and part_of is not None:
-        return list(islice(awaited_nodes(job, part_of), 1))  # the others are awaited there already
+        return list(islice(awaited_nodes(job, part_of), 1))  # one is enough: `part_of` waits for all of them already
     return list(found)
 
 
@@ -151,9 +151,9 @@ def _died_first(job: JobState, replica: Replica, part_of: Incident | None) -> li
 
 
 def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable[NodeName]) -> None:
-    """Add a failure to the deferred ones of the incident and these nodes to its suspects; set the answer deadline.
+    """Add a failure to the deferred ones of the incident, and these nodes to its suspects; set the answer deadline.
 
-    A node that is a suspect already stays one since its first time. No deadline is set while every suspect is
+    A node that is a suspect already keeps the time since which it is one. No deadline is set while every suspect is
     suspected: such a node is heard or lost in the end.
     """
     failure = deferred.failure

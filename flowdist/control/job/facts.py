@@ -113,7 +113,7 @@ class Deferred(NamedTuple):
     caused: bool  # something upstream, or in the same incident, is the root cause
     is_final: bool  # by its expected verdict it would end the job, or its replica, instead of a restart
     blocks: bool  # the worlds of its incident do not restart before it is judged
-    awaits_upstream: bool  # its budget is used up, and an upstream may still take the blame (R7)
+    awaits_upstream: bool  # its budget is used up, and an upstream may still turn out to be the cause (R7)
     own: int | None = None  # number of the incident that it opened, for which a budget may pay; None: it opened none
 
 
