@@ -1,8 +1,8 @@
 """The agent of one node, as a pure state machine: it starts and stops workers on order, and reports what they do.
 
-`Agent.handle` takes an input (a message of the controller, or a fact about a process) with its time, and returns the
-outputs for the driver: messages to send, processes to start, signal or ask. It reads no clock and does no I/O, so that
-production, the simulator and the proofs run the same code.
+`Agent.handle` takes an input (a message of the controller, or a fact about a process or the connection) with its time,
+and returns the outputs for the driver: messages to send, processes to start, signal or ask. The agent reads no clock
+and does no I/O, so that production, the simulator and the proofs run the same code.
 
 The agent holds a lease. When the lease is about to run out it *fences*: it kills everything, before the controller may
 replace it elsewhere (R19; see `lease`). Orders are idempotent: one that comes twice is carried out once, and one for an
@@ -29,7 +29,7 @@ class Agent:
 
     Args:
         spec: The node.
-        graph: The job.
+        graph: The compiled topology of the job.
         address: The address at which workers of other nodes reach this one.
         incarnation: The number of this agent among those of the node; it grows whenever the agent has lost its workers.
     """
@@ -52,7 +52,10 @@ class Agent:
         self._out: list[io.AgentOutput] = []
 
     def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
-        """Handle an input at its time, and return the outputs. An agent that has ended ignores everything."""
+        """Handle an input at the time `now` (ns), and return the outputs that the driver has to carry out, in order.
+
+        What is due by then comes first: the fence, a heartbeat, SIGKILL. An agent that has ended ignores every input.
+        """
         if self.is_over:
             return []
         self._now, self._out = now, []
@@ -64,7 +67,7 @@ class Agent:
         return self._out
 
     def deadline(self) -> int | None:
-        """Return when to call handle(AgentTimePassed(), now) at the latest; None if nothing is due."""
+        """Return when (ns) handle(AgentTimePassed(), now) has to be called at the latest; None if nothing is due."""
         if self.is_over:
             return None
         first = self.due_at_ns
@@ -74,7 +77,10 @@ class Agent:
         return first
 
     def take_heartbeat(self, now: int) -> msg.Heartbeat | None:
-        """Return the heartbeat that was due before `now`, sent when it was due, for a simulator that carries it."""
+        """Return the heartbeat that was due before `now` (ns), for a simulator to deliver; None if none was due.
+
+        The heartbeat counts as sent at the time at which it was due, and the next one is planned from there.
+        """
         due = self.lease.beat_at_ns
         if due is None or due >= now:
             return None
@@ -82,20 +88,31 @@ class Agent:
         return msg.Heartbeat(self.spec.name, self.incarnation, due)
 
     def catch_up(self, replica: ReplicaId, number: int, step: int, now: int) -> None:
-        """Note that every worker of an attempt is at `step`, without a report: see `reports_at_once`."""
+        """Record, for a simulator, that every worker of an attempt has reached `step`; report nothing.
+
+        Do nothing if the attempt is not the latest of the replica on this node.
+
+        Args:
+            replica: The replica.
+            number: The number of the attempt.
+            step: The step that the simulator has computed.
+            now: The present time; a new step counts as progress at that time.
+        """
         attempt = self._attempt(replica, number)
         if attempt is not None:
             for local_rank in range(attempt.role.procs):
                 attempt.note_step(local_rank, step, now)
 
     def reports_at_once(self, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
-        """Return whether the agent would report each step of a replica at once, so that a simulator may skip some
-        reports.
+        """Return whether the agent would report each step of a replica without delay, so that reports may be skipped.
+
+        A simulator asks. An agent limits its reports, so that a step that comes too soon is reported later. The attempt
+        has to run without anything pending, and the agent has to be connected; otherwise the answer is False.
 
         Args:
             replica: The replica; its latest attempt is meant.
-            until: The end of the time in which reports are skipped.
-            gap_ns: The time between two reports; None: the time since the last one.
+            until: The end of the time in which reports are skipped (ns).
+            gap_ns: The time between two reports; None: the time from the last report to `until`.
         """
         attempt = self.attempts.get(replica)
         if attempt is None or not self.is_connected or not attempt.is_undisturbed:
@@ -107,6 +124,11 @@ class Agent:
         return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:
+        """Do what is due by now.
+
+        That may be to fence, to send a heartbeat, and for each attempt to send SIGKILL, to report that it is
+        unkillable, to report its step, and to look for signs of life.
+        """
         now, lease = self._now, self.lease
         if not self.is_fencing and (fence_at := lease.fence_at()) is not None and fence_at <= now:
             self._fence()
@@ -165,7 +187,11 @@ class Agent:
                 assert_never(event)
 
     def _settle(self) -> None:
-        """Carry out what waits for workers to end: delayed starts, and once all have ended, a join or the goodbye."""
+        """Carry out what waits for workers to end.
+
+        Delayed starts wait until the dismissed workers have ended. Once every worker has ended, an agent that leaves
+        sends Leave and ends, and an agent that has fenced joins with a new incarnation.
+        """
         if self.delayed and not any(attempt.holds_up for attempt in self.attempts.values()):
             delayed, self.delayed = self.delayed, {}
             for order in delayed.values():
@@ -183,6 +209,7 @@ class Agent:
             self._join()
 
     def _join(self) -> None:
+        """Send a Join with the inventory, and report what it does not hold; do nothing if unconnected or fencing."""
         if not self.is_connected or self.is_fencing:
             return
         items = tuple(attempt.item() for attempt in self.attempts.values())
@@ -192,7 +219,10 @@ class Agent:
         self._resend()
 
     def _resend(self) -> None:
-        """Report again what the inventory does not hold, and may have been lost with the connection."""
+        """Report again what may have been lost with the connection and is not in the inventory: dead stores, and more.
+
+        Of each attempt that is not over, that is its step, offers, stall and the like: see `signs.resend`.
+        """
         for (world, generation), detail in self.dead_stores.items():
             self._report(ev.StoreLost(world, generation, detail))
         for attempt in self.attempts.values():
@@ -200,7 +230,10 @@ class Agent:
                 signs.resend(attempt, self._now, self._report)
 
     def _fence(self) -> None:
-        """Kill everything now, without grace: the controller may soon start it elsewhere (R19)."""
+        """Kill every worker and store of the node, without grace: the controller may soon start them elsewhere (R19).
+
+        Until all have ended, the agent sends no heartbeat and obeys no order. Delayed starts are dropped.
+        """
         self.is_fencing, self.lease.beat_at_ns = True, None
         self.delayed.clear()
         for attempt in self.attempts.values():
@@ -213,6 +246,7 @@ class Agent:
         self._out.append(io.EndAgent(reason))
 
     def _hear(self, message: msg.ToAgent) -> None:
+        """Handle a message of the controller; ignore one of an earlier epoch, or for another incarnation (R20)."""
         if message.epoch < self.epoch or message.incarnation != self.incarnation:
             return
         self.epoch = message.epoch
@@ -257,6 +291,11 @@ class Agent:
                 assert_never(order)
 
     def _obey_stop(self, order: fx.StopReplica) -> None:
+        """Carry out an order to stop an attempt, and cancel a delayed start of the replica.
+
+        An attempt that is unknown, or has stopped already, is reported as stopped. A suspended attempt is reported as
+        suspended again if the order is in place, or left as it is if it had failed before; otherwise its workers end.
+        """
         self.delayed.pop(order.replica, None)
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is None or attempt.phase == "stopped":
@@ -267,6 +306,11 @@ class Agent:
             self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
 
     def _start(self, order: fx.StartReplica) -> None:
+        """Start an attempt with new workers, or with the suspended ones of the replica's last attempt.
+
+        An order for an attempt that is not later than the last is ignored (R20). The start is delayed while dismissed
+        workers end. It is refused, with a report of `start_failed`, if an attempt runs that has to end before.
+        """
         before = self.attempts.get(order.replica)
         if before is not None and before.order.attempt >= order.attempt:
             return
@@ -285,12 +329,16 @@ class Agent:
         self._out.append(io.SpawnWorkers(order, kept))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
-        """Return that attempt, if it is the latest of the replica on this node."""
+        """Return the attempt of that number if it is the latest of the replica on this node; else None."""
         found = self.attempts.get(replica)
         return found if found is not None and found.order.attempt == attempt else None
 
     def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False, in_place: bool = False) -> None:
-        """Stop an attempt by a signal, or in place by an order to leave its generation; plan SIGKILL."""
+        """Stop an attempt by a signal, or in place by an order to leave the generation; set the time of SIGKILL.
+
+        An attempt that is over is left as it is. One with a worker outside elastic code cannot be stopped in place, and
+        gets the signal.
+        """
         if attempt.is_over:
             return
         in_place, was_leaving = in_place and attempt.may_leave, attempt.is_leaving
@@ -306,6 +354,7 @@ class Agent:
             self._signal(attempt, attempt.first_signal)
 
     def _kill(self, attempt: Attempt) -> None:
+        """Send SIGKILL to the workers of an attempt, and set the time after which a survivor counts as unkillable."""
         if attempt.phase == "starting":
             return  # the workers are killed as soon as they run: see `_spawned`
         attempt.kill_at_ns, attempt.is_leaving = None, False
@@ -332,6 +381,10 @@ class Agent:
         suspended.check_elastic(attempt, self._report)
 
     def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
+        """Record the end of a worker; if all other workers have ended or are suspended, report the end of the attempt.
+
+        The first failure of a worker stops the others, which would wait for it for ever: in place, if they may leave.
+        """
         attempt.alive.pop(event.local_rank, None)
         failed = event.exit_code != 0 or event.signal is not None or event.kind is not None
         if attempt.phase == "suspended":
@@ -357,7 +410,8 @@ class Agent:
     def _finish(self, attempt: Attempt) -> None:
         """Report the end of an attempt, all of whose workers have ended or are suspended.
 
-        A failure counts as one only if it came before any order to stop (R16).
+        The report is ReplicaExited, with the failure if there is one. It is ReplicaStopped if the attempt had an order
+        to stop before its first failure, had notice that its world is to stop, or was suspended already (R16).
         """
         order, is_suspended, was_suspended = attempt.order, bool(attempt.alive), attempt.phase == "suspended"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
@@ -414,7 +468,7 @@ class Agent:
                 assert_never(event)
 
     def _report(self, event: msg.Reported) -> None:
-        """Report an event, unless the agent fences or leaves: then the loss of the node says it all."""
+        """Report an event to the controller, unless the agent fences or leaves: then the loss of the node is enough."""
         if not self.is_fencing and not self.is_leaving:
             self._send(msg.Report(self.spec.name, self.incarnation, event))
 

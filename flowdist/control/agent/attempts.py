@@ -14,8 +14,6 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.graph import FailureKind, RoleSpec
 from flowdist.graph.signals import SIGNAL_NAMES
 
-# Linux numbers, for exit codes of 128 + n (R16); `signal` is not imported: control runs anywhere.
-
 Phase = Literal["starting", "running", "ready", "suspended", "stopped", "exited"]
 Missed = Literal["progress", "output", "start"]
 
@@ -27,47 +25,54 @@ class Attempt:
     order: StartReplica
     role: RoleSpec
     alive: dict[int, None]  # local ranks that have not ended
-    elastic_ranks: dict[int, None] = field(default_factory=dict)  # inside elastic code
+    elastic_ranks: dict[int, None] = field(default_factory=dict)  # local ranks inside elastic code
     phase: Phase = "starting"
     ports: tuple[tuple[str, int], ...] = ()
     stop_grace_ns: int | None = None  # of the order to stop; None: there was none
     first_signal: Literal["TERM", "ABRT"] = "TERM"  # of that order
     term_due: bool = False  # the first signal has to wait until the workers run
-    kill_at_ns: int | None = None
+    kill_at_ns: int | None = None  # when SIGKILL is due; None: it is not, or is sent already
     unkillable_at_ns: int | None = None  # when a worker that still lives counts as unkillable
     is_unkillable: bool = False
     failure: io.WorkerExited | None = None  # of the first worker that failed, as far as is known
-    ready_ranks: dict[int, None] = field(default_factory=dict)
+    ready_ranks: dict[int, None] = field(default_factory=dict)  # local ranks that have called ready()
     is_elastic_reported: bool = False  # the controller knows that all workers are inside elastic code
-    is_leaving: bool = False  # the workers were told to leave their generation
-    suspended_ranks: dict[int, None] = field(default_factory=dict)  # that have left it
+    is_leaving: bool = False  # the workers were ordered to leave their generation
+    suspended_ranks: dict[int, None] = field(default_factory=dict)  # local ranks that have left it
     is_dismissed: bool = False  # suspended workers that are to end: until then nothing starts on the node
-    is_probed: bool = False  # the readiness check has passed
+    is_probed: bool = False  # the driver's readiness check has passed
     steps: dict[int, int] = field(default_factory=dict)  # the last step of each local rank
     signs: dict[int, int] = field(default_factory=dict)  # when each rank last made progress
-    step_reported: int = -1
+    step_reported: int = -1  # the last step that was reported to the controller; -1: none
     reported_ns: int | None = None  # when `step_reported` was reported
     report_at_ns: int | None = None  # when a newer step is due to be reported
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
     look_at_ns: int | None = None  # when the driver has to look for signs of life
-    stalled: ev.ReplicaStalled | None = None
+    stalled: ev.ReplicaStalled | None = None  # the report of a stall that has not ended; None: there is none
     is_noticed: bool = False  # its world is to stop soon: a worker that ends from now on has stopped (R16)
-    offers: dict[str, ev.CheckpointOffered] = field(default_factory=dict)  # that are not answered
-    left_ranks: dict[int, None] = field(default_factory=dict)  # that have left the agreed step
-    exited: ev.ReplicaExited | None = None
+    offers: dict[str, ev.CheckpointOffered] = field(default_factory=dict)  # by path: not answered by the controller yet
+    left_ranks: dict[int, None] = field(default_factory=dict)  # local ranks that have left the agreed step
+    exited: ev.ReplicaExited | None = None  # the report that it ended without an order; None: it did not
 
     @property
     def is_over(self) -> bool:
+        """Return whether the attempt has ended: nothing of it runs, and it is not suspended."""
         return self.phase in ("stopped", "exited")
 
     @property
     def holds_up(self) -> bool:
-        """Suspended workers are about to end. Nothing starts before: it may need the GPU memory that they hold."""
+        """Return whether no start may be carried out on the node before the dismissed workers of this attempt end.
+
+        They may still hold GPU memory that the start needs. Workers that outlive SIGKILL hold up nothing.
+        """
         return self.is_dismissed and not self.is_over and not self.is_unkillable
 
     @property
     def may_leave(self) -> bool:
-        """All live workers are inside elastic code and have not been told to end, so they can be suspended."""
+        """Return whether the attempt may be stopped in place.
+
+        Every live worker has to be inside elastic code, and none may have an order to end.
+        """
         return (
             self.phase in ("running", "ready")
             and all(rank in self.elastic_ranks for rank in self.alive)
@@ -76,12 +81,12 @@ class Attempt:
 
     @property
     def is_suspended(self) -> bool:
-        """Every live worker has left its generation, as it was told."""
+        """Return whether every live worker has left its generation, as it was ordered to."""
         return self.is_leaving and all(rank in self.suspended_ranks for rank in self.alive)
 
     @property
     def is_undisturbed(self) -> bool:
-        """The attempt runs or is ready, and nothing is pending.
+        """Return whether the attempt runs or is ready, and nothing is pending.
 
         Pending are an order or a notice to stop, an offered checkpoint that the controller has not answered, a newer
         step that the agent still has to report, and a stall.
@@ -91,21 +96,21 @@ class Attempt:
 
     @property
     def step(self) -> int:
-        """The step of the least advanced worker; -1 until all workers have reported one."""
+        """Return the step of the least advanced worker; -1 until all workers have reported one."""
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
 
     def note_step(self, local_rank: int, step: int, now: int) -> None:
-        """Note the step of a worker. Reporting the same step again is no progress."""
+        """Record the step of a worker, and `now` as the time of its last progress; ignore a step that is not higher."""
         if step > self.steps.get(local_rank, -1):
             self.steps[local_rank] = step
             self.signs[local_rank] = now
 
     def item(self) -> ev.InventoryItem:
-        """Return the line of the agent's inventory about this attempt."""
+        """Return what the agent's inventory says about this attempt."""
         return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
 
     def note_stop(self, grace_ns: int, now: int, *, dump: bool, in_place: bool) -> bool:
-        """Note an order to stop.
+        """Record an order to stop, and when SIGKILL is due. The caller sends the signals.
 
         Args:
             grace_ns: The time from the first signal to SIGKILL.
@@ -114,7 +119,8 @@ class Attempt:
             in_place: The workers are to leave their generation instead of ending.
 
         Returns:
-            Whether this is the first order. A second one can only bring SIGKILL forward.
+            Whether this is the first order to stop, or the first to end workers that were ordered to leave in place.
+            Any other order can only bring SIGKILL forward.
         """
         first = self.stop_grace_ns is None or (self.is_leaving and not in_place)
         self.is_leaving, self.is_dismissed = in_place, self.phase == "suspended"
@@ -127,14 +133,17 @@ class Attempt:
         return first
 
     def never_ran(self, detail: str) -> None:
-        """Note that no worker could be started. That is a failure, unless a stop was ordered before (R16)."""
+        """Record that no worker of the attempt could be started, and why (`detail`), so that none is alive.
+
+        That is a failure of the attempt, unless a stop was ordered before (R16).
+        """
         self.alive.clear()
         if self.stop_grace_ns is None:
             key = (self.order.replica, self.order.attempt)
             self.failure = io.WorkerExited(*key, 0, 1, kind="start_failed", detail=detail)
 
     def note_failure(self, event: io.WorkerExited) -> None:
-        """Note that another worker has failed; it becomes the failure of the attempt if it raised before the first.
+        """Record that another worker has failed; it becomes the failure of the attempt if it raised before the first.
 
         The connections of a worker that raises close before it ends, so a peer that fails because of that may end
         earlier. The agent then stops the worker that raised. In that case its exit code and signal come from the stop
@@ -152,10 +161,10 @@ class Attempt:
         return all(rank in self.left_ranks for rank in self.alive)
 
     def next_look(self) -> int | None:
-        """Return when to look whether the attempt hangs (R15); None if it is not watched.
+        """Return when (ns) to look whether the attempt hangs (R15); None if it is not watched, or does not run.
 
-        Once a worker has reported progress only progress counts, that of the rank without any for longest. Before,
-        output counts.
+        Once a worker has reported progress, only progress counts: the worker whose last progress is oldest decides.
+        Before that, output and the time since the start count.
         """
         if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
             return None
@@ -170,7 +179,10 @@ class Attempt:
         return min(times, default=None)
 
     def missed(self, now: int, output_ns: int | None) -> Missed | None:
-        """Return what has been missing for too long, if anything.
+        """Return which sign of life has been missing for too long (R15); None if none has.
+
+        That is "start" without any progress within `start_timeout`, "progress" if a worker has made none for
+        `hang_after`, or "output", while no worker has ever reported progress, if there was none for `hang_after`.
 
         Args:
             now: The present time.
@@ -188,7 +200,7 @@ class Attempt:
 
 
 def first_date(attempts: Iterable[Attempt]) -> int | None:
-    """Return the earliest deadline of these attempts; None if there is none."""
+    """Return the earliest deadline (ns) of these attempts; None if there is none."""
     first = None
     for attempt in attempts:
         kill_at, unkillable_at = attempt.kill_at_ns, attempt.unkillable_at_ns
@@ -202,7 +214,7 @@ def first_date(attempts: Iterable[Attempt]) -> int | None:
 
 
 def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: bool = False) -> ev.ReplicaExited:
-    """Return how an attempt ended.
+    """Return the event that reports how an attempt ended.
 
     Args:
         order: The order that started it.
@@ -213,7 +225,7 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: 
         return ev.ReplicaExited(order.replica, order.attempt)
     signal = failure.signal
     if signal is None and failure.exit_code > 128:
-        signal = SIGNAL_NAMES.get(failure.exit_code - 128)  # a shell reports a signal so (R16)
+        signal = SIGNAL_NAMES.get(failure.exit_code - 128)  # a shell reports signal n as exit code 128 + n (R16)
     kind: FailureKind = failure.kind or ("signal" if signal else "exit")
     code = failure.exit_code
     rank, detail = failure.local_rank, failure.detail

@@ -60,13 +60,19 @@ class Lease:
         self.refused_ns: int | None = None  # the last refusal
 
     def acked(self, sent_ns: int) -> None:
-        """Renew the lease: the heartbeat sent at `sent_ns` was acknowledged."""
+        """Renew the lease: the controller has acknowledged the heartbeat that was sent at `sent_ns`.
+
+        The lease never gets shorter by an older one. An outage of the controller is over.
+        """
         if self.acked_ns is None or sent_ns > self.acked_ns:
             self.acked_ns = sent_ns
         self.outage_since_ns = self.refused_ns = None
 
     def refused(self, now: int, is_local: bool = True) -> None:
-        """Note that a connection was refused. Only on this host does that prove that no controller runs."""
+        """Record that a connection was refused, which extends the lease if it was on this host (`is_local`).
+
+        Only there does a refusal prove that no controller runs. Any other one is ignored.
+        """
         if not is_local:
             return
         if self.outage_since_ns is None:
@@ -74,15 +80,15 @@ class Lease:
         self.refused_ns = now
 
     def drop(self) -> None:
-        """Give up the lease after fencing. The agent needs none until it joins anew."""
+        """Give up the lease, after fencing: no heartbeat and no fence is due until the agent joins again."""
         self.acked_ns = self.beat_at_ns = self.outage_since_ns = self.refused_ns = None
 
     def beat(self, now: int) -> None:
-        """Note that a heartbeat or a join is sent, and plan the next heartbeat."""
+        """Record that a heartbeat or a join is sent at the time `now`, and set the time of the next heartbeat."""
         self.beat_at_ns = now + self._options.heartbeat_ns
 
     def fence_at(self) -> int | None:
-        """Return when every worker has to be killed; None if the agent holds no lease.
+        """Return when (ns) every worker has to be killed; None if the agent holds no lease.
 
         During an outage each refusal extends the time by a lease, up to `controller_outage_ns` less the margin.
         """
@@ -95,7 +101,7 @@ class Lease:
         return min(max(fence_at, self.refused_ns + self._lasts_ns), self.outage_since_ns + outage_ns)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
-        """Renew the lease as if each heartbeat that could be sent and answered by now had been; for a simulator.
+        """Renew the lease as if each heartbeat that could be sent and answered by `now` had been, for a simulator.
 
         Args:
             now: The present time.

@@ -1,6 +1,7 @@
-"""Signs of life of the workers of an attempt: progress, silence, readiness, and that they have left the agreed step.
+"""Signs of life of the workers of an attempt: progress, stalls, readiness, and that they have left the agreed step.
 
-`report` sends an event to the controller. Times are on the agent's own clock, in ns.
+The functions record in the attempt what the agent has learned. The argument `report` sends an event to the controller.
+Times are on the agent's own clock, in ns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from flowdist.control.protocol.xid import is_bad
 
 
 def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, report: Reporter) -> None:
-    """Note the step of a worker, report it when it is due, and put off the next look for signs of life."""
+    """Record the step of a worker, report it now or set the time to do so, and put off the next look for signs of life.
+
+    If the attempt had stalled, and nothing is missing any more, its revival is reported.
+    """
     attempt.note_step(event.local_rank, event.step, now)
     _plan_report(attempt, now, heartbeat_ns, report)
     if attempt.stalled is not None and attempt.missed(now, None) is None:
@@ -27,7 +31,9 @@ def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat
 
 
 def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Reporter) -> None:
-    """Report a stall, or plan the next look, after the driver has looked for signs of life (R15).
+    """Handle the driver's answer to LookForSigns: report that the attempt has stalled or lives again (R15).
+
+    The time of the next look is set. An attempt with an order to stop is left as it is.
 
     Args:
         attempt: The attempt.
@@ -61,7 +67,11 @@ def _revive(attempt: Attempt, report: Reporter) -> None:
 
 
 def tell_workers(attempt: Attempt, order: TellPeers | AskStep | StopAtStep, report: Reporter) -> list[io.AgentOutput]:
-    """Tell the workers new addresses, or that their world is to stop soon. Then one that ends has stopped (R16)."""
+    """Return the outputs by which the driver passes an order of the controller on to the workers of the attempt.
+
+    After AskStep or StopAtStep the world is to stop soon: a worker that ends from then on has stopped, and not failed
+    (R16). While the workers are still starting, AskStep is answered to the controller at once: there is no step.
+    """
     if isinstance(order, TellPeers):
         return [io.WritePeers(order.replica, order.attempt, order.addresses)]
     attempt.is_noticed = True
@@ -74,13 +84,13 @@ def tell_workers(attempt: Attempt, order: TellPeers | AskStep | StopAtStep, repo
 
 
 def check_left(attempt: Attempt, report: Reporter) -> None:
-    """Report when every worker has left the agreed step. A worker that has ended has left as well."""
+    """Report that the replica has left the agreed step, if every live worker has. A worker that has ended has left."""
     if attempt.has_left():
         report(ev.ReplicaLeftStep(attempt.order.replica, attempt.order.attempt))
 
 
 def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter) -> None:
-    """Report the step of an attempt, now or later.
+    """Report the step of an attempt now, or set the time to do so; do nothing if the controller knows it.
 
     The first step is reported at once, then at most one for each heartbeat, and at most one in a hundredth of the age
     of the attempt. So the journal of a job of days holds some hundred steps of each replica.
@@ -96,19 +106,26 @@ def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter
 
 
 def report_gap_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
-    """Return the least time between two reports of steps."""
+    """Return the least time (ns) between two step reports: a heartbeat, or a hundredth of the attempt's age.
+
+    The longer of the two applies.
+    """
     return max(heartbeat_ns, (now - attempt.started_ns) // 100)
 
 
 def report_step(attempt: Attempt, now: int, report: Reporter) -> None:
-    """Report the present step of an attempt."""
+    """Report the present step of an attempt now. A report that was planned for later is cancelled."""
     attempt.step_reported = attempt.step
     attempt.reported_ns, attempt.report_at_ns = now, None
     report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_reported))
 
 
 def resend(attempt: Attempt, now: int, report: Reporter) -> None:
-    """Report again what an inventory does not hold, and may have been lost with the connection."""
+    """Report again, after a join, what the inventory does not hold and may have been lost with the last connection.
+
+    That is the step, offers without an answer, a stall, that all workers are elastic or one is unkillable, and that
+    they have left the agreed step.
+    """
     key = (attempt.order.replica, attempt.order.attempt)
     if attempt.step >= 0:
         report_step(attempt, now, report)
@@ -125,7 +142,10 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
 
 
 def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: Reporter) -> None:
-    """Report an error of a GPU. A GPU that is bad stays bad, and each join says so; other errors are forgotten."""
+    """Report an error of a GPU, and add the GPU to `bad` if it is of no use after this error.
+
+    A GPU that is in `bad` stays there, with its first reason, and is not reported again: each join names it.
+    """
     if event.gpu in bad:
         return
     if is_bad(event.xid):
@@ -134,7 +154,10 @@ def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: 
 
 
 def check_ready(attempt: Attempt, report: Reporter) -> None:
-    """Report when the attempt has passed its readiness check, if it has one and runs."""
+    """Turn a running attempt to "ready" and report that, once it has passed its readiness check.
+
+    The check is a probe by the driver, or each worker calls ready(). An attempt without a check never becomes ready.
+    """
     ready = attempt.role.ready
     if attempt.phase != "running" or ready is None:
         return

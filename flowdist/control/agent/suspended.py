@@ -26,14 +26,14 @@ The rules, each with the case that would go wrong without it:
 
 * An attempt is stopped in place only if *all* its live workers are inside elastic code (`Attempt.may_leave`). With one
   outside, the others would wait for a worker that never leaves. Then the stop is an ordinary one.
-* A worker that is about to leave `elastic()` for good says so (`WorkerElastic(inside=False)`). If it was told to leave
-  its generation and has not, it never will: the whole attempt gets SIGTERM at once, not at the end of the grace.
+* A worker that is about to leave `elastic()` for good says so (`WorkerElastic(inside=False)`). If it has the order to
+  leave its generation and has not, it never will: the whole attempt gets SIGTERM at once, not at the end of the grace.
 * `grace_ns` bounds the wait. A worker stuck in a collective with a dead peer may never leave; SIGKILL ends the attempt.
 * If a worker fails, the others of the attempt are asked to leave as well. The attempt has failed (`ReplicaExited`), but
   with `suspended=True`: those that left are kept for the next attempt, which starts the missing ranks afresh.
 * A suspended attempt that the controller does not want any more is *dismissed*: an ordinary StopReplica. Until its
   workers have ended nothing else starts on the node (`Attempt.holds_up`), because they still hold GPU memory and ports.
-  A start that comes meanwhile is kept, and carried out when they are gone.
+  A start that comes meanwhile is delayed until they have ended.
 * A suspended worker that outlives SIGKILL would block the node for ever. After `unkillable_after_ns` (30 s) it blocks
   nothing more, and a start is refused with `start_failed`, so that the controller places the replica elsewhere.
 
@@ -53,10 +53,12 @@ from flowdist.control.protocol.messages import Reporter
 
 
 def note_elastic(attempt: Attempt, event: io.WorkerElastic, report: Reporter) -> bool:
-    """Note that a worker has entered elastic code, or is about to leave it for good.
+    """Record that a worker has entered elastic code, or is about to leave it for good.
+
+    When all workers are inside, that is reported to the controller.
 
     Returns:
-        Whether the worker was told to leave its generation and never will, so that the attempt has to be ended.
+        Whether the worker was ordered to leave its generation and never will, so that the attempt has to be ended.
     """
     if event.inside:
         attempt.elastic_ranks[event.local_rank] = None
@@ -67,7 +69,7 @@ def note_elastic(attempt: Attempt, event: io.WorkerElastic, report: Reporter) ->
 
 
 def check_elastic(attempt: Attempt, report: Reporter) -> None:
-    """Report, once, that all workers of an attempt run and are inside elastic code."""
+    """Report, once, that all workers of an attempt run and are inside elastic code; do nothing before that is so."""
     if attempt.is_elastic_reported or attempt.phase not in ("running", "ready"):
         return
     if len(attempt.elastic_ranks) == attempt.role.procs:
@@ -76,9 +78,9 @@ def check_elastic(attempt: Attempt, report: Reporter) -> None:
 
 
 def find_obstacle(attempts: dict[ReplicaId, Attempt], order: StartReplica) -> Attempt | None:
-    """Return an attempt that must not run when an order to start is carried out; None if there is none.
+    """Return an attempt because of which an order to start has to be refused; None if the start may be carried out.
 
-    That is an earlier attempt of the replica that is not suspended, or any dismissed attempt that does not end.
+    That is an earlier attempt of the replica that still runs, or any dismissed attempt that has not ended.
     """
     before = attempts.get(order.replica)
     if before is not None and not before.is_over and (before.phase != "suspended" or before.is_dismissed):

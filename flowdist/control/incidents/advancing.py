@@ -1,4 +1,4 @@
-"""Progress of open incidents: first all of the restart set is gone (R6), then all of it runs again."""
+"""Progress of open incidents: wait until all of the restart set has stopped (R6), then until all of it runs again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from flowdist.control.protocol.ids import NodeName, WorldName
 
 
 def advance(job: JobState, names: Iterable[WorldName]) -> None:
-    """Advance the incidents of these worlds, and end the worlds of them that retire, where all has stopped."""
+    """Advance the open incidents of these worlds, and reset those of the worlds that retire and have stopped.
+
+    Each round of settling calls this with the worlds that have changed. A world without an incident that does not
+    retire is left as it is.
+    """
     changed: dict[int, list[WorldName]] = {}
     for name in names:
         world = job.worlds[name]
@@ -28,15 +32,26 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
 
 
 def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName]) -> None:
-    """Start the restart set when all of it is gone (R6). Close the incident when all of it runs again.
+    """Advance one open incident: let its restart set start, or close the incident.
 
-    Worlds are awaited one by one, so that an event costs the same in an incident of ten worlds and of thousands.
+    In the phase "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart.
+    Then judge the failures that are still deferred, and turn to the phase "starting" (R6). In the phase "starting",
+    reset each changed world that has stopped, and close the incident as recovered when all of its worlds are settled.
+
+    `incident.awaited` has the worlds that are still waited for. Only its first one is looked at, so that an event costs
+    the same in an incident of ten worlds and of thousands.
+
+    Args:
+        job: The state.
+        incident: The incident.
+        changed: The worlds of the incident that have changed since the last call.
     """
     if incident.phase == "stopping" and not any(each.blocks for each in incident.deferred):
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited and incident.deferred:
-            # Each suspect has answered or is lost. This may end the job, or stop further worlds.
+            # Nothing of the restart set is live, so each suspect has answered or is lost. The judgement may end the
+            # job, or stop more worlds, for which the incident waits then.
             conclude_deferred(job, incident, incident.deferred)
         if not incident.awaited and not incident.deferred and incident.is_open:
             incident.phase = "starting"
@@ -53,6 +68,11 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
 
 
 def _reset_if_gone(job: JobState, world: World) -> None:
+    """Reset a stopping world in which nothing is live, so that it waits again, or ends if it retires for good.
+
+    A world in another phase, or with a live replica, is left as it is. The store of the world is closed. Each replica
+    that has to leave its node, or whose world retires, loses its seat.
+    """
     if world.phase != "stopping" or world.live:
         return
     members = job.members_of(world)
@@ -71,7 +91,11 @@ def _reset_if_gone(job: JobState, world: World) -> None:
 
 
 def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
-    """Return whether the replica has to leave its node: lost, being left, with a bad GPU of its own, or avoided."""
+    """Return whether the replica has to leave its node before it starts again.
+
+    That is so if the node `name` is unusable, drained or preempted, if a GPU of the replica is bad, or if the replica
+    has failed too often there and another node has room (R22). None: it has no seat to lose.
+    """
     if name is None:
         return False
     node = job.nodes[name]
@@ -81,10 +105,11 @@ def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> b
 
 
 def _is_settled(job: JobState, world: World) -> bool:
-    """Return whether the incident is over for this world.
+    """Return whether the incident of this world, in the phase "starting", need not wait for the world any longer.
 
-    It is when the world runs again in full or has ended, and for a replica beyond the minimum also when it finds no
-    node for now.
+    A world is settled when it has ended, and when each of its members runs (and is ready, if its role has a readiness
+    check) or has succeeded. A waiting replica of a role without a gang is settled without a node, too, if its role has
+    its minimum: the incident does not wait for a seat that may never be free.
     """
     if world.phase == "running":
         counts, roles = world.counts, job.roles_of(world)

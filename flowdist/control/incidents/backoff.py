@@ -1,4 +1,4 @@
-"""Back-off of restarts that a budget pays for: none, then doubling to a cap, anew after a quiet period (R10).
+"""Back-off before restarts that a budget pays for: none before the first, then doubling up to a limit (R10).
 
 `next_backoff` is the rule, a function of values alone; macro mode calls it too. `set_backoff` applies it to a job.
 """
@@ -15,23 +15,23 @@ DOUBLINGS_MAX = 40  # the cap is reached long before; without this bound the shi
 
 
 class Backoff(NamedTuple):
-    """Wait of one counted incident, in ns, and the step that the next one starts from."""
+    """Result of `next_backoff`: how long one incident waits (ns), and the `step` to pass for the next incident."""
 
     wait_ns: int
     step: int
 
 
 def next_backoff(policy: RestartPolicy, step: int, last_counted_ns: int | None, now: int) -> Backoff:
-    """Return how long a counted incident that opens at `now` (ns) waits before its worlds start again.
+    """Return how long an incident that a budget pays for waits, and the step of the next one. Nothing is changed.
 
     The first restart does not wait. Each later one waits twice as long as the one before, from `backoff_ns` to
-    `backoff_max_ns`. After `backoff_reset_ns` without a counted incident the series starts anew.
+    `backoff_max_ns`. After `backoff_reset_ns` without such an incident the series starts anew.
 
     Args:
-        policy: The policy of the level that is charged.
-        step: Counted incidents of the series so far.
-        last_counted_ns: When the role's last counted incident closed; None: there was none.
-        now: When the incident opens.
+        policy: The policy whose budget pays.
+        step: How many incidents of the series came before this one.
+        last_counted_ns: When the role's last charged incident closed (ns); None: there was none.
+        now: When the incident opens (ns).
     """
     if last_counted_ns is not None and now - last_counted_ns >= policy.backoff_reset_ns:
         step = 0
@@ -40,14 +40,22 @@ def next_backoff(policy: RestartPolicy, step: int, last_counted_ns: int | None, 
 
 
 def step_without_last(step: int) -> int:
-    """Return the step of the series after its last incident turned out to have another cause (R7)."""
+    """Return the back-off step of a role after the charge of its last incident is taken back (R7); never negative."""
     return max(0, step - 1)
 
 
 def set_backoff(job: JobState, role: Role, level: int, incident: Incident, failed_ns: int) -> None:
-    """Make the incident wait for the back-off of the budget level that it is charged to (R10, R11).
+    """Make an incident wait for the back-off of the budget that pays, and advance the role's back-off step (R10, R11).
 
-    The wait counts from the failure, at `failed_ns`, not from its judgement, which may come later.
+    The wait counts from the failure, not from its judgement, which may come later: no deadline is set if the wait is
+    over already. If the incident waits longer for another failure, that wait stays.
+
+    Args:
+        job: The state.
+        role: The role that pays. It has a restart policy.
+        level: The number of escalations of its budget: 0 is its own policy.
+        incident: The incident that has to wait.
+        failed_ns: When the failure happened (ns).
     """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
     policy = role.spec.restart.chain()[level]

@@ -1,6 +1,7 @@
-"""Incidents that a failure follows from: such a failure is part of them, and is charged to no role (R7, R8).
+"""Attribution of a failure to the incident that caused it: no budget pays for such a failure (R7, R8).
 
-Each role knows the incidents that it has a part in, so that a failure costs the same in a long job as in a short one.
+Each role has the numbers of the incidents in which its replicas failed or were lost (`lost_in`), so that the search for
+a cause takes no longer in a long job than in a short one.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import FailureKind
 
-# Kinds of failure of a process whose peer, or whose server, has died: its connections break.
+# Kinds of failure that the death of a peer, or of a server, may cause, because connections to it break.
 PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
-# Kinds that no other replica or node can cause.
+# Kinds of failure that no other replica or node can cause.
 OWN_KINDS: frozenset[FailureKind] = frozenset({"oom", "start_failed"})
+# Kinds of failure of a replica that is lost with its node.
 LOSS_KINDS: frozenset[str] = frozenset({"node_lost", "unkillable"})
 
 
 def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> None:
-    """Record that these replicas failed or were lost in the incident, and how."""
+    """Record, in the incident and in their roles, that these replicas failed or were lost in it.
+
+    `lost` says for each replica how, in words. The words of a replica that is recorded already stay.
+    """
     for replica, why in lost.items():
         incident.lost.setdefault(replica, why)
     for name in dict.fromkeys(replica.role for replica in lost):
@@ -35,9 +40,11 @@ def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> 
 
 
 def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
-    """Return the incident of an upstream role that a failure of this replica, now, belongs to (R7).
+    """Return the incident of an upstream role that caused a failure of this replica now (R7); None if there is none.
 
-    An incident that is older than the present attempt is no cause: what the replica depends on was up again.
+    That is the latest incident in which a replica of an upstream role failed or was lost, if it opened less than
+    `cause_window` ago, and not before the present attempt of `replica` started: then the upstream was up again. An
+    incident that has already restarted `replica` does not count.
     """
     since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
     found: Incident | None = None
@@ -52,10 +59,12 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
 
 
 def follows_from_loss(job: JobState, failure: Failure) -> bool:
-    """Return whether a peer, or what the replica depends on, was lost with its node during this attempt (R8).
+    """Return whether the failure follows from the loss of a node with a peer, or an upstream, of the replica (R8).
 
-    A replica that loses a peer is told to stop, and may fail before that order arrives. A replica that keeps running
-    without something that it depends on fails within `cause_window` of the loss.
+    The loss has to be recorded already, and later than the start of the present attempt. If the replica had an order to
+    stop (`failure.was_told`), any such loss counts, also that of a peer of its gang: the replica may fail before that
+    order arrives. Otherwise only the loss of an upstream within `cause_window` counts, without which the replica kept
+    running. Only an exit or a signal can follow from a loss.
     """
     if failure.kind not in PEER_KINDS:
         return False
@@ -70,7 +79,10 @@ def follows_from_loss(job: JobState, failure: Failure) -> bool:
 
 
 def _was_lost(job: JobState, replica: Replica, role: Role, since: int) -> bool:
-    """Return whether a node took a replica of the role along since then, and `replica` has not restarted for that."""
+    """Return whether a world of the role has lost a member with its node since the time `since` (ns).
+
+    Incidents up to the last one that restarted `replica` do not count.
+    """
     for number in reversed(role.lost_in):
         incident = job.incident(number)
         if incident.opened_ns < since or replica.id in incident.restarted:
@@ -81,7 +93,10 @@ def _was_lost(job: JobState, replica: Replica, role: Role, since: int) -> bool:
 
 
 def dependents_of(job: JobState, incident: Incident) -> set[str]:
-    """Return the names of the roles that depend on a role of which the incident has lost a replica."""
+    """Return the names of the roles that depend on a role of which a replica failed or was lost in the incident.
+
+    Roles that depend on it over several gates are included.
+    """
     lost = {replica.role for replica in incident.lost}
     if not any(job.roles[name].dependents for name in lost):
         return set()
@@ -89,10 +104,18 @@ def dependents_of(job: JobState, incident: Incident) -> set[str]:
 
 
 def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -> None:
-    """Take back charges for failures of dependents that were judged less than `cause_window` ago (R7).
+    """Take back recent charges to these roles, because their failures follow from `incident`, and notify the user (R7).
 
-    This is the one thing that is ever undone. A dependent may be reported, judged and running again some milliseconds
-    after its failure. To wait for the end of the window instead would delay each of its restarts by 2 s.
+    Recent means that the charged incident opened less than `cause_window` ago. Failures of these roles in such
+    incidents no longer count against nodes, either (R22).
+
+    This is the only decision that is ever undone. A dependent may be reported, judged and running again some
+    milliseconds after its failure. To wait for the end of the window instead would delay each of its restarts by 2 s.
+
+    Args:
+        job: The state.
+        incident: The incident of the upstream role, which has just opened.
+        dependents: The names of the roles that depend on it.
     """
     since = job.now - job.graph.options.cause_window_ns
     recent = list(takewhile(lambda other: other.opened_ns >= since, reversed(job.incidents)))
@@ -107,6 +130,7 @@ def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -
 
 
 def _refund(job: JobState, incident: Incident) -> None:
+    """Take the charge of an incident back: from the role's budget, its charges and its back-off. End the back-off."""
     assert incident.root_role is not None
     role = job.roles[incident.root_role]
     role.spent[incident.level].remove(incident.opened_ns)

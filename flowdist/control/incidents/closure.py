@@ -1,4 +1,4 @@
-"""Restart sets: the worlds that restart because others do. Computed once, from the graph and the phases (R5)."""
+"""Computation of restart sets, from the graph and the phases of worlds: what restarts because others do (R5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from flowdist.graph.policies import Scope
 
 
 def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldName]:
-    """Return the worlds that the scope of a failure names, before others follow from these."""
+    """Return the worlds that a failure of the replica restarts by this scope alone, before `closure` adds others.
+
+    In a gang the scope "replica" means the whole gang. In a role without a domain the scope "domain" means the role.
+    """
     role = job.roles[replica.role]
     if scope == "replica" and not role.spec.gang:
         return [job.replicas[replica].world]
@@ -21,18 +24,19 @@ def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldN
 
 
 def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
-    """Return the seeds and all worlds that restart because of them, in the order of the graph.
+    """Return these worlds and all that restart because of them (their restart set), in the order of the graph.
 
-    It is a set, so that cycles of edges end. A world that has not started, or has ended, is not in it (R17).
+    A restart passes from role to role: to all roles of its domain, and over gates with `on_restart="restart"`. Cycles
+    are no problem. A world that has not started, or has ended, is left out, even if it is one of the `seeds` (R17).
     """
     chosen = dict.fromkeys(seeds)
     restarting = [job.worlds[name] for name in seeds if may_restart(job.worlds[name])]
     roles = list(dict.fromkeys(role for world in restarting for role in world.roles))
-    for role in roles:  # grows while it is walked
+    for role in roles:  # the loop appends to the list
         for follower in followers(job, job.roles[role]):
             worlds = [job.worlds[name] for name in job.roles[follower].worlds]
             chosen.update((world.name, None) for world in worlds)
-            # A world that does not restart has no new incarnation: nothing follows from it.
+            # Nothing follows from a world that does not restart itself.
             for world in worlds if follower not in roles else ():
                 if may_restart(world):
                     roles += [other for other in world.roles if other not in roles]
@@ -40,14 +44,17 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
 
 
 def followers(job: JobState, role: Role) -> list[str]:
-    """Return the roles that restart as a whole when a replica of `role` does: its domain, and edges that say so."""
+    """Return the names of the roles of which every world restarts when a replica of `role` does.
+
+    These are the roles of its domain, itself included, and its dependents whose gate says `on_restart="restart"`.
+    """
     domain = job.graph.domain_of(role.spec.name)
     names = list(domain.roles) if domain else []
     return names + [name for name, gate in role.dependents if gate.on_restart == "restart"]
 
 
 def may_restart(world: World) -> bool:
-    """Return whether the world runs or is about to, so that there is something to restart."""
+    """Return whether the world has started and not ended: it opens, runs or stops, or an incident made it wait."""
     return world.phase in ("opening", "running", "stopping") or (
         world.phase == "waiting" and world.incident is not None
     )

@@ -15,7 +15,17 @@ from flowdist.control.protocol.effects import CloseStore, FinishJob, Outcome, St
 
 
 def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | None = None) -> None:
-    """Decide that the job ends, unless that is decided already. `failed` is the role that it fails for."""
+    """Decide that the job ends, and notify the user; do nothing if that is decided already.
+
+    Every open incident is closed, and all deadlines and notices are dropped. Nothing is stopped here: `settle_ending`
+    does that afterwards.
+
+    Args:
+        job: The state.
+        outcome: The outcome of the job.
+        reason: The reason in words; may be empty.
+        failed: The name of the role that the job fails for; None: no role.
+    """
     if job.ending is not None:
         return
     job.ending, job.ending_reason = outcome, reason
@@ -38,21 +48,24 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
 
 
 def hurry(job: JobState) -> None:
-    """Kill everything that runs, without grace: the operator cancels a second time, or at once."""
+    """Order every replica that is live to be killed without grace, although it may have an order to stop already.
+
+    The operator cancels at once, or for a second time. Roles no longer wait for those that depend on them to stop.
+    """
     job.ending_at_once = True
     for replica in job.replicas.values():
         stop(job, replica, 0, again=True)
 
 
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False, in_place: bool = False) -> None:
-    """Order one replica to stop, unless it does not run, or has that order already.
+    """Set a replica to "stopping" and send its agent the order; do nothing if it does not run, or stops already.
 
     Args:
         job: The state.
         replica: The replica.
-        grace_ns: Time between SIGTERM and SIGKILL.
+        grace_ns: Time between SIGTERM and SIGKILL; 0: SIGKILL at once.
         again: Repeat the order, with this grace, to a replica that has it already.
-        in_place: Its workers leave their generation, and wait for the next.
+        in_place: The workers leave their generation and wait for the next one, instead of ending.
     """
     if not (replica.is_up or (again and replica.is_live)):
         return
@@ -65,7 +78,11 @@ def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False,
 
 
 def settle_ending(job: JobState) -> None:
-    """Stop the next layer of roles, or all after a failure; finish the job when nothing runs."""
+    """Stop what has to stop next in a job that ends, and finish the job when nothing is live any more.
+
+    Next are the deepest roles in start order of which a replica is live. After a failure, or if the operator cancels at
+    once, all roles are next. Suspended workers are ended at once. Each settling of a job that ends calls this.
+    """
     for name in list(job.suspended):
         _end_suspended(job, job.replicas[name])
     deepest = max((depth for depth, live in job.live_at.items() if live), default=None)
@@ -80,7 +97,10 @@ def settle_ending(job: JobState) -> None:
 
 
 def _end_suspended(job: JobState, replica: Replica) -> None:
-    """End suspended workers. They count as running: the job is not over before they are gone (R18)."""
+    """Order the suspended workers of a replica to be killed, and set the replica to "stopping".
+
+    As such it counts as live, so that the job is not over before these workers have ended (R18).
+    """
     del job.suspended[replica.id]
     assert replica.node is not None
     job.turn(job.worlds[replica.world], "stopping")
@@ -90,25 +110,37 @@ def _end_suspended(job: JobState, replica: Replica) -> None:
 
 
 def _grace(job: JobState, role: Role) -> int:
+    """Return the time (ns) between SIGTERM and SIGKILL for the role, by the outcome that is decided for the job."""
     if job.ending == "failed":
         return role.spec.stop_grace_ns
     return role.spec.drain_ns if job.ending == "succeeded" else role.spec.grace_ns
 
 
 def close_store(job: JobState, world: World) -> None:
-    """Close the store of a generation, after its last worker has ended."""
+    """Order the store of the world's present generation to be closed, and forget it.
+
+    Callers make sure that no worker uses it any more. No order is sent if there is no store, or if its node is lost.
+    """
     if world.store_node is not None and job.nodes[world.store_node].usable:
         job.emit(CloseStore(world.store_node, world.name, world.generation))
     forget_store(job, world)
 
 
 def forget_store(job: JobState, world: World) -> None:
+    """Forget the node and port of the world's store, without an order to close it.
+
+    Callers have sent that order already, or the store is dead or lost with its node.
+    """
     if world.store_node is not None:
         job.nodes[world.store_node].stores.pop(world.name, None)
     world.store_node, world.store_port = None, None
 
 
 def _finish(job: JobState) -> None:
+    """Set the outcome of a job of which nothing is live any more, and emit `FinishJob` (R18).
+
+    Stores are closed and seats freed. Worlds and replicas that have not succeeded are ended.
+    """
     for world in job.worlds.values():
         close_store(job, world)
         world.incident = world.notice = None
@@ -126,7 +158,10 @@ def _finish(job: JobState) -> None:
 
 
 def judge_success(job: JobState, roles: Iterable[Role]) -> None:
-    """Record which of these roles have succeeded, and end the job when every primary task has (R18)."""
+    """Record which of these roles have succeeded, and end the job when every primary task has (R18).
+
+    Roles that have an outcome already, and services, are left as they are.
+    """
     done = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
     for role in done:
         role.outcome = "succeeded"
@@ -140,6 +175,11 @@ def judge_success(job: JobState, roles: Iterable[Role]) -> None:
 
 
 def _is_done(job: JobState, role: Role) -> bool:
+    """Return whether a task has succeeded (R18).
+
+    A gang has succeeded when its world has. In a role without a gang, one replica has to have succeeded, the minimum
+    has to be over (succeeded or ended), and every other replica has to wait without a seat.
+    """
     if role.spec.gang:
         return job.worlds[role.worlds[0]].phase == "succeeded"
     succeeded, over = role.count("succeeded"), role.count("succeeded") + role.count("ended")

@@ -1,7 +1,7 @@
 """Hangs: a replica without a sign of life fails, and its world restarts (R15).
 
 Agents measure and report; this module decides. In a gang one rank that hangs stalls all others, so the first report
-does not decide: `cause_window` later, the least advanced of the stalled replicas is found to hang. A world has stalled
+does not decide: `cause_window` later, the least advanced of the stalled replicas is judged to hang. A world has stalled
 by output only when none of its members prints any more, because many programs print on one rank alone.
 """
 
@@ -14,7 +14,11 @@ from flowdist.graph import format_duration
 
 
 def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None:
-    """Record that a replica has stalled. The world is judged when its other members had time to report as well."""
+    """Record the report that a replica has stalled. If its world counts as stalled, set the deadline for `judge_hang`.
+
+    The deadline comes `cause_window` later, so that the other members have time to report as well. A replica that does
+    not run, or has an order to stop, is ignored.
+    """
     if not replica.is_up:
         return
     world = job.worlds[replica.world]
@@ -26,20 +30,32 @@ def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None
 
 
 def note_revived(job: JobState, replica: Replica) -> None:
-    """Record that a stalled replica has shown a sign of life: it was slow, and does not hang."""
+    """Record the report that a stalled replica shows a sign of life: it was slow, and does not hang.
+
+    If its world has not stalled any more, the deadline for `judge_hang` is dropped.
+    """
     job.set_stalled(replica, "")
     if not _has_stalled(job.worlds[replica.world]):
         job.due.clear(Due("hang", replica.world))
 
 
 def _has_stalled(world: World) -> bool:
+    """Return whether the world counts as stalled: a member by progress or start, or all running members by output.
+
+    In the second case at least one of them must have had output before.
+    """
     if world.stalls["progress"] or world.stalls["start"]:
         return True
     return world.stalls["output"] == world.up and world.stalled_with_output > 0
 
 
 def judge_hang(job: JobState, world: World) -> None:
-    """Record a failure of the least advanced stalled replica. The stacks of all are written when they are stopped."""
+    """Record that the world's least advanced stalled replica failed, of kind "hang", at the hang deadline of the world.
+
+    The world is marked, so that its members write their stacks when they are stopped. Nothing happens if the world does
+    not count as stalled any more. If the node of a member has not joined since a controller took over, the deadline is
+    put off.
+    """
     if not _has_stalled(world):
         return
     if any(replica.node is not None and job.nodes[replica.node].awaits_inventory for replica in job.members_of(world)):
@@ -48,7 +64,7 @@ def judge_hang(job: JobState, world: World) -> None:
         job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
-    # Of equally advanced replicas the one that was reported first.
+    # A stall by progress or start comes before one by output; of equally advanced replicas, the first reported.
     suspect = min(stalled, key=lambda replica: (replica.stalled == "output", replica.step, replica.stalled_ns))
     spec = job.role_of(suspect.id).spec
     if suspect.stalled == "start":

@@ -1,4 +1,4 @@
-"""Limit on membership changes: each is free, but so many in a row without progress or health fail the job (R8).
+"""Limit on membership changes: each is free, but too many in a row without progress or health fail the job (R8).
 
 `is_healthy`, `next_free_row`, `exceeds_row` and `growth_wait_ns` are the rules, functions of values alone, which macro
 mode calls too. `limit_free` and `was_healthy` apply them to a job.
@@ -10,7 +10,8 @@ from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.job.state import Incident, JobState, World
 from flowdist.graph import JobOptions, format_duration
 
-# No replica failed: what has to stop gets its full grace, and a row of these does not fail the job (R8).
+# Kinds of membership changes in which no replica failed. Members stop with their full grace, and the job does not fail
+# if a change of one of these kinds is the one too many (R8).
 CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
 
 
@@ -19,7 +20,7 @@ def is_healthy(progressed: bool, formed_ns: int | None, now: int, min_uptime_ns:
 
     Args:
         progressed: A new step was reported in this generation.
-        formed_ns: When all members of the generation ran; None: they do not yet.
+        formed_ns: When all members of the generation ran for the first time (ns); None: they have not yet.
         now: The time, in ns.
         min_uptime_ns: `JobOptions.min_uptime_ns`.
     """
@@ -27,17 +28,28 @@ def is_healthy(progressed: bool, formed_ns: int | None, now: int, min_uptime_ns:
 
 
 def next_free_row(free_row: int, healthy: bool) -> int:
-    """Return the number of membership changes in a row, this one included; health before it starts a new row (R8)."""
+    """Return how many membership changes a world has had in a row, after one more (R8).
+
+    Args:
+        free_row: The number before this change.
+        healthy: The generation before this change was healthy, so that a new row begins with the change.
+    """
     return 1 if healthy else free_row + 1
 
 
 def exceeds_row(free_row: int, kind: str, options: JobOptions) -> bool:
-    """Return whether so many membership changes in a row fail the job, when the last is of that kind (R8)."""
+    """Return whether `free_row` membership changes in a row, the last of them of this kind, fail the job (R8).
+
+    A change of one of `CHOSEN_KINDS` never does.
+    """
     return free_row > options.free_incidents_max and kind not in CHOSEN_KINDS
 
 
 def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
-    """Return the reason of a job that failed because a world changed its members too often in a row (R8)."""
+    """Return the reason of a job that failed because the world `name` changed its members too often in a row (R8).
+
+    `last` is the reason of the last of these changes.
+    """
     return (
         f"{free_row} changes of membership of {name} in a row without progress or "
         f"{format_duration(options.min_uptime_ns)} of health between them; the last: {last}"
@@ -45,14 +57,15 @@ def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
 
 
 def growth_wait_ns(cooldown_ns: int, free_row: int, options: JobOptions, *, healthy: bool, is_first: bool) -> int:
-    """Return how long a generation has to have run before free nodes make it larger (R8, R13).
+    """Return how long (ns) a generation has to run before the world may re-form with more members (R8, R13).
 
     Args:
         cooldown_ns: The longest cool-down of the world's roles.
         free_row: Membership changes in a row so far.
         options: The options of the job.
-        healthy: The generation has progressed, or has run for long enough.
-        is_first: The world has not re-formed yet: it has waited for more nodes in its join window.
+        healthy: The present generation has progressed, or has run for long enough.
+        is_first: The present generation is the first: no cool-down, because the world has waited for nodes to join
+            before.
     """
     wait = 0 if is_first else cooldown_ns
     if free_row >= options.free_incidents_max - 1 and not healthy:
@@ -62,7 +75,7 @@ def growth_wait_ns(cooldown_ns: int, free_row: int, options: JobOptions, *, heal
 
 
 def limit_free(job: JobState, incident: Incident) -> None:
-    """Count the membership change for each world of the incident; fail the job after too many in a row (R8)."""
+    """Add a free incident to the row of each of its worlds; end the job as failed if a row is too long (R8)."""
     options = job.graph.options
     for name in incident.worlds:
         world = job.worlds[name]

@@ -1,8 +1,8 @@
-"""Workers that stay in place while their world forms anew.
+"""Workers that stay in place while their world forms anew: the controller's side of it.
 
-A replica whose workers are all in elastic code is told to leave its generation instead of ending. Its workers are
-*suspended* then: gone from the old generation (R6), alive, on the seat that the replica keeps. The next start of the
-replica continues with these workers. They end if the replica loses its seat, or has to start with new processes.
+A replica whose workers are all in elastic code is ordered to leave its generation instead of ending. Its workers are
+*suspended* then: they have left the old generation (R6), and live on the seat that the replica keeps. The next start of
+the replica continues with these workers. They end if the replica loses its seat, or has to start with new processes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from flowdist.control.protocol.effects import StopReplica
 
 
 def may_stay(job: JobState, incident: Incident, world: World) -> bool:
-    """Return whether workers of the world may stay in place.
+    """Return whether the incident lets workers of the world stay in place. Each replica has conditions of its own, too.
 
-    They may not in a world that hangs, nor where something that the world depends on restarts: its workers still hold
-    connections to it.
+    Workers may not stay in a world that hangs, after a change of addresses in their command, or if the incident
+    restarts something that the world depends on: they still hold connections to it.
     """
     if world.hangs or incident.kind == "address_changed":
         return False
@@ -26,7 +26,7 @@ def may_stay(job: JobState, incident: Incident, world: World) -> bool:
 
 
 def leaves_in_place(job: JobState, replica: Replica) -> bool:
-    """Return whether the replica can leave its generation in place, on a node and with GPUs that it may keep."""
+    """Return whether the replica itself can stop in place: its workers run elastic code, and it keeps node and GPUs."""
     if not replica.is_elastic or replica.phase not in ("running", "ready") or replica.node is None:
         return False
     node = job.nodes[replica.node]
@@ -50,7 +50,10 @@ def recall(job: JobState, incident: Incident) -> None:
 
 
 def suspend(job: JobState, replica: Replica) -> None:
-    """Record that the workers of an ended attempt wait for the next one; end them if their node was given up."""
+    """Record that workers of the replica's ended attempt wait in place for its next start.
+
+    If the node of the replica is lost, order these workers to be killed instead.
+    """
     assert replica.node is not None
     if job.nodes[replica.node].usable:
         job.suspended[replica.id] = None
@@ -59,9 +62,10 @@ def suspend(job: JobState, replica: Replica) -> None:
 
 
 def take_suspended(job: JobState, replica: Replica) -> bool:
-    """Return whether the start of the replica continues with its suspended workers.
+    """Return whether the start of the replica continues with its suspended workers, and forget that they are suspended.
 
-    It does not if their command names addresses that have changed (R5): these workers end.
+    The start does not continue if none are suspended, or if their command names addresses that have changed (R5): then
+    they are ordered to end. In either case the replica is not elastic until the new attempt reports that it is.
     """
     before = replica.order
     if (
@@ -77,7 +81,11 @@ def take_suspended(job: JobState, replica: Replica) -> bool:
 
 
 def note_start(job: JobState, replica: Replica, world: World, continues: bool) -> None:
-    """Record a start of the replica, and whether its workers stayed. A replica that lost one of them has restarted."""
+    """Record a start of the replica in its counts and in the open incident of its world, if there is one.
+
+    The start counts as in place if it continues suspended workers (`continues`), and none of them was lost in the
+    incident.
+    """
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = continues and (incident is None or replica.id not in incident.lost)
     replica.starts_in_place += stays
@@ -89,6 +97,6 @@ def note_start(job: JobState, replica: Replica, world: World, continues: bool) -
 
 
 def staying(job: JobState, incident: Incident) -> int:
-    """Return how many replicas of the incident are to stay in place, or are suspended already."""
+    """Return how many replicas of the incident have the order to leave in place, or are suspended already."""
     members = (member for name in incident.worlds for member in job.members_of(job.worlds[name]))
     return sum(member.in_place or member.id in job.suspended for member in members)

@@ -15,17 +15,19 @@ from flowdist.control.job.state import Failure, JobState
 from flowdist.graph import RestartPolicy, RoleSpec, Rule, format_duration
 from flowdist.graph.policies import Action, Scope
 
-# Without a rule of the user's these re-form without counting, also in roles without a policy: no code is at fault (R8).
+# Failures of these kinds restart free of charge, in roles without a policy too, unless a rule of the user matches: no
+# code of the user is at fault (R8).
 FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "store_lost", "unkillable"})
 
 Charges = Mapping[int, Sequence[int]]  # by level of the policy: when the incidents charged there opened, ascending
 
 
 class Verdict(NamedTuple):
-    """Decision about one failure.
+    """Decision about one failure: what follows (`action`), what restarts (`scope`), and why, in words (`because`).
 
-    `exhausted` marks a used-up budget, because a failure upstream can still take the blame for it (R7). `level` is the
-    number of escalations: 0 is the role's own budget, 1 that of `policy.wider` (R11).
+    `counted`: a budget pays for the restart. `exhausted`: the action follows from a used-up budget; an upstream role
+    may still turn out to be the cause (R7). `level` is the number of escalations: 0 is the role's own budget, 1 that of
+    `policy.wider` (R11).
     """
 
     action: Action
@@ -40,13 +42,16 @@ EXCUSED = Verdict("restart", False, "replica", "it follows from the loss of a no
 
 
 def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False) -> Verdict:
-    """Return what a failure of the role means at the time `now` (ns).
+    """Return the verdict on a failure of the role. Nothing is changed.
+
+    The first rule of the policy that matches decides (R9). Without one, failures of `FREE_KINDS` restart free of
+    charge. Others restart as far as the budgets of the policy reach. Without a policy they fail the job.
 
     Args:
         role: The role of the replica that failed.
         charges: The incidents that the role's budgets are charged for so far.
-        failure: The failure. If the replica was told to stop before, only a rule of its own makes more of it.
-        now: When the failure happened.
+        failure: The failure. One that came after an order to stop (`was_told`) fails no job for the lack of a policy.
+        now: When the failure happened (ns).
         caused: Something upstream, or in the same incident, is the root cause, so no budget pays for this failure.
     """
     policy = role.restart
@@ -67,6 +72,10 @@ def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, 
 
 
 def _within_budget(role: RoleSpec, policy: RestartPolicy, charges: Charges, level: int, now: int) -> Verdict:
+    """Return the verdict of the budget of `policy`: a restart that it pays for, or what follows when it is used up.
+
+    Then the wider policy decides, if there is one. `level` is the number of escalations before this policy.
+    """
     used = charges_in_window(charges.get(level, ()), policy.within_ns, now)
     window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
     wider = f" of the {policy.scope}" if level else ""
@@ -82,19 +91,25 @@ def _within_budget(role: RoleSpec, policy: RestartPolicy, charges: Charges, leve
 
 
 def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) -> int:
-    """Return how many of the charged incidents, opened at these ascending times (ns), the window still counts."""
+    """Return how many of these opening times of charged incidents (ns, ascending) a budget still counts at `now`.
+
+    A time counts for `window_ns`; None: for the whole job.
+    """
     since = now - window_ns if window_ns is not None else None
     return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 
 
 def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
-    """Judge a failure of the job as of the time at which it happened. Nothing is changed. See `judge_failure`."""
+    """Return the verdict on a failure, by the budgets as of the time of the failure. See `judge_failure`."""
     role = job.role_of(failure.replica)
     return judge_failure(role.spec, role.spent, failure, failure.at_ns, caused=caused)
 
 
 def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
-    """Return whether a used-up budget has to wait for a cause upstream, which may be reported a moment later (R7)."""
+    """Return whether the verdict is a used-up budget, and an upstream role may still turn out to be the cause (R7).
+
+    That needs a replica of an upstream role that is live: its failure may be reported a moment later.
+    """
     upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
     return verdict.exhausted and any(
         role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
@@ -102,7 +117,7 @@ def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
 
 
 def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:
-    """Return the first rule of the policy that matches the failure, which is the one that decides (R9)."""
+    """Return the first rule of the policy that matches the failure, which decides (R9); None if no rule matches."""
     if policy is None:
         return None
     return next((rule for rule in policy.rules if _matches(rule, failure)), None)

@@ -37,7 +37,10 @@ from flowdist.graph import format_duration
 
 
 def judge_recorded(job: JobState) -> None:
-    """Judge what events and deadlines have recorded since the last call."""
+    """Judge the facts that events and deadlines have recorded (`job.facts`), in their order, and clear the list.
+
+    While the job ends, only losses are looked at, because they are shown to the user; nothing restarts.
+    """
     facts, job.facts = job.facts, []
     for fact in facts:
         match fact:
@@ -58,7 +61,11 @@ def judge_recorded(job: JobState) -> None:
 
 
 def _judge_failure(job: JobState, failure: Failure) -> None:
-    """Stop at once what the failure blocks. Judge it, unless it has suspects."""
+    """Judge a failure now, or defer it if a node, or an upstream role, may still turn out to be its cause.
+
+    Either way, what the failure blocks is stopped at once. If the open incident of its world has restarted the replica
+    already, the failure is a new one, and that incident closes.
+    """
     replica = job.replicas[failure.replica]
     left = _leave_restarted(job, replica)
     number = job.worlds[replica.world].incident
@@ -73,7 +80,11 @@ def _judge_failure(job: JobState, failure: Failure) -> None:
 
 
 def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
-    """Close the incident that has restarted the replica: another begins. Return what it leaves unfinished."""
+    """Close the open incident of the replica's world, if that incident has restarted the replica already.
+
+    Return a copy of the incident with the deferred failures and suspects that it had before, for `_hand_over`; None if
+    no incident was closed.
+    """
     number = job.worlds[replica.world].incident
     if number is None or replica.id not in job.incident(number).restarted:
         return None
@@ -84,7 +95,11 @@ def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
 
 
 def _hand_over(job: JobState, left: Incident) -> None:
-    """Give what a closed incident was still stopping, and its deferred failures, to incidents that are open."""
+    """Give the unfinished work of a closed incident to open ones; do nothing if the job ends.
+
+    Its worlds that still stop, and are in no open incident, get a free one. Each of its deferred failures goes to the
+    open incident of the failed replica's world, with the suspects. `left` is what `_leave_restarted` has returned.
+    """
     if job.ending is not None:
         return
     worlds = [job.worlds[name] for name in left.worlds]
@@ -99,19 +114,27 @@ def _hand_over(job: JobState, left: Incident) -> None:
 
 
 def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple[Verdict, list[NodeName]]:
-    """Return what follows if none of the suspects is lost, and the suspects."""
+    """Return the verdict on a failure if none of its suspects is lost, and the suspects. Nothing is changed.
+
+    Without suspects the verdict is certain. `part_of` is the incident that the failure belongs to; None: it belongs to
+    none.
+    """
     verdict = judge(job, failure, caused=part_of is not None)
     if (failure.was_told or verdict.action != "restart") and follows_from_loss(job, failure):
         return EXCUSED, []
     if verdict.action != "restart" or verdict.counted:  # a budget, a role or the job pays
         return verdict, suspects_of(job, failure, verdict, part_of)
-    if part_of is not None and any(each.is_final for each in part_of.deferred):  # it may end what this follows from
+    # A deferred failure of `part_of` may still end the job: this one waits with it.
+    if part_of is not None and any(each.is_final for each in part_of.deferred):
         return verdict, awaited_nodes(job, part_of)[:1]
     return verdict, []
 
 
 def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
-    """Return whether an upstream may still fail, and take the blame for a budget that is used up (R7)."""
+    """Return whether an upstream role may still turn out to be the cause of a failure that fails the job (R7).
+
+    That is so within `cause_window` of the failure, if the job would fail because a budget is used up.
+    """
     is_early = job.now < failure.at_ns + job.graph.options.cause_window_ns
     return is_early and verdict.action == "fail" and may_be_excused(job, verdict, failure)
 
@@ -119,7 +142,18 @@ def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
 def _defer(
     job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict, suspects: list[NodeName]
 ) -> None:
-    """Stop what the failure blocks: the restart set if a restart is likely, else its own world. Judge it later."""
+    """Add a failure to those that are judged later, and stop what it blocks at once.
+
+    That is the restart set if a budget is expected to pay for a restart, else the world of the failure alone. Without
+    an open incident `part_of` that it belongs to, the failure opens one.
+
+    Args:
+        job: The state.
+        failure: The failure.
+        part_of: The incident that caused it; None: none did.
+        verdict: The verdict if no suspect is lost.
+        suspects: The nodes that the judgement waits for; may be empty if it waits for an upstream alone.
+    """
     is_final = verdict.action != "restart"
     awaits_upstream = _may_be_excused(job, failure, verdict)
     blocks = not verdict.counted or not job.suspected.keys().isdisjoint(suspects)
@@ -147,7 +181,11 @@ def _defer(
 
 
 def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict) -> None:
-    """Judge a failure at once."""
+    """Carry out the verdict on a failure that is not deferred: end the job or the replica, or restart its scope.
+
+    A restart is part of the open incident `part_of`, or opens an incident. A failure that no incident caused counts
+    against its node (R22).
+    """
     if part_of is None:
         blame(job, job.replicas[failure.replica], failure.kind, failure.at_ns)
     if verdict.action != "restart":
@@ -174,14 +212,17 @@ def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict
 
 
 def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because: str = "") -> None:
-    """Fail the job, or end the replica. Of several failures that fail the job the first is named (R18).
+    """Carry out a verdict after which the replica does not run again: fail the job, or end the replica ("ignore").
+
+    If a deferred failure of an earlier incident would fail the job as well, the job fails for that one (R18).
 
     Args:
         job: The state.
-        failure: A failure after which its replica does not run again.
-        verdict: Fail or ignore.
-        number: The incident of the failure. A deferred failure of an earlier one happened before.
-        because: What has made clear that no suspect is lost, if the failure was deferred.
+        failure: The failure.
+        verdict: The verdict on it: "fail" or "ignore".
+        number: The number of its incident, or of the next one if it opened none.
+        because: What has made clear that no suspect is lost, in words for the user; empty if the failure was not
+            deferred.
     """
     if verdict.action == "ignore":
         says = f"{because}: " if because else ""
@@ -189,16 +230,17 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
         ignore(job, job.replicas[failure.replica])
         return
     first = _first_cause(job, number)
-    if first is not None or number <= len(job.incidents):  # else the end of the job says it
+    if first is not None or number <= len(job.incidents):  # else the reason of the job's end says the same
         says = f"{because}, and " if because else ""
         job.notify(f"{failure.reason}; {says}{verdict.because}", "error")
     begin_ending(job, "failed", *(first or (f"{failure.reason}; {verdict.because}", failure.replica.role)))
 
 
 def _first_cause(job: JobState, before: int) -> tuple[str, str] | None:
-    """Return why the job fails, and for which role, by a deferred failure of an incident with a number below `before`.
+    """Return the reason and the role for which an earlier deferred failure fails the job; None if none does.
 
-    Failures that may follow from the loss of a suspected node are no cause yet.
+    Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
+    suspects is skipped: its failures may follow from the loss of that node.
     """
     for incident in job.open_incidents():
         if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):
@@ -211,16 +253,20 @@ def _first_cause(job: JobState, before: int) -> tuple[str, str] | None:
 
 
 def _judge_heard(job: JobState, name: NodeName) -> None:
-    """The node is not lost: failures that had no other suspect are judged."""
+    """Remove a node, which the controller has heard from, from the suspects of every open incident.
+
+    Deferred failures that waited for this node alone are judged.
+    """
     for incident in job.open_incidents():
         if incident.suspects.pop(name, None) is not None:
             conclude_resolved(job, incident, f"{name} is heard again")
 
 
 def _judge_answer(job: JobState, replica: Replica) -> None:
-    """The node of an ended attempt is not lost, once nothing else of the incident runs there.
+    """Remove the node of an ended attempt from its incident's suspects, if nothing else of the incident is live there.
 
-    A suspected node has to be heard all the same: this message may have been on its way for long.
+    The report of the end shows that the node was not lost. From a suspected node it does not: the report may have been
+    on its way for long, so that a heartbeat is needed. Deferred failures that waited for this node alone are judged.
     """
     number, name = job.worlds[replica.world].incident, replica.node
     if number is None or name is None or name in job.suspected or name not in job.incident(number).suspects:
@@ -233,7 +279,11 @@ def _judge_answer(job: JobState, replica: Replica) -> None:
 
 
 def judge_unanswered(job: JobState, incident: Incident) -> None:
-    """Judge at an answer deadline: a node that is not suspected by now has sent a heartbeat since the failure."""
+    """Judge the deferred failures of an incident at its answer deadline, as far as no suspected node is in question.
+
+    A node that is not suspected by then has sent a heartbeat since the failure. If failures remain, the next deadline
+    is set.
+    """
     conclude_resolved(job, incident)
     if incident.deferred:
         renew_deadline(job, incident)
@@ -241,14 +291,27 @@ def judge_unanswered(job: JobState, incident: Incident) -> None:
 
 
 def conclude_resolved(job: JobState, incident: Incident, because: str = "") -> None:
-    """Judge the deferred failures of the incident, in order, up to the first with a suspect."""
+    """Judge the deferred failures of the incident, in order of time, up to the first that still has a suspect.
+
+    `because` says in words what has resolved them; it is shown to the user.
+    """
     conclude_deferred(
         job, incident, takewhile(lambda each: is_resolved(job, incident, each), incident.deferred), because
     )
 
 
 def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Deferred], because: str = "") -> None:
-    """Judge these failures, the first that are deferred, as of the time at which they happened."""
+    """Remove failures from the deferred ones of the incident, and judge each as of the time at which it happened.
+
+    A failure whose world has left the incident meanwhile is dropped. One of which an upstream may still turn out to be
+    the cause is deferred again. Once one of them ends the job, the rest is dropped.
+
+    Args:
+        job: The state.
+        incident: The incident.
+        resolved: The failures: the first of `incident.deferred`, in their order.
+        because: What has resolved them, in words for the user; may be empty.
+    """
     known = list(resolved)
     if not known:
         return
@@ -260,7 +323,7 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
         failure = deferred.failure
         replica = job.replicas[failure.replica]
         if job.worlds[replica.world].incident != incident.number:
-            continue  # it was ended meanwhile
+            continue  # its world was ended meanwhile
         verdict = judge(job, failure, caused=deferred.caused)
         if _may_be_excused(job, failure, verdict):
             defer(job, incident, deferred._replace(is_final=True, blocks=True, awaits_upstream=True), ())
@@ -276,7 +339,10 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
 
 
 def _restart_deferred(job: JobState, incident: Incident, deferred: Deferred, verdict: Verdict, because: str) -> None:
-    """Restart what the failure restarts by its scope, at the cost of a budget if it counts."""
+    """Carry out the verdict "restart" on a deferred failure: add what it restarts to the incident.
+
+    If the verdict counts, a budget pays for the incident that the failure opened.
+    """
     failure = deferred.failure
     extend(job, incident, closure(job, scope_worlds(job, failure.replica, verdict.scope)))
     wait = ""
@@ -290,9 +356,10 @@ def _restart_deferred(job: JobState, incident: Incident, deferred: Deferred, ver
 
 
 def _judge_loss(job: JobState, loss: Loss) -> None:
-    """Restart the worlds of what was lost, with those whose failures follow from the loss. One incident (R8).
+    """Judge a loss: drop the deferred failures that follow from it, and restart what was lost, in one incident (R8).
 
-    A replica that was told to stop is no loss, unless it was told because of such a failure.
+    A lost replica that had an order to stop is left out, unless the order was given because of such a failure. Failures
+    of other incidents that have no suspect any more are judged. While the job ends, nothing restarts.
     """
     peers = _drop_followers(job, loss)
     lost = [each for each in loss.lost if not each.was_told or job.replicas[each.replica].world in peers]
@@ -308,7 +375,10 @@ def _judge_loss(job: JobState, loss: Loss) -> None:
 
 
 def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
-    """Drop deferred failures that follow from the loss of a node. Return the worlds of their incidents."""
+    """Drop the deferred failures that follow from the loss of a node, and the node as a suspect.
+
+    Return the worlds of the incidents of which the node was a suspect; empty if the loss is not that of a node.
+    """
     worlds: dict[WorldName, None] = {}
     for incident in job.open_incidents():
         since = incident.suspects.pop(loss.node, None) if loss.node is not None else None
@@ -321,7 +391,16 @@ def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
 
 
 def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable[WorldName]) -> None:
-    """Open the incident of a loss, unless a rule of a lost replica's role decides otherwise (R9)."""
+    """Open the incident of a loss, unless a rule of a lost replica's role decides otherwise (R9).
+
+    A rule may fail the job, end its replica, or charge the incident to the role.
+
+    Args:
+        job: The state.
+        loss: The loss.
+        lost: The lost replicas that count, each as a failure.
+        also: More worlds that restart.
+    """
     seeds = list(also)
     payer: str | None = None
     charged: Verdict | None = None

@@ -38,7 +38,10 @@ def open_incident(
     deferred: Deferred | None = None,
     suspects: Iterable[NodeName] = (),
 ) -> Incident:
-    """Open an incident, take in every open incident that it meets, and stop its whole restart set.
+    """Open an incident, merge the open incidents that share a world with it, stop its restart set, and notify the user.
+
+    The incident counts as the cause of recent failures of roles that depend on its lost replicas (R7). A free incident
+    counts in the row of its worlds, which may end the job (R8).
 
     Args:
         job: The state.
@@ -79,14 +82,18 @@ def open_incident(
 
 
 def join_incident(job: JobState, incident: Incident, failure: Failure, worlds: Iterable[WorldName]) -> None:
-    """Make a failure part of an open incident, which then restarts these worlds too."""
+    """Make a failure part of an open incident, notify the user, and stop these worlds as part of its restart set."""
     note_lost(job, incident, {failure.replica: failure.why})
     job.notify(f"{failure.reason}; part of incident {incident.number} ({incident.root})", "warning")
     extend(job, incident, worlds)
 
 
 def _excuse_dependents(job: JobState, incident: Incident) -> None:
-    """Blame the upstream that failed here for failures of its dependents that were reported first (R7)."""
+    """Make this incident the cause of failures of dependent roles that were reported up to `cause_window` before (R7).
+
+    Charges for such failures are taken back. Such failures that are deferred are dropped, and restart free of charge,
+    unless a rule decides against a restart.
+    """
     dependents = dependents_of(job, incident)
     if not dependents:
         return
@@ -100,7 +107,10 @@ def _excuse_dependents(job: JobState, incident: Incident) -> None:
 
 
 def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> None:
-    """Judge a deferred failure of a dependent, of which the cause is known now. Only a rule can still end it (R9)."""
+    """Drop a deferred failure that `cause` (in words) has caused, and restart what it restarts free of charge.
+
+    If a rule says not to restart it, the failure stays deferred, marked as caused (R9).
+    """
     failure = deferred.failure
     verdict = judge(job, failure, caused=True)
     if verdict.action != "restart":
@@ -112,7 +122,10 @@ def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -
 
 
 def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Add worlds to the restart set, with every open incident that one of them is in, and stop what is new."""
+    """Add worlds, and all open incidents that one of them is in, to an open incident, and stop what is new in it.
+
+    The other incidents are closed. If this one had begun to start its worlds, all of them stop once more (R6).
+    """
     wanted = dict.fromkeys(worlds)
     for name in list(wanted):
         number = job.worlds[name].incident
@@ -126,7 +139,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
         incident.worlds[name] = incident.awaited[name] = None
         job.worlds[name].incident = incident.number
         job.touch(job.worlds[name])
-    if incident.phase == "starting":  # once more all of it has to be gone first (R6)
+    if incident.phase == "starting":  # all of the restart set has to stop once more (R6)
         incident.phase, incident.awaited = "stopping", dict(incident.worlds)
         new = list(incident.worlds)
     stop_set(job, incident, new)
@@ -135,7 +148,11 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
 
 
 def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Tell every member of these worlds to stop, all at once, those of dependents first (R6)."""
+    """Order every member of these worlds that is up to stop, all at once; the orders to dependents come first (R6).
+
+    Members that may stay in place leave their generation instead. Worlds that neither open nor run are left as they
+    are.
+    """
     chosen = incident.kind in CHOSEN_KINDS or incident.kind == "preempted"
     names = sorted(worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
     for name in names:
@@ -155,14 +172,14 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
 
 
 def drop_notice(job: JobState, world: World) -> None:
-    """Forget that the world was asked to leave nodes, or was about to be found hanging: it stops anyway."""
+    """Drop the world's notice to leave nodes, and its drain and hang deadlines, because the world stops anyway."""
     world.notice = None
     job.due.clear(Due("drain", world.name))
     job.due.clear(Due("hang", world.name))
 
 
 def leave_incident(job: JobState, world: World) -> None:
-    """Take a world out of its incident, which may be over then."""
+    """Take a world out of its open incident, if it is in one. Close the incident if no world is left in it."""
     if world.incident is not None:
         incident = job.incident(world.incident)
         incident.worlds.pop(world.name, None)
@@ -175,14 +192,19 @@ def leave_incident(job: JobState, world: World) -> None:
 
 
 def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict: Verdict) -> int:
-    """Make the role pay for the incident of its own failure, at its close. Return the back-off in ns (R7, R10).
+    """Make a role pay for the incident of its own failure, and set the back-off of the incident that waits (R7, R10).
+
+    The incident counts against the budget from now on. It is charged when it closes; at once, if it has closed already.
 
     Args:
         job: The state.
-        incident: The open incident that waits for the back-off. A wider one may have taken in that of the failure.
+        incident: The open incident that has to wait. It is `own`, or an incident that has taken `own` in.
         own: The incident that the failure opened.
-        payer: The role.
-        verdict: The judgement, which counts.
+        payer: The name of the role.
+        verdict: The verdict on the failure, which counts.
+
+    Returns:
+        The back-off of `incident`, in ns; 0 if it need not wait any more.
     """
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level
@@ -194,7 +216,10 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
 
 
 def close(job: JobState, incident: Incident, result: str) -> None:
-    """Close an incident, and charge it if it counts (R7). `result` is "recovered", or why it did not."""
+    """Close an incident: release its worlds, drop its deadlines and deferred failures, and charge it if it counts (R7).
+
+    `result` is "recovered", which the user is notified of, or says why the incident did not recover.
+    """
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
     for what in INCIDENT_DUES:
@@ -213,7 +238,7 @@ def close(job: JobState, incident: Incident, result: str) -> None:
 
 
 def charge(job: JobState, incident: Incident) -> None:
-    """Charge a closed incident to the role that pays for it. No other function charges a budget (R7)."""
+    """Charge a closed incident to the role that pays for it (`root_role`). No other function charges a budget (R7)."""
     assert incident.root_role is not None
     role = job.roles[incident.root_role]
     role.charges.append(Charge(incident.opened_ns, incident.level))

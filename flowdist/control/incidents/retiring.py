@@ -1,4 +1,4 @@
-"""Worlds that end outside of an incident: of ignored replicas, of roles that wait in vain, of roles that shrink."""
+"""Worlds that end outside of an incident: a replica is ignored, a role waits in vain, or the operator scales down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from flowdist.control.placement.placement import unplace
 
 
 def ignore(job: JobState, replica: Replica) -> None:
-    """End a replica without success (R9). A gang ends with its replica, because it cannot run without a member."""
+    """End a failed replica for good, because a rule or a used-up budget says "ignore" instead of a restart (R9).
+
+    A gang ends with its replica, because it cannot run without a member. Without a gang, the job fails if a primary
+    task is below its minimum then; any other role gets the outcome "ignored" with its last replica.
+    """
     role = job.role_of(replica.id)
     world = job.worlds[replica.world]
     for mate in job.roles_of(world) if role.spec.gang else ():
@@ -32,12 +36,12 @@ def ignore(job: JobState, replica: Replica) -> None:
 
 
 def end_ignored(job: JobState, world: World, gate: str) -> None:
-    """End a world that waits for a role which does not run again; fail the job if it needs the world (R9).
+    """End the waiting worlds of roles whose gate never opens; fail the job if one of them is a primary task (R9).
 
     Args:
         job: The state.
-        world: A world that waits.
-        gate: The role that it waits for.
+        world: A world that waits; every waiting world of its roles ends.
+        gate: The upstream role that was ignored.
     """
     names = ", ".join(world.roles)
     reason = f"{names} waits for {gate}, which was ignored and does not run again"
@@ -56,6 +60,7 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
 
 
 def _end_waiting(job: JobState, world: World) -> None:
+    """End a world that waits, with all of its replicas, and free their seats."""
     leave_incident(job, world)
     for replica in (job.replicas[name] for name in world.pool):
         job.set_phase(replica, "ended")
@@ -64,7 +69,11 @@ def _end_waiting(job: JobState, world: World) -> None:
 
 
 def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:
-    """End a world that runs, for good (`ended`) or until the operator scales up again (`shrunk`)."""
+    """Stop a world, so that it ends for good ("ended"), or waits until the operator scales up again ("shrunk").
+
+    The world leaves its incident, and each running member gets an order to stop with the grace `grace_ns`. `advance`
+    ends or resets the world once none of its replicas is live.
+    """
     leave_incident(job, world)
     world.retiring = how
     for role in job.roles_of(world):

@@ -19,7 +19,7 @@ Two timelines for a gang of trainer/0 on node0, trainer/1 on node1 and trainer/2
     3 ms    trainer/0 fails: its peers stop,        1.75 s   node1 is suspected
             suspects are node1 and node2            3 s      agent of node1 fences: it kills its workers
     9 ms    trainer/2 has stopped: node2 answers    3.01 s   trainer/0 fails: its peers stop, and wait
-    30 ms   node1 lost: the failure is dropped   5 s      node1 lost: the failure is dropped
+    30 ms   node1 lost: the failure is dropped      5 s      node1 lost: the failure is dropped
 
 If trainer/0 had failed by itself, trainer/1 would have stopped at 10 ms: node1 answers, and the failure is judged. Then
 nothing was delayed, because a restart set starts only when all of it is gone (R6).
@@ -38,10 +38,10 @@ Constants (`JobOptions`; the defaults are in brackets):
   the window. A restart does not: it is charged, and `causes.refund_dependents` takes the charge back if the upstream is
   reported in time.
 
-Three failures wait for less. One for which no budget, role or job pays is not deferred at all. Out of memory, or a
-command that cannot start, has no suspects where a rule decides about that kind: it would decide after a loss, too (R9).
-A failure of another kind than an exit or a signal, such as a hang, has only suspected nodes as suspects, because a peer
-that dies does not cause it.
+Three kinds of failures wait for less. A failure that charges no budget, and ends neither replica nor job, is not
+deferred at all. Out of memory, or a command that cannot start, has no suspects where a rule decides about that kind: it
+would decide after a loss, too (R9). A failure of another kind than an exit or a signal, such as a hang, has only
+suspected nodes as suspects, because a peer that dies does not cause it.
 """
 
 from __future__ import annotations
@@ -60,23 +60,28 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 
 
 def note_suspected(job: JobState, name: NodeName) -> None:
-    """Record that the heartbeats of the node are overdue."""
+    """Record that the heartbeats of a usable node are overdue; ignore a node that is unknown or lost."""
     node = job.nodes.get(name)
     if node is not None and node.usable:
         job.suspected[name] = None
 
 
 def note_heard(job: JobState, name: NodeName) -> None:
-    """Record that the node was slow, not lost."""
+    """Record that the controller has heard from the node: it is not suspected any more.
+
+    `judge_recorded` then clears it of suspicion in the open incidents.
+    """
     job.suspected.pop(name, None)
     job.facts.append(Heard(name))
 
 
 def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Incident | None) -> list[NodeName]:
-    """Return the nodes whose loss may have caused the failure, and about which it is not known whether they are lost.
+    """Return the nodes that may have caused the failure by their loss, while it is not known whether they are lost.
+
+    Without any, the failure can be judged at once.
 
     Args:
-        job: The state, in which the failure is recorded.
+        job: The state, in which the failure is recorded. It is not changed.
         failure: A failure for which a budget, a role or the job would pay.
         verdict: What follows if none of them is lost.
         part_of: The open incident that the failure is part of, if any. Its nodes are suspects already.
@@ -96,19 +101,23 @@ def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Inci
         found |= {other.node: None for other in others if other.is_live and other.node is not None}
         found.pop(replica.node or "", None)
     if not found and part_of is not None:
-        return list(islice(awaited_nodes(job, part_of), 1))  # the others are awaited there already
+        return list(islice(awaited_nodes(job, part_of), 1))  # one is enough: `part_of` waits for all of them already
     return list(found)
 
 
 def awaited_nodes(job: JobState, incident: Incident) -> list[NodeName]:
-    """Return the nodes that have to answer, or to be heard or lost, before the incident may restart its worlds."""
+    """Return the suspects of the incident that have to be resolved before it may restart its worlds.
+
+    These are all of them if a deferred failure would end the job or its replica. Otherwise only the suspected ones
+    count: the others answer while the restart set stops.
+    """
     if any(each.is_final for each in incident.deferred):
         return list(incident.suspects)
     return [name for name in incident.suspects if name in job.suspected]
 
 
 def _suspected_nodes(job: JobState, replica: Replica) -> list[NodeName]:
-    """Return the nodes with overdue heartbeats that run a peer of the replica, or something that it depends on."""
+    """Return the suspected nodes, except its own, that run a peer of the replica, or something that it depends on."""
     return [
         name
         for name in job.suspected
@@ -118,16 +127,19 @@ def _suspected_nodes(job: JobState, replica: Replica) -> list[NodeName]:
 
 
 def may_follow(job: JobState, replica: Replica, lost: Iterable[ReplicaId]) -> bool:
-    """Return whether one of these is a peer of the replica, or something that it depends on."""
+    """Return whether the replica may fail because one of the `lost` replicas is lost.
+
+    That is so if the lost one is of the same world, or of an upstream role.
+    """
     upstream = job.role_of(replica.id).upstream
     return any(job.replicas[other].world == replica.world or other.role in upstream for other in lost)
 
 
 def _died_first(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
-    """Return the replicas of the same world, and those that it depends on, that may have died first.
+    """Return the peers and upstream replicas whose end, before that of `replica`, may be the cause of its failure.
 
-    All of a large world may fail at once. Its first failure makes suspects of all other nodes; the later ones need to
-    add the node of the first alone.
+    All of a large world may fail at once. Its first failure in the incident makes suspects of the nodes of all others;
+    for a later failure only the replicas on the node of that first one are returned, the others being suspects already.
     """
     world = job.worlds[replica.world]
     upstream = {name: None for role in job.roles_of(world) for name in role.upstream}
@@ -139,7 +151,11 @@ def _died_first(job: JobState, replica: Replica, part_of: Incident | None) -> li
 
 
 def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable[NodeName]) -> None:
-    """Let the judgement of a failure wait until these nodes have answered, or were heard or lost."""
+    """Add a failure to the deferred ones of the incident, and these nodes to its suspects; set the answer deadline.
+
+    A node that is a suspect already keeps the time since which it is one. No deadline is set while every suspect is
+    suspected: such a node is heard or lost in the end.
+    """
     failure = deferred.failure
     insort(incident.deferred, deferred, key=lambda each: each.failure.at_ns)
     if deferred.is_final and failure.kind in PEER_KINDS and failure.node is not None:
@@ -151,7 +167,10 @@ def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable
 
 
 def take_over(job: JobState, incident: Incident, other: Incident) -> None:
-    """Move the deferred failures of the other incident to this one, with all that they wait for (R7, R8)."""
+    """Add the deferred failures of the other incident, its suspects and its answer deadline to this one (R7, R8).
+
+    The caller closes `other` afterwards. Nothing happens if it has no deferred failure.
+    """
     if not other.deferred:
         return
     since = sorted([*other.suspects.items(), *incident.suspects.items()], key=lambda item: item[1])
@@ -166,7 +185,10 @@ def take_over(job: JobState, incident: Incident, other: Incident) -> None:
 
 
 def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> None:
-    """Drop a deferred failure that `cause` has caused, unjudged."""
+    """Remove a deferred failure from the incident without a judgement, because `cause` (in words) has caused it.
+
+    The user is notified if the failure had opened an incident. With the last one, the suspects are forgotten.
+    """
     incident.deferred.remove(deferred)
     if deferred.own is not None:
         job.notify(f"incident {deferred.own} was caused by {cause}: not counted")
@@ -175,9 +197,10 @@ def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> N
 
 
 def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
-    """Return whether none of the nodes that were suspects at the time of the failure is lost.
+    """Return whether a deferred failure can be judged: no node that was a suspect when it happened is in question.
 
-    Before the answer deadline that needs an answer of each. After it, only nodes that are suspected remain in question.
+    Before the answer deadline each of these nodes has to answer, or be heard or lost. After it, only nodes that are
+    still suspected are in question.
     """
     at_ns = deferred.failure.at_ns
     if job.now < at_ns + job.graph.options.suspect_after_ns:
@@ -187,7 +210,11 @@ def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
 
 
 def renew_deadline(job: JobState, incident: Incident) -> None:
-    """Set the next answer deadline. After the last one, clear every suspect that has sent a heartbeat since."""
+    """Set the next answer deadline of the incident, after one has passed.
+
+    Once the deadlines of all its failures have passed, clear every suspect that is not suspected: that node has sent a
+    heartbeat since.
+    """
     dues = [due for each in incident.deferred if (due := _due(job, incident, each)) > job.now]
     if dues:
         job.due.set(Due("answer", str(incident.number)), min(dues))
@@ -197,7 +224,7 @@ def renew_deadline(job: JobState, incident: Incident) -> None:
 
 
 def _due(job: JobState, incident: Incident, deferred: Deferred) -> int:
-    """Return when the failure is judged at the latest, unless a suspected node is still in question then."""
+    """Return the time (ns) at which a deferred failure is judged, unless a suspected node is still in question then."""
     options, at_ns = job.graph.options, deferred.failure.at_ns
     if deferred.awaits_upstream and is_resolved(job, incident, deferred):
         return at_ns + options.cause_window_ns
@@ -205,7 +232,7 @@ def _due(job: JobState, incident: Incident, deferred: Deferred) -> int:
 
 
 def forget_suspects(job: JobState, incident: Incident) -> None:
-    """End the suspicion: no failure of the incident waits for its judgement any more."""
+    """Clear the suspects of the incident, its deferred failures and its answer deadline."""
     incident.suspects.clear()
     incident.deferred.clear()
     incident.first_failed.clear()

@@ -1,7 +1,7 @@
-"""Incremental invariant checker: the part of the job that an event may have broken, and everything now and then.
+"""Incremental invariant checker: checks the part of the job that an event may have broken, and at intervals all of it.
 
-`check_job` looks at everything, so a job of n nodes that has k events costs n * k. Most events touch one replica and
-its node. The checker looks at what may have changed, and repeats the check of everything as often as it can afford:
+`check_job` looks at everything, so that its calls in a job of n nodes with k events cost n * k. Most events touch one
+replica and its node. The checker looks at what may have changed, and checks everything as often as it can afford:
 
     event    1     2     3   ...   33    34   ...         (a job of 1024 nodes, replicas and incidents; "paced")
     check   full  part  part ...  full  part ...
@@ -10,9 +10,9 @@ Three schedules share this code:
 
     all       Check everything at each check.
     paced     Check after each event. A small job (up to 128 nodes, replicas and incidents) is always checked in full.
-              In a larger one each event pays for the check of 32 things: a full check every size / 32 events keeps the
-              total linear in the number of events. In between, check the nodes, replicas and worlds that the event and
-              its effects name.
+              A larger one, of `size` nodes, replicas and incidents, is checked in full every size / 32 events, which
+              keeps the total cost linear in the number of events. In between, check the nodes, replicas and worlds
+              that the event and its effects name.
     changed   Check after each moment (all events of one time), for campaigns that run thousands of small jobs. Changes
               are found by comparing a key of each world, role and node with the last one, since a controller with a
               bug may not say what it changed. Every 32nd check is full.
@@ -46,9 +46,9 @@ from flowdist.graph import format_duration
 from flowdist.graph.capacity import Capacity
 
 SMALL = 128  # nodes, replicas and incidents of a job that "paced" checks in full after each event
-SHARE = 32  # of the nodes, replicas and incidents of a larger job: for how many one event pays
+SHARE = 32  # "paced" checks a larger job in full once in so many events: its nodes, replicas and incidents / SHARE
 EVERY = 32  # checks of "changed" from one full check to the next
-PROGRESS = (ReplicaProgressed, CheckpointOffered, NodeHeard)  # change nothing that an invariant speaks of
+PROGRESS = (ReplicaProgressed, CheckpointOffered, NodeHeard)  # events that change nothing that an invariant is about
 
 Checks = Literal["all", "paced", "changed"]
 Key = tuple[object, ...]
@@ -57,33 +57,33 @@ Key = tuple[object, ...]
 class InvariantChecker:
     """Incremental invariant checker for one job.
 
-    Call `note` after each event, and `check` after each event or, if `by_moment`, after each moment. A controller that
-    takes over needs a checker of its own, which begins with a full check.
+    Call `note` after each event. Call `check` after each event too, or, if `by_moment`, when all events of one time are
+    handled. A controller that takes over needs a new checker, which begins with a full check, unless `by_moment`.
 
     Args:
-        checks: The schedule; see the module.
+        checks: The schedule: "all", "paced" or "changed"; see the module.
     """
 
     def __init__(self, checks: Checks = "all") -> None:
         self.checks: Checks = checks
         self.by_moment = checks == "changed"
         self._left = 0  # checks until the next full one
-        self._is_due = True
-        self._n, self._now = 0, 0  # the last event, and when it was handled
-        self._held: tuple[int, int] = (0, 0)  # the last event after which a full check passed, and when it was handled
+        self._is_due = True  # an event since the last check may have broken something
+        self._n, self._now = 0, 0  # the number of the last event, and its time (ns)
+        self._held: tuple[int, int] = (0, 0)  # the same of the last event after which a full check passed
         self._nodes: dict[NodeName, None] = {}  # named by events since the last check
         self._replicas: dict[ReplicaId, None] = {}
         self._keys = _Keys()
 
     def note(self, job: JobState, event: Event, effects: Iterable[Effect], n: int, now: int) -> None:
-        """Note an event that the job has handled.
+        """Record that the job has handled an event, so that the next `check` covers what the event may have changed.
 
         Args:
             job: The state after the event.
             event: The event.
-            effects: What followed from it.
+            effects: The effects that the controller returned for it.
             n: The number of the event in the record.
-            now: The time of the event in ns.
+            now: When the event was handled, in ns since the start of the job.
         """
         self._n, self._now = n, now
         if type(event) in PROGRESS and (self.by_moment or self._left > 0):
@@ -93,7 +93,7 @@ class InvariantChecker:
             self._note_named(job, (event, *effects))
 
     def check(self, job: JobState) -> None:
-        """Check the job, in full or in part.
+        """Check the job, in full or in part by the schedule; do nothing if no event has come that may break anything.
 
         Raises:
             AssertionError: An invariant does not hold; the text names what is wrong.
@@ -120,7 +120,7 @@ class InvariantChecker:
         self._held = (self._n, self._now)
 
     def _since(self) -> str:
-        """Return where to look for the cause, if it may be earlier than the event after which it was seen."""
+        """Return a text for an error that says between which events the fault arose; empty if at the last event."""
         number, at = self._held
         if self._n <= number + 1:
             return ""
@@ -176,7 +176,11 @@ class InvariantChecker:
 
 
 class _Keys:
-    """Keys of nodes, worlds, roles and incidents at the last check. Each question updates the keys that it reads."""
+    """Keys of the nodes, worlds, roles and incidents of a job, to find those that have changed.
+
+    A key holds the values by which a change is noticed. Each method compares the present keys with those that it found
+    at its last call, and stores the present ones: asked again at once, it finds no change.
+    """
 
     def __init__(self) -> None:
         self._free: dict[NodeName, Capacity] = {}
@@ -186,10 +190,10 @@ class _Keys:
         self._incidents: Key = ()
 
     def has_moved_on(self, world: World) -> bool:
-        """Return whether the world is in another phase, generation or incident than before.
+        """Return whether phase, generation, incident or retirement of the world have changed since the last call.
 
-        Only then is it checked for an event that names one of its replicas: a check costs as much as the world is
-        large, and each of its replicas is named in turn.
+        Only then does the "paced" schedule check the world for an event that names one of its replicas: a check costs
+        as much as the world is large, and each of its replicas is named in turn.
         """
         key = (world.phase, world.generation, world.incident, world.retiring)
         if self._worlds.get(world.name) == key:
@@ -198,7 +202,7 @@ class _Keys:
         return True
 
     def moved_nodes(self, job: JobState) -> list[NodeName]:
-        """Return the nodes on which a seat was given or taken, and those that came, went, or take nothing more."""
+        """Return the nodes whose free capacity has changed, or that came or became unusable, since the last call."""
         if job.free == self._free and job.usable == self._usable:
             return []
         turned = {name for _, name in {*self._usable} ^ {*job.usable}}
@@ -207,6 +211,7 @@ class _Keys:
         return moved
 
     def changed_worlds(self, job: JobState) -> list[World]:
+        """Return the worlds whose members, phases, stalls, incident or notice have changed since the last call."""
         known, changed = self._worlds, []
         for name, world in job.worlds.items():
             what = (
@@ -224,6 +229,7 @@ class _Keys:
         return changed
 
     def changed_roles(self, job: JobState) -> list[Role]:
+        """Return the roles whose seats, or whose replicas by phase, have changed in number since the last call."""
         known, changed = self._roles, []
         for name, role in job.roles.items():
             many = (len(role.vacant), len(role.portless), len(role.waiting), len(role.leaving))
@@ -234,7 +240,7 @@ class _Keys:
         return changed
 
     def has_other_incidents(self, job: JobState) -> bool:
-        """Return whether the incidents, the end of the job or its deadlines differ from before."""
+        """Return whether incidents opened or closed, the job ends, or other deadlines are set since the last call."""
         key = (len(job.incidents), *job.open, job.ending, *job.due)
         if key == self._incidents:
             return False

@@ -1,7 +1,8 @@
 """Invariants of a job: what holds after every event.
 
 `check_job` checks all of them. The other functions check one node, replica, role, world or table each, so that
-`incremental` can check what an event may have broken. All raise AssertionError with a text that names what is wrong.
+`incremental` can check what an event may have broken. No function changes the state. All raise AssertionError, with a
+text that names what is wrong, if an invariant does not hold.
 
 Most of the state is kept twice: once where it belongs, and once counted or sorted for the decisions that need it
 quickly. So most invariants recompute the second from the first and compare.
@@ -36,7 +37,7 @@ def check_job(job: JobState) -> None:
 
 
 def check_node(job: JobState, name: str, node: Node) -> None:
-    """Check that nothing on a node is given twice, and that its free capacity is what is left.
+    """Check that a node has what the replicas and stores on it say, and that its free capacity is the rest.
 
     No node is over its capacity. No GPU is given to two replicas, unless both may share it.
     """
@@ -57,7 +58,10 @@ def check_node(job: JobState, name: str, node: Node) -> None:
 
 
 def check_room(job: JobState) -> None:
-    """Check the nodes that placement chooses from: usable, warming, drained, suspected, and sorted by room."""
+    """Recompute the tables that placement chooses from, and compare: lists of nodes, and candidate indexes.
+
+    The lists are of the nodes that are usable, warming up, drained or preempted, and suspected.
+    """
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
@@ -76,14 +80,14 @@ def check_room(job: JobState) -> None:
 
 
 def check_place(job: JobState, name: str) -> None:
-    """Check that placement sees one node as it is."""
+    """Check that the list of usable nodes and the candidate indexes agree with the state of this node."""
     node = job.nodes[name]
     assert ((node.order, name) in job.usable) == node.usable, f"{name} is usable: {node.usable}, against {job.usable}"
     check_candidates(job, name)
 
 
 def check_candidates(job: JobState, name: str) -> None:
-    """Check that each candidate index has one node where its free capacity belongs."""
+    """Recompute the entry of this node in each candidate index from its free capacity, and compare."""
     free = job.free.get(name)
     for candidates in job.candidate_indexes:
         best = candidate(job, candidates, name, free)
@@ -169,7 +173,7 @@ def _check_suspended(job: JobState, replica: Replica) -> None:
 
 
 def check_world(job: JobState, world: World) -> None:
-    """Check the members of a world, the counts of their phases, and what its own phase promises."""
+    """Check the members of a world, the counts of their phases, and what the phase of the world requires of them."""
     _check_pool(job, world)
     members = [job.replicas[id] for id in world.members]
     live = [replica.id for replica in members if replica.phase in LIVE_PHASES]
@@ -190,7 +194,8 @@ def check_world(job: JobState, world: World) -> None:
 def _check_pool(job: JobState, world: World) -> None:
     """Check the order of the members, and recompute the phases and stalls of all replicas that may be members."""
     pool = iter(world.pool)
-    is_ordered = world.members == world.pool or all(id in pool for id in world.members)  # each behind the one before
+    # `in` reads the iterator up to the member, so that the next member has to come behind it.
+    is_ordered = world.members == world.pool or all(id in pool for id in world.members)
     assert is_ordered, f"the members of {world.name} are out of order, or of another world"
     counts = dict.fromkeys(PHASES, 0)
     silent = []
@@ -205,7 +210,7 @@ def _check_pool(job: JobState, world: World) -> None:
 
 
 def _check_formed(job: JobState, world: World, members: list[Replica]) -> None:
-    """Check the size of a gang that has formed, and the seats or ranks of its members."""
+    """Check a world that opens or runs: the size of a gang, the seats of its members, or the orders if it runs."""
     roles = job.roles_of(world)
     for role in roles if roles[0].spec.gang else ():
         count = sum([id.role == role.spec.name for id in world.members])
@@ -231,7 +236,10 @@ def _check_stalls(world: World, silent: list[Replica]) -> None:
 
 
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
-    """Check that a running world has one generation with ranks 0..N-1, and no member that is lost and undecided."""
+    """Check that the orders of a running world's members are of one generation, with ranks 0..N-1.
+
+    No member may be gone, waiting or ended, unless the job ends or the world has a notice to leave nodes.
+    """
     undecided = job.ending is None and world.notice is None
     size = sum([job.replicas[id].procs for id in world.members])
     rank = 0
@@ -247,7 +255,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
 
 
 def check_incidents(job: JobState) -> None:
-    """Check that a world is in one open incident at most, and that nothing of it starts before all has stopped (R6)."""
+    """Check that each world is in one open incident at most, and that no member is up while it is stopping (R6)."""
     assert list(job.open) == [i.number for i in job.incidents if i.is_open], "the open incidents are miscounted"
     for incident in job.open_incidents():
         for name in incident.worlds:
@@ -263,7 +271,10 @@ def check_incidents(job: JobState) -> None:
 
 
 def _check_deferred(job: JobState, incident: Incident) -> None:
-    """Each deferred failure waits for something that comes: an answer, the end of a suspicion, or a deadline (R8)."""
+    """Check that what the incident's deferred failures wait for will come: an answer, a loss, or a deadline (R8).
+
+    An incident without deferred failures has no suspects, and one that starts its worlds has neither.
+    """
     waits = f"incident {incident.number} waits for {', '.join(incident.suspects) or 'no node'}"
     assert incident.deferred or not incident.suspects, f"{waits}, and has nothing to judge"
     assert not incident.deferred or incident.phase == "stopping", f"{waits}, and starts: {incident.deferred}"
@@ -274,7 +285,7 @@ def _check_deferred(job: JobState, incident: Incident) -> None:
 
 
 def check_budgets(job: JobState) -> None:
-    """Check that each charge is of one incident, and that no role restarts more often than its budget (R7, R11)."""
+    """Compare each role's charges and lost replicas with the incidents, and its charges with its budget (R7, R11)."""
     charged: dict[str, list[Incident]] = {}
     rooted: dict[str, list[Incident]] = {}
     lost_in: dict[str, list[int]] = {}
@@ -308,14 +319,14 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
 
 
 def _most_within(times: list[int], window_ns: int | None) -> int:
-    """Return the most of these ascending times that lie in any window of that length; None means all of time."""
+    """Return the largest number of these ascending times (ns) within any window of that length; None: all of them."""
     if window_ns is None:
         return len(times)
     return max([sum([other > at - window_ns for other in times[: i + 1]]) for i, at in enumerate(times)], default=0)
 
 
 def check_outcome(job: JobState) -> None:
-    """Check that nothing runs in a job that is over, and that one role at most has failed it (R18)."""
+    """Check that one role at most has failed the job, and that nothing is live or open in a job that is over (R18)."""
     failed = [name for name, role in job.roles.items() if role.outcome == "failed"]
     assert len(failed) <= int(job.ending == "failed"), (
         f"{failed} have failed, and the job is {job.ending or 'under way'}"

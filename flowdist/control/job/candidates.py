@@ -13,11 +13,17 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import Placement
 from flowdist.graph.capacity import Need
 
-Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the lowest is the best
+# Rank, the node's order, its name; the lowest is the best. The rank is the number of replicas that fit on the node,
+# negative unless the role packs nodes.
+Candidate = tuple[int, int, NodeName]
 
 
 class CandidateIndex:
-    """Sorted candidates for one need and placement. `slots` is how many replicas fit on all of them together."""
+    """Nodes that have room for one more replica of a given need and placement, sorted with the best node first.
+
+    Iteration yields the candidates in that order. `slots` is how many replicas fit on all of the nodes together.
+    `is_picky`: the placement has rules besides room, so that a node with room may still be excluded.
+    """
 
     def __init__(self, need: Need, placement: Placement) -> None:
         self.need, self.placement = need, placement
@@ -29,16 +35,17 @@ class CandidateIndex:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CandidateIndex) and self._found == other._found
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # an index is mutable
 
     def __iter__(self) -> Iterator[Candidate]:
         return iter(self._sorted)
 
     def get(self, name: NodeName) -> Candidate | None:
+        """Return the candidate of the node; None if the node is not in the index."""
         return self._found.get(name)
 
     def put(self, name: NodeName, candidate: Candidate | None) -> None:
-        """Set the rank of a node; None takes it out of the index."""
+        """Set the candidate of a node and adjust `slots`. None removes the node, if it is in the index."""
         was = self._found.get(name)
         if was == candidate:
             return
@@ -52,6 +59,9 @@ class CandidateIndex:
             self.slots += abs(candidate[0])
 
     def after(self, candidate: Candidate | None) -> Candidate | None:
-        """Return the next best candidate, or with None the best of all; None if there is no other."""
+        """Return the best candidate that sorts after the given one, or the best of all for None; None if there is none.
+
+        The given candidate need not be in the index any more.
+        """
         index = bisect_right(self._sorted, candidate) if candidate is not None else 0
         return self._sorted[index] if index < len(self._sorted) else None

@@ -12,7 +12,11 @@ FREE = "a change of membership, not counted"
 
 
 class Failure(NamedTuple):
-    """Failure of one replica, by itself, at `at_ns` on `node`. `why` is one line: `exit code 3: ValueError: ...`."""
+    """Failure of one replica on `node`, at `at_ns` (ns since the start of the job).
+
+    The replica failed by itself, or it was lost with something else: then the failure is an item of `Loss.lost`. `why`
+    is one line for the user, such as `exit code 3: ValueError: bad shape`.
+    """
 
     replica: ReplicaId
     kind: FailureKind
@@ -21,11 +25,11 @@ class Failure(NamedTuple):
     signal: str | None = None
     node: NodeName | None = None
     at_ns: int = 0
-    was_told: bool = False  # the controller had told it to stop before it was known to have failed
+    was_told: bool = False  # the controller had ordered it to stop before its failure was reported
 
     @property
     def reason(self) -> str:
-        """Say what has happened, in the words of incidents and of the end of a job."""
+        """Return the failure as one sentence for notices: `trainer/1 failed on node1: exit code 3: ...`."""
         return f"{self.replica} failed on {self.node}: {self.why}"
 
 
@@ -33,13 +37,13 @@ class Loss(NamedTuple):
     """Loss of replicas through no fault of their own: with a node, with a GPU, or by a stop without an order.
 
     Args:
-        root: What is lost: a node, or a replica.
+        root: The name of what is lost: a node, or a replica.
         cause: What has happened, in words.
         lost: The replicas.
         node: The node that is lost with them; None if no node is.
-        is_told: A notice names the cause and the lost replicas.
+        is_told: The user gets a notice of the cause and the lost replicas.
         is_blamed: The loss counts against the node (R22).
-        also: Worlds that re-form whatever is decided about the lost replicas.
+        also: More worlds that re-form, whatever is decided about the lost replicas.
     """
 
     root: str
@@ -52,7 +56,11 @@ class Loss(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Change of membership, or death of a store: these worlds re-form, and none of their replicas has failed."""
+    """Change of membership, or death of a store: these worlds have to re-form, and none of their replicas has failed.
+
+    `kind` is the kind of the incident that follows, and `root` the node, replica or world that has changed. `reason`
+    says in words what has happened, and `because` why no budget pays for it.
+    """
 
     kind: str
     root: str
@@ -62,13 +70,16 @@ class Change(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Heartbeat of a suspected node, or a new connection of a node: the node is not lost."""
+    """Sign that a node is not lost: a heartbeat after the node was suspected, or a join."""
 
     node: NodeName
 
 
 class Ended(NamedTuple):
-    """End of an attempt, as reported by its node: the node was not lost before."""
+    """Report by an agent that an attempt of the replica has ended.
+
+    A lost node reports nothing, so the report shows that the node of the replica was not lost before.
+    """
 
     replica: ReplicaId
 
@@ -77,7 +88,7 @@ Fact = Failure | Loss | Change | Heard | Ended
 
 
 class PastFailure(NamedTuple):
-    """Failure of a replica on a node that counts against the two together, and against the node (R22)."""
+    """Earlier failure on a node: it counts against the node, and against the replica on this node (R22)."""
 
     at_ns: int
     kind: str
@@ -86,7 +97,10 @@ class PastFailure(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Charge of a budget for one incident. `level` is the number of escalations: 0 is the role's own budget (R11)."""
+    """Charge of a role's budget for the incident that opened at `opened_ns` (ns since the start of the job).
+
+    `level` says which budget: 0 is the role's own, and each escalation to a wider policy adds 1 (R11).
+    """
 
     opened_ns: int
     level: int
@@ -97,10 +111,10 @@ class Deferred(NamedTuple):
 
     failure: Failure
     caused: bool  # something upstream, or in the same incident, is the root cause
-    is_final: bool  # it would end the job, or its role, as it seems
+    is_final: bool  # by its expected verdict it would end the job, or its replica, instead of a restart
     blocks: bool  # the worlds of its incident do not restart before it is judged
-    awaits_upstream: bool  # its budget is used up, and an upstream may still take the blame (R7)
-    own: int | None = None  # the incident that it opened, and is charged for
+    awaits_upstream: bool  # its budget is used up, and an upstream may still turn out to be the cause (R7)
+    own: int | None = None  # number of the incident that it opened, for which a budget may pay; None: it opened none
 
 
 @dataclass(slots=True)
@@ -113,21 +127,21 @@ class Incident:
     root: str  # what failed, left or came: "trainer/0", "node1"
     reason: str
     root_role: str | None = None  # the role whose budget is charged; None while that is not judged, and if none is
-    counted: bool = False
-    level: int = 0  # of the budget: how often it was escalated (R11)
-    backoff_ns: int = 0
+    counted: bool = False  # a budget pays for it
+    level: int = 0  # of that budget: how often it was escalated (R11)
+    backoff_ns: int = 0  # from the failure to the restart
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
-    awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
+    awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, those that have to stop, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
     bereft: dict[WorldName, None] = field(default_factory=dict)  # worlds that lost a member with its node
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
-    stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
-    suspects: dict[NodeName, int] = field(default_factory=dict)  # nodes that may have caused a failure: since when
-    first_failed: dict[WorldName, NodeName] = field(default_factory=dict)  # where the first of a world failed
+    stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, the ones whose workers all stayed in place
+    suspects: dict[NodeName, int] = field(default_factory=dict)  # nodes that may have caused a failure: since when (ns)
+    first_failed: dict[WorldName, NodeName] = field(default_factory=dict)  # by world: node of its first failed replica
     deferred: list[Deferred] = field(default_factory=list)  # failures that are not judged yet, in order of time
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
-    charged_to: str | None = None
+    charged_to: str | None = None  # the role whose budget was charged; None while the incident is open, or if none is
     result: str = ""  # "recovered", or why it did not
 
     @property

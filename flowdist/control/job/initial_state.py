@@ -10,7 +10,12 @@ from flowdist.graph.capacity import needed
 
 
 def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
-    """Return the state before the first event. `known_nodes` are expected to join."""
+    """Return the state of a job before its first event: every replica waits, and no node has joined.
+
+    Args:
+        graph: The compiled topology.
+        known_nodes: Nodes that are expected to join. Ties in placement go to the first of them.
+    """
     job = JobState(graph, dict.fromkeys(known_nodes))
     job.node_order = {name: i for i, name in enumerate(known_nodes)}
     depths = _depths(graph)
@@ -51,7 +56,10 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
 
 
 def _candidates(job: JobState, spec: RoleSpec) -> CandidateIndex:
-    """Return the index of the role. Roles with equal needs and placements share one."""
+    """Return the candidate index for the need and placement of the role, and add it to the job if it is new.
+
+    Roles with equal needs and placements share one index.
+    """
     need = needed(spec.resources)
     for candidates in job.candidate_indexes:
         if (candidates.need, candidates.placement) == (need, spec.placement):
@@ -71,9 +79,13 @@ def _add_worlds(job: JobState) -> None:
 
 
 def _depths(graph: RoleGraph) -> dict[str, int]:
-    """Return the depth of each role in start order. Roles of a joint world are as deep as the deepest of them (R1)."""
+    """Return the depth of each role in start order.
+
+    A role without gates has depth 0, any other one more than the deepest role that it has a gate on. Roles of a joint
+    world are all as deep as the deepest of them (R1).
+    """
     depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
-    for _ in graph.roles:  # a joint world can lift what was there before it: at most once for each role
+    for _ in graph.roles:  # a joint world can deepen roles that were computed before it: repeat until nothing changes
         before = dict(depths)
         for spec in graph.roles:
             depths[spec.name] = max(depths[spec.name], *(1 + depths[gate.role] for gate in spec.gates), 0)
@@ -85,12 +97,15 @@ def _depths(graph: RoleGraph) -> dict[str, int]:
 
 
 def _to_succeed_before(graph: RoleGraph, depths: dict[str, int]) -> dict[str, dict[str, None]]:
-    """Return, by role, the roles that must succeed before it starts. A joint world starts and succeeds as one (R1)."""
+    """Return, for each role, all roles that have to succeed before it starts, over any number of gates.
+
+    A joint world starts and succeeds as one, so that a gate on one of its roles, or of one, concerns all of them (R1).
+    """
     mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
     mates |= {name: world.roles for world in graph.worlds for name in world.roles}
     specs = {spec.name: spec for spec in graph.roles}
     found: dict[str, dict[str, None]] = {}
-    for name in sorted(depths, key=lambda name: depths[name]):  # gates point to what is less deep
+    for name in sorted(depths, key=lambda name: depths[name]):  # a gate points to a role of less depth, found before
         found[name] = {}
         for gate in [gate for mate in mates[name] for gate in specs[mate].gates]:
             found[name] |= found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())

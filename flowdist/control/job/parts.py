@@ -18,7 +18,7 @@ from flowdist.graph.capacity import Capacity, Need
 
 @dataclass(slots=True)
 class Node:
-    """Node that has joined.
+    """Node that has joined, at least once.
 
     `usable` is false once the node is lost, has left, or has a worker that outlives SIGKILL; it may join again. `free`
     is its capacity less that of every placed replica, of processes that outlive SIGKILL, and of bad GPUs.
@@ -57,7 +57,7 @@ class Replica:
     ports: tuple[tuple[str, int], ...] = ()
     ports_node: NodeName | None = None  # where the ports were chosen: later attempts there keep them
     member_since: int = 0  # first generation of its present unbroken membership; 0: it is no member
-    step: int = -1
+    step: int = -1  # the last step that its present attempt reported; -1: none yet
     order: StartReplica | None = None  # the start order of its present attempt
     started_ns: int = 0  # when that order was given (ns)
     stop_grace_ns: int = 0  # grace of its last order to stop
@@ -72,7 +72,7 @@ class Replica:
 
     @property
     def restarts(self) -> int:
-        """Return how often the workers were started again; starts with suspended workers do not count."""
+        """Return how often the replica was started again, not counting starts that continued all suspended workers."""
         return max(0, self.attempt - 1 - self.starts_in_place)
 
     @property
@@ -88,7 +88,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Notice:
-    """Request to a world to leave some nodes in order, and the answers of its members (R14)."""
+    """Request to a world to leave some nodes in order (drained or preempted), and its members' answers so far (R14)."""
 
     kind: Literal["drained", "preempted"]
     nodes: dict[NodeName, None]
@@ -145,7 +145,7 @@ class World:
 
 @dataclass(slots=True)
 class Role:
-    """Bookkeeping of one role. `target` is the largest number of replicas, as the operator last set it."""
+    """State of one role. `target` is the largest number of replicas, as the operator last set it."""
 
     spec: RoleSpec
     order: int
@@ -176,7 +176,7 @@ class Role:
     has_minimum: bool = False  # whether it had its minimum when its own worlds were last marked
     seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase
     unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # without one
-    seats: int = 0
+    seats: int = 0  # replicas with a seat
 
     def count(self, phase: ReplicaPhase) -> int:
         """Return how many replicas of the role are in the phase."""

@@ -4,7 +4,7 @@ A *world* is what forms, restarts and ends as one: a gang, several roles with on
 role without gang (R4). An *incident* is one cause with all the worlds that restart because of it.
 
 A change *touches* worlds and roles, and settling visits only these: an event about one node costs the same in a job of
-ten nodes and in one of ten thousand. Counts that this needs are kept up to date; `invariants.py` counts again.
+ten nodes and in one of ten thousand. Counts that this needs are kept up to date; `control/invariants` recounts them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind, RoleGraph
 from flowdist.graph.capacity import Capacity
 
-__all__ = [  # the rest of the state, for those who read it
+__all__ = [  # re-exports the other types of the state, so that most modules import from here alone
     "OVER_PHASES",
     "PHASES",
     "Charge",
@@ -43,7 +43,11 @@ __all__ = [  # the rest of the state, for those who read it
 
 @dataclass(slots=True)
 class JobState:
-    """All that is known of a job. `ending` is the outcome that is decided; `outcome` is set when nothing runs."""
+    """Everything that the controller knows of a job.
+
+    `ending` is the outcome from the moment at which it is decided, and `outcome` is set to it when nothing runs any
+    more. Both are None before.
+    """
 
     graph: RoleGraph
     missing: dict[NodeName, None]  # nodes that are expected and have not joined; one that is lost is not expected
@@ -52,12 +56,12 @@ class JobState:
     replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
     node_order: dict[NodeName, int] = field(default_factory=dict)
-    usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
-    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
-    suspected: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are overdue
+    usable: list[tuple[int, NodeName]] = field(default_factory=list)  # order and name of each usable node, sorted
+    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of each usable node that is not cordoned
+    suspected: dict[NodeName, None] = field(default_factory=dict)  # usable nodes whose heartbeats are overdue
     leaving: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are drained or preempted
-    warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
-    candidate_indexes: list[CandidateIndex] = field(default_factory=list)  # of these nodes, by what roles ask for
+    warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import the modules of the workers
+    candidate_indexes: list[CandidateIndex] = field(default_factory=list)  # one for each need and placement of a role
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
     due: Deadlines = field(default_factory=Deadlines)
@@ -66,9 +70,9 @@ class JobState:
     now: int = 0
     ending: Outcome | None = None
     ending_reason: str = ""
-    ending_at_once: bool = False  # no grace and no order: a failure, or an operator in a hurry
+    ending_at_once: bool = False  # all roles stop at once: after a failure, or if the operator cancels at once
     outcome: Outcome | None = None
-    suspended: dict[ReplicaId, None] = field(default_factory=dict)  # have workers that wait in place to start again
+    suspended: dict[ReplicaId, None] = field(default_factory=dict)  # replicas whose workers wait for their next start
     live_at: dict[int, int] = field(default_factory=dict)  # how many replicas live, by the depth of their role
     facts: list[Fact] = field(default_factory=list)  # recorded and not judged yet, in order
     effects: list[Effect] = field(default_factory=list)  # of the event that is being handled
@@ -78,9 +82,11 @@ class JobState:
     placement_changed: bool = False  # a seat was given, freed or added: unsatisfied roles may find room
 
     def open_incidents(self) -> list[Incident]:
+        """Return the open incidents, in the order in which they opened."""
         return [self.incidents[number - 1] for number in self.open]
 
     def incident(self, number: int) -> Incident:
+        """Return the incident of that number, open or closed. The first incident has number 1."""
         return self.incidents[number - 1]
 
     def role_of(self, replica: ReplicaId) -> Role:
@@ -96,29 +102,31 @@ class JobState:
         return self.roles[world.roles[0]].spec.gang
 
     def replicas_of(self, role: Role) -> list[Replica]:
+        """Return all replicas of the role, with a seat or without, in the order of their indexes."""
         return [self.replicas[replica] for replica in role.replicas]
 
     def worlds_of(self, role: Role) -> list[World]:
         return [self.worlds[world] for world in role.worlds]
 
     def members_of(self, world: World) -> list[Replica]:
+        """Return the members of the world's present or last generation, in the order of their ranks."""
         return [self.replicas[replica] for replica in world.members]
 
     def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
-        """Return the worlds in the order of the graph."""
+        """Return the names of these worlds in the order of the graph."""
         names = list(worlds)
         if len(names) > 1:
             names.sort(key=lambda name: self.worlds[name].order)
         return names
 
     def touch(self, world: World) -> None:
-        """Let settling visit the world and its roles: something about the world has changed."""
+        """Have settling visit the world and its roles, because something about the world has changed."""
         self.touched[world.name] = None
         for role in world.roles:
             self.touched_roles[role] = None
 
     def touch_role(self, role: Role) -> None:
-        """Let settling visit the worlds of the role that wait, or may grow: something about the role has changed."""
+        """Have settling visit the role, and those of its worlds that wait or may grow, because the role has changed."""
         self.touched_roles[role.spec.name] = None
         if not role.spec.gang:
             self.touched.update(role.waiting)
@@ -126,7 +134,7 @@ class JobState:
             self.touched[role.worlds[0]] = None
 
     def turn(self, world: World, phase: WorldPhase) -> None:
-        """Change the phase of a world. No other function does."""
+        """Set the phase of a world, renew the lists of waiting worlds, and touch the world. No other function does."""
         for name in world.roles:
             if phase == "waiting":
                 self.roles[name].waiting[world.name] = None
@@ -136,7 +144,10 @@ class JobState:
         self.touch(world)
 
     def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
-        """Change the phase of a replica, and all counts that depend on it. No other function does."""
+        """Set the phase of a replica, renew all counts that depend on it, and touch its world. No other function does.
+
+        A phase in which the replica is not up also ends its stall.
+        """
         if replica.stalled and phase not in UP_PHASES:
             self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
@@ -155,7 +166,13 @@ class JobState:
         self.touch(world)
 
     def set_stalled(self, replica: Replica, by: str, had_output: bool = False) -> None:
-        """Record that a replica has stalled, or, with an empty `by`, that it has not. No other function does."""
+        """Record whether a replica has stalled, and update the counts of its world. No other function does.
+
+        Args:
+            replica: The replica.
+            by: What is missing: "progress", "output" or "start". Empty: the replica has not stalled.
+            had_output: The replica had shown output before it stalled.
+        """
         world = self.worlds[replica.world]
         if replica.stalled:
             world.stalls[replica.stalled] -= 1
@@ -166,19 +183,20 @@ class JobState:
             world.stalled_with_output += had_output
 
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
-        """Record that nothing of the attempt runs any more."""
+        """Record that nothing of the replica's attempt runs: set its phase, and drop its readiness deadline."""
         self.set_phase(replica, phase)
         self.forget_readiness(replica)
 
     def forget_readiness(self, replica: Replica) -> None:
-        """Drop the deadline by which the replica has to be ready."""
+        """Clear the deadline by which the replica has to be ready, if there is one."""
         if self.roles[replica.id.role].spec.ready is not None:
             self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:
-        """End suspended workers, because their seat is wanted, or because the replica starts with new processes.
+        """Order the suspended workers of the replica to be killed; do nothing if it has none.
 
-        The agent starts nothing for the replica before they are gone.
+        Callers need the seat for something else, or will start the replica with new processes. No order is sent to a
+        lost node. The agent starts nothing on the node before these workers have ended.
         """
         if replica.id in self.suspended:
             del self.suspended[replica.id]
@@ -196,12 +214,25 @@ class JobState:
         signal: str | None = None,
         was_told: bool = False,
     ) -> None:
-        """Record that a replica failed by itself, now, on its node. It is no member any more."""
+        """Record that a replica failed by itself, now, on its node, as a fact that `judge_recorded` will judge.
+
+        Its unbroken membership in its world ends. Its phase is not changed.
+
+        Args:
+            replica: The replica.
+            kind: The kind of the failure.
+            why: What happened, in one line for the user.
+            exit_code: Of the worker that failed first, for the kind "exit".
+            signal: Without SIG, for the kind "signal".
+            was_told: The controller had ordered the replica to stop before.
+        """
         replica.member_since = 0
         self.facts.append(Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told))
 
     def emit(self, effect: Effect) -> None:
+        """Add an effect to those that the event at hand leads to."""
         self.effects.append(effect)
 
     def notify(self, text: str, level: Level = "info") -> None:
+        """Add a notice for the user to the effects of the event at hand."""
         self.effects.append(Notify(text, level))
