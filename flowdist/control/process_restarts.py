@@ -39,7 +39,10 @@ class AgentUpkeep:
         return Next(back_after_ns, "killed by a fault")
 
     def died(self) -> Next:
-        """Count a death of the agent by itself, and return the decision: start again at once, five times at most."""
+        """Count a death of the agent by itself, and return the decision.
+
+        The agent starts again at once, `AGENT_RESTARTS_MAX` times at most.
+        """
         self._deaths += 1
         if self._deaths <= AGENT_RESTARTS_MAX:
             return Next(0, "its agent died")

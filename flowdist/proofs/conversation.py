@@ -86,7 +86,7 @@ def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
 
 
 def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
-    """Return a strategy for sequences of two or three moves that show more together, often of a closing world (R17)."""
+    """Return a Hypothesis strategy for two or three moves that show more together, often of a closing world (R17)."""
     closing = [
         st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("arrive"), Move("wait")]))
         for _ in range(4)
@@ -248,9 +248,9 @@ class Player:
         return [key for key in sorted(self.alive) if replicas[key[0]].phase == "stopping"]
 
     def fail(self, key: Attempt, kind: FailureKind | None, code: int = 1, signal: str | None = None) -> None:
-        """End a running attempt by itself and report its end, with its orders to stop no longer carried out.
+        """Let a running attempt end by itself, and report that to the controller; orders to stop it are dropped.
 
-        If the replica is elastic and has several workers, those that did not fail are suspended.
+        If it fails, its replica is elastic and has several workers, those that did not fail are suspended.
 
         Args:
             key: The attempt.

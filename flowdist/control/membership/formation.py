@@ -211,7 +211,7 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
 
 
 def _lost_gate(job: JobState, roles: list[Role]) -> str:
-    """Return the first upstream role that cannot open a gate of these roles any more; empty if there is none."""
+    """Return the name of the first role that cannot open a gate of these roles any more; empty if there is none."""
     for role in roles:
         for gate in role.spec.gates:
             upstream = job.roles[gate.role]
@@ -221,7 +221,10 @@ def _lost_gate(job: JobState, roles: list[Role]) -> str:
 
 
 def is_lost(role: Role) -> bool:
-    """Return whether the role was ignored or has failed, or has too few replicas left that may run for its minimum."""
+    """Return whether the role was ignored or has failed, or cannot reach its minimum any more.
+
+    It cannot when too many of its replicas have ended for good, without success.
+    """
     left = len(role.replicas) - role.count("ended")
     return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
 

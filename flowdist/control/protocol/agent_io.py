@@ -1,8 +1,7 @@
 """Inputs and outputs of the pure agent (`control.agent`).
 
 Inputs are facts about processes and connections, and the messages of the controller (`messages`). Outputs are orders to
-the driver, the real or simulated process around the agent, and messages to the controller. Times in inputs are on the
-agent's own clock, in ns.
+the driver, the real or simulated process around the agent, and messages to the controller.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
 
     `signal` is the name of the signal that ended it, such as "KILL"; None if it exited with `exit_code`. `kind` is set
     where the driver knows the kind of failure better, such as out of memory. `detail` is one line about the error.
-    `raised_ns` is when the worker wrote its error to a file; None if it wrote none.
+    `raised_ns` is when the worker wrote its error down, on the driver's clock, to compare it with errors of other
+    workers; None if it wrote none.
     """
 
     local_rank: int
@@ -105,7 +105,10 @@ class WorkerOffered(OfAttempt, frozen=True, tag=True):
 
 
 class SignsSeen(OfAttempt, frozen=True, tag=True):
-    """The driver's answer to LookForSigns: when a worker of the attempt wrote output last; None: never."""
+    """The driver's answer to LookForSigns: when a worker of the attempt wrote output last.
+
+    The time is on the agent's clock, in ns; None: no worker has written any.
+    """
 
     output_ns: int | None = None
 
@@ -171,7 +174,7 @@ class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The deadline of the agent has come."""
+    """The time that `Agent.deadline` returned has come, and nothing else has happened."""
 
 
 WorkerInput = (  # of one attempt

@@ -65,7 +65,7 @@ class NodeJoined(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeWarm(msgspec.Struct, frozen=True, tag=True):
-    """The node has imported what workers need, or cannot: nothing is gained by waiting longer before workers start."""
+    """The node has imported what workers need, or cannot import it: worlds need not wait for its imports any longer."""
 
     node: NodeName
 
@@ -254,7 +254,7 @@ class CancelRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The time that `Controller.deadline` returned has come, and nothing else has happened."""
+    """Time has passed, and nothing else has happened; drivers send this at the time of `Controller.deadline`."""
 
 
 AttemptEvent = (  # of one attempt of a replica

@@ -166,7 +166,7 @@ class NodeStates:
     def _aged(self, message: int, by_ns: int) -> int:
         """Return the message with its sending time `by_ns` further in the past, but at most one lease ago.
 
-        Older times make no difference, and would make the number of messages infinite.
+        Older times make no difference to a lease, and would make the number of different messages unbounded.
         """
         old = self._messages.items[message]
         if not isinstance(old, Join | Heartbeat | Acked):
