@@ -152,7 +152,7 @@ class Sessions:
             cause: How the agent ended.
 
         Returns:
-            One event for the controller to handle. None if a later incarnation has joined: the proof is late (R20).
+            One event for the controller to handle. Nothing if a later incarnation has joined: the proof is late (R20).
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()

@@ -41,7 +41,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
-    """Begin to leave a node that will be taken away when its notice is over (R14). Ignore a node that is not up."""
+    """Begin to leave a node that will be taken away after `event.notice_ns` (R14). Ignore a node that is not up."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
         return

@@ -372,7 +372,7 @@ def start_members(job: JobState, world: World) -> None:
 
 
 def abandon_openings(job: JobState, names: Iterable[WorldName]) -> None:
-    """Return each of these worlds that is opening to phase `waiting`, and close its store; leave the others alone.
+    """Put each of these worlds that is opening back into phase `waiting`, and close its store; skip the others.
 
     Called when a seat is lost before any member has started: the world then chooses its members anew.
     """
@@ -389,10 +389,11 @@ def note_formed(job: JobState, world: World) -> None:
 
 
 def _grow(job: JobState, world: World, roles: list[Role]) -> None:
-    """Seat further replicas of a running world below its maximum, and re-form the world once for all of them (R13).
+    """Seat further replicas of a running gang below its target, and open one incident that re-forms it (R13).
 
-    The world waits for the cool-down, and does not grow while it is closing (R17), has an open incident or leaves a
-    node. Nodes that still import what workers need are left out, so that present members do not wait for the imports.
+    The gang waits for the cool-down, and does not grow while it is closing (R17), has an open incident or leaves a
+    node. Without room, its roles are marked as unsatisfied. Nodes that still import what workers need are left out, so
+    that present members do not wait for the imports.
     """
     cooldown = Due("cooldown", world.name)
     busy = world.incident is not None or world.formed_ns is None or world.notice is not None
@@ -421,7 +422,10 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
-    """Return the time (ns) from which the running world may grow: after its cool-down, at once for the operator."""
+    """Return the time (ns) from which the running gang may grow: now if the operator scaled up, else after a wait.
+
+    The wait is the cool-down, or longer after many changes of membership in a row (`growth_wait_ns`).
+    """
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now

@@ -1,4 +1,4 @@
-"""Bad GPUs: the driver has given one up, or dead processes still hold its memory.
+"""Bad GPUs: GPUs that the driver has given up, or whose memory dead processes still hold.
 
 A bad GPU is given to no replica until its node joins anew and does not report the GPU as bad. Replicas that have it, or
 a share of it, are lost and placed again by the rules for a lost node, as failures of kind `gpu_lost`.

@@ -36,8 +36,8 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     """Record a node that joins, or connects again, and bring the agent's inventory in line with the state.
 
     Returns:
-        The inventory items that the caller has to record as events. None for a late join of an earlier incarnation,
-        which is ignored (R20).
+        The inventory items that the caller has to record as events. The list is empty for a late join of an earlier
+        incarnation, which is ignored (R20).
     """
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
