@@ -42,16 +42,16 @@ from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph, format_duration
 
-SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug
+SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
 
 
 class Controller:
-    """All decisions about one job: events in, effects out.
+    """Pure state machine that makes all decisions about one job: events in, effects out.
 
     Args:
         graph: The compiled topology.
-        known_nodes: Nodes that are expected to join. A gang below its maximum waits `join_window` for these and for no
-            others. A name of `ids.unnamed_nodes` stands for a node of any name.
+        known_nodes: Nodes that are expected to join. The first start waits for these, for `join_window` at most after
+            the first node has joined. A name of `ids.unnamed_nodes` stands for a node of any name.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
@@ -62,13 +62,14 @@ class Controller:
             self.state.touch(world)
 
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
-        """Record an event, settle the job, and return the effects, in order. Once the job is over there are none.
+        """Record an event, settle the job, and return what the controller wants done, in order.
 
-        Deadlines that are due by `now` come first, each as an event of its own.
+        Deadlines that are due by `now` are handled before the event, each by itself. Once the job is over, nothing is
+        recorded and there are no effects.
 
         Args:
             event: What has happened.
-            now: When it is handled, in ns since the start of the job.
+            now: The present time, in ns since the start of the job.
 
         Raises:
             ValueError: If `now` is before the `now` of an earlier call.
@@ -96,7 +97,10 @@ class Controller:
 
 
 def _record(job: JobState, event: ev.Event) -> None:
-    """Write down what has happened. `settle` judges failures and losses afterwards."""
+    """Write the event down in the state. An event about an attempt that is over changes nothing (R20).
+
+    Failures and losses become facts, which `settle` judges afterwards.
+    """
     if ev.is_of_attempt(event):
         replica = _current(job, event.replica, event.attempt)
         if replica is not None:
@@ -145,7 +149,10 @@ def _record(job: JobState, event: ev.Event) -> None:
 
 
 def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
-    """Record that another controller has taken over. Every node is suspected until it has connected (R21)."""
+    """Record that a new controller process has taken over: every usable node is suspected until it connects (R21).
+
+    An event whose epoch is not higher than the present one changes nothing.
+    """
     if event.epoch <= job.epoch:
         return
     job.epoch = event.epoch
@@ -156,9 +163,13 @@ def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
 
 
 def _joined(job: JobState, event: ev.NodeJoined) -> None:
+    """Record that a node has joined, with the events that its inventory stands for; the node is not suspected now.
+
+    If the node comes back without what it ran, its loss is recorded and judged first.
+    """
     if comes_back_empty(job, event):
         lose_node(job, event.node, f"{event.node} came back without what it ran")
-        judge_recorded(job)  # it was lost before it came back
+        judge_recorded(job)
     for item in join(job, event):
         _record_item(job, item)
     note_heard(job, event.node)
@@ -206,9 +217,13 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
 
 
 def settle(job: JobState) -> None:
-    """Decide all that follows from the state: judge, advance incidents, form worlds, publish addresses.
+    """Decide all that follows from the state: judge, advance incidents, form worlds, send addresses.
 
-    Each round visits what the round before has touched. The last one touches nothing.
+    Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
+    only `settle_ending` decides.
+
+    Raises:
+        AssertionError: The rounds do not come to an end, which is a bug.
     """
     if job.facts:
         judge_recorded(job)
@@ -255,7 +270,7 @@ def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
 
 
 def _record_item(job: JobState, item: ev.InventoryItem) -> None:
-    """Record a line of an inventory as the events that were lost with the connection."""
+    """Record an item of a node's inventory as the events that may have been lost with the connection."""
     if item.phase in ("running", "ready"):
         _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
     if item.phase == "ready":
@@ -269,6 +284,7 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
 
 
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
+    """Start the members of a world whose store is open; ignore the store of an earlier generation (R20)."""
     world = job.worlds.get(event.world)
     if world is not None and world.phase == "opening" and world.generation == event.generation and not job.ending:
         world.store_port = event.port
@@ -276,7 +292,10 @@ def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
 
 
 def _store_lost(job: JobState, event: ev.StoreLost) -> None:
-    """Record the death of a store. Its world re-forms, and no budget pays, as no code of the user failed."""
+    """Record that the store of a world died: the world is to re-form, and no budget is charged (no user code failed).
+
+    The store of an earlier generation, or of a world that does not open or run, changes nothing.
+    """
     world = job.worlds.get(event.world)
     if world is None or world.generation != event.generation or world.store_node is None or job.ending:
         return
@@ -287,27 +306,32 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
 
 
 def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
-    """Accept or refuse a checkpoint. Only the present generation may publish one (R19)."""
+    """Accept or refuse an offered checkpoint, and answer: only the present generation may publish one (R19).
+
+    An offer of another attempt than the replica's latest gets no answer. An accepted offer that is sent again, because
+    the answer was lost, is accepted again and counted once.
+    """
     replica = job.replicas.get(event.replica)
     if replica is None or replica.order is None or replica.attempt != event.attempt:
         return
     world = job.worlds[replica.world]
     accepted = replica.is_live and event.generation == world.generation
     reason = "" if accepted else f"generation {event.generation} of {world.name} is over"
-    if accepted and world.checkpoint != event:  # it is offered again where the answer was lost
+    if accepted and world.checkpoint != event:
         world.checkpoint = event
         world.checkpoints += 1
     job.emit(AnswerCheckpoint(replica.order.node, replica.id, event.attempt, event.path, event.step, accepted, reason))
 
 
 def _expire(job: JobState, due: Due) -> None:
+    """Record or decide what follows from a deadline that has come (`deadlines.What` lists them)."""
     match due.what:
         case "admission":
             begin_ending(job, "failed", f"the job could not start in time: {why_not_admitted(job)}")
         case "pending":
             role = job.roles[due.name]
             if role.outcome is not None or closed_gates(job, role) or role.occupied >= role.spec.min_replicas:
-                return  # the role waits for something else now; below its minimum again, it gets a new deadline
+                return  # the role waits for no room now; the next time it does, it gets a new deadline
             waited = format_duration(role.spec.pending_timeout_ns)
             why = f"{due.name} was below its minimum for {waited}: {explain(job, role)}"
             begin_ending(job, "failed", why, due.name)
@@ -341,13 +365,14 @@ def _by_name(job: JobState, name: str) -> Replica:
 
 
 def _unready(job: JobState, replica: Replica) -> None:
+    """Record a failure of a replica that has not passed its readiness check in time."""
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
     job.note_failure(replica, "unready", why)
 
 
 def _unfinished(job: JobState, world: World) -> None:
-    """Record a hang of the first member that runs on, `finish_timeout` after a member of its world finished (R17)."""
+    """Record a hang of the first member that still runs when `finish_timeout` of a closing world is over (R17)."""
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
     if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)

@@ -1,7 +1,8 @@
-"""Reference model of restart budgets, compared with the controller on one gang that fails repeatedly.
+"""Property of a gang that fails repeatedly: the controller decides as a reference model of restart budgets does.
 
-The model implements rules, budgets, escalation, back-off and the limit of free incidents (R7 to R11), and the choice
-of a node for a replica that failed (R22). Controller and model get the same failures; their decisions have to agree.
+The model implements the rules of a policy, budgets, escalation, back-off and the limit of free incidents (R7 to R11),
+and the nodes that a replica avoids after failures (R22). Controller and model get the same failures; their decisions
+have to agree.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ MATCHES: tuple[dict[str, object], ...] = (
 
 
 class Hit(NamedTuple):
-    """Failures at one moment, `gap_s` seconds after the gang runs again.
+    """Failures of one kind at one moment, `gap_s` seconds after the gang runs again.
 
-    With the kind `node` the node of the first replica is lost. Indexes are taken modulo the number of replicas.
+    `indexes` are those of the replicas that fail, modulo the number of replicas. With the kind `node`, the node of the
+    first of them is lost instead.
     """
 
     gap_s: int
@@ -52,7 +54,7 @@ class Hit(NamedTuple):
 
 
 class RepeatedFailures(NamedTuple):
-    """Case of this property: the size of a gang, its restart policy, and what fails, in order."""
+    """Case of `judge_repeated_failures`: the size of a gang, its restart policy, and what fails, in order."""
 
     replicas: int
     policy: RestartPolicy
@@ -60,7 +62,7 @@ class RepeatedFailures(NamedTuple):
 
 
 def repeated_failures() -> st.SearchStrategy[RepeatedFailures]:
-    """Return a strategy for gangs of one to three replicas that fail up to eight times."""
+    """Return a Hypothesis strategy for cases: gangs of one to three replicas, with one to eight hits."""
     rules = st.builds(
         lambda match, do, counted: Rule(do, counted=counted, **match),
         st.sampled_from(MATCHES),
@@ -94,7 +96,10 @@ def repeated_failures() -> st.SearchStrategy[RepeatedFailures]:
 
 
 def judge_repeated_failures(case: RepeatedFailures) -> list[Complaint]:
-    """Play the case with the controller and with the model, and return where the two first differ."""
+    """Play the case with the controller and with the model, and return what differs at the first hit that does.
+
+    Empty if the two agree on every hit, or on the end of the job. A crash of the controller is a complaint, too.
+    """
     role = RoleSpec(
         "a",
         ("true",),
@@ -119,7 +124,7 @@ def judge_repeated_failures(case: RepeatedFailures) -> list[Complaint]:
 
 
 def _apply(player: Player, model: BudgetModel, hit: Hit, replicas: int) -> list[tuple[str, str]]:
-    """Let the replicas of the hit fail, let the gang run again, and return each broken rule with its text."""
+    """Apply one hit to controller and model, and let the gang run again. Return each broken rule with a text."""
     player.wait(hit.gap_s)
     start = len(player.lines)
     failed = list(dict.fromkeys(ReplicaId("a", i % replicas) for i in hit.indexes))
@@ -134,7 +139,7 @@ def _apply(player: Player, model: BudgetModel, hit: Hit, replicas: int) -> list[
             player.fail((replica, attempt), kind, code, signal)
         wait_ns = model.fail(player.now, kind, code, signal, (failed[0], seats[failed[0]]))
     if model.is_failed:
-        player.calm()  # once the other members have stopped, the controller knows that none of their nodes is lost
+        player.calm()  # the controller fails the job only when the other members have stopped: their nodes are not lost
     job = player.controller.state
     if model.is_failed or job.ending is not None:
         if model.is_failed and job.ending == "failed":
@@ -152,7 +157,17 @@ def _apply(player: Player, model: BudgetModel, hit: Hit, replicas: int) -> list[
 
 
 def _compare(player: Player, model: BudgetModel, failed_ns: int, wait_ns: int, start: int) -> list[tuple[str, str]]:
-    """Compare what the controller decided since line `start` of the record with the model."""
+    """Return where the restart that followed a hit differs from the model, as broken rules with texts.
+
+    Compared are its time (R10), the number of charges (R7), and the nodes (R22).
+
+    Args:
+        player: The player of the controller.
+        model: The model, which has recorded the same hit.
+        failed_ns: When the hit was applied (ns).
+        wait_ns: The back-off that the model demands (ns).
+        start: The number of lines in the record before the hit.
+    """
     found = []
     starts = [
         (line.t_ns, effect)
@@ -183,7 +198,10 @@ def _exit_of(kind: Kind) -> tuple[FailureKind, int, str | None]:
 
 
 class BudgetModel:
-    """Decisions that R7 to R11 and R22 demand, computed from the failures alone."""
+    """Reference model of one gang: what R7 to R11 and R22 demand, computed from its failures alone.
+
+    `is_failed` turns true when the job has to fail. Times are in ns since the start of the job.
+    """
 
     def __init__(self, policy: RestartPolicy) -> None:
         self.policy = policy
@@ -204,11 +222,15 @@ class BudgetModel:
         signal: str | None,
         first: tuple[ReplicaId, NodeName],
     ) -> int:
-        """Record the failure of a replica and return the back-off in ns.
+        """Record the failure of a replica; return the back-off in ns, 0 if the job fails or the failure is free.
 
         Failures of other members at the same moment belong to the same incident and are not charged (R7).
 
         Args:
+            now: When it failed.
+            kind: The kind of the failure.
+            code: The exit code.
+            signal: The signal that ended the worker, without SIG; None if it exited.
             first: The replica that failed first, and its node.
         """
         self._failures.append((now, kind, *first))
@@ -219,7 +241,7 @@ class BudgetModel:
         return self._count(now) if rule is None or rule.counted else self._free(now)
 
     def lose_node(self, now: int) -> int:
-        """Record the loss of a node and return the back-off in ns."""
+        """Record the loss of a node; return the back-off in ns, 0 unless a rule of the policy charges the loss."""
         rule = self._rule("node_lost", 0, None)
         if rule is not None and rule.do == "fail":
             self.is_failed = True
@@ -227,7 +249,7 @@ class BudgetModel:
         return self._count(now) if rule is not None and rule.counted else self._free(now)
 
     def runs_again(self, now: int) -> None:
-        """Close the open incident: the gang has formed at `now`."""
+        """Record that the gang has formed at `now`, which closes the open incident."""
         self._formed = now
         if self._open is not None:
             self._open, self._closed = None, now
@@ -238,7 +260,7 @@ class BudgetModel:
         return sorted({node for node, kind in recent if recent.count((node, kind)) >= 3})
 
     def avoided(self, replica: ReplicaId, now: int) -> list[NodeName]:
-        """Return the nodes on which this replica failed twice in one kind within the last hour (R22)."""
+        """Return the nodes on which this replica had two failures of one kind within the last hour (R22)."""
         own = [(node, kind) for at, kind, who, node in self._failures if who == replica and at > now - 60 * MINUTE]
         return sorted({node for node, kind in own if own.count((node, kind)) >= 2})
 
@@ -252,7 +274,7 @@ class BudgetModel:
         return None
 
     def _count(self, now: int) -> int:
-        """Charge the first level with budget left, or fail the job; return the back-off in ns."""
+        """Charge the first level that has budget left, and return the back-off in ns; without one, fail the job."""
         level, policy = 0, self.policy
         while self._used(policy, level, now) >= policy.max_restarts:
             if policy.wider is None:
@@ -272,7 +294,11 @@ class BudgetModel:
         return sum(at > since for at, of in self.charges if of == level)
 
     def _free(self, now: int) -> int:
-        """Fail the job at the sixth free incident in a row without a minute of health between them (R8)."""
+        """Count a free incident; the sixth in a row without a minute of health between them fails the job (R8).
+
+        Returns:
+            The back-off, which is always 0.
+        """
         self._free_row = 1 if now - self._formed >= MINUTE else self._free_row + 1
         self.is_failed = self._free_row > 5
         return 0

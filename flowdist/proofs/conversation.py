@@ -1,8 +1,10 @@
 """Property of the controller alone: random events in random order keep every invariant, and the job can end.
 
-Reports arrive late, twice, or from attempts that have ended; orders are carried out late and in any order. Reports are
-never false about what has ended. After the last move faults cease: the remaining orders are carried out, time passes
-and tasks finish, until the job has ended or names what it waits for.
+A conversation is the exchange of events and orders between one controller and a model of its nodes, the `Player`, which
+a list of random moves drives. Reports arrive late, twice, or from attempts that have ended; orders are carried out late
+and in any order. No report says that something has ended which still runs. After the last move there are no more
+faults: the remaining orders are carried out, time passes and tasks finish, until the job has ended or names what it
+waits for.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ Attempt = tuple[ReplicaId, int]  # a replica, and the number of one start of it
 
 
 class Move(NamedTuple):
-    """One random action. `which` and `how` are taken modulo the number of choices, so that every move has an effect."""
+    """One random action of the nodes, the operator or time.
+
+    `which` selects the node, replica, role, order or time that it concerns, and `how` a variant of the action. Both are
+    taken modulo the number of choices, so that any numbers do.
+    """
 
     verb: Verb
     which: int = 0
@@ -58,7 +64,7 @@ class Move(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """Case of this property: a job, the number of its nodes that are missing at the start, and the moves."""
+    """Case of `judge_conversation`: a job, the moves, and `late`, the number of nodes that are missing at the start."""
 
     graph: RoleGraph
     late: int
@@ -66,8 +72,8 @@ class Conversation(NamedTuple):
 
 
 def conversations() -> st.SearchStrategy[Conversation]:
-    """Return a strategy for conversations of single moves and of pairs that matter together."""
-    # Hypothesis chooses evenly among different strategies and there are ten of pairs: one of single moves is too rare
+    """Return a Hypothesis strategy for cases, whose moves are single ones and sequences that matter together."""
+    # Hypothesis chooses evenly among all branches, and `_pairs` has ten: single moves get two, or they are too rare.
     alone = [_moves(VERBS).map(lambda move: (move,)) for _ in range(2)]
     lists = st.lists(st.one_of(*alone, _pairs()), max_size=16)
     moves = lists.map(lambda parts: [move for part in parts for move in part])
@@ -80,7 +86,7 @@ def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
 
 
 def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
-    """Draw moves whose effect depends on what follows at once, mostly those of a closing world (R17)."""
+    """Return a Hypothesis strategy for two or three moves that show more together, often of a closing world (R17)."""
     closing = [
         st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("arrive"), Move("wait")]))
         for _ in range(4)
@@ -99,7 +105,11 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
 
 
 def judge_conversation(conversation: Conversation) -> list[Complaint]:
-    """Play the conversation and return what is wrong: a crash or broken invariant, then the record, then the end."""
+    """Play the conversation and return what is wrong; empty if nothing is.
+
+    That is the first of these to find something: a crash or a broken invariant, the rules that the record breaks, and a
+    job that has not ended and names nothing that it waits for.
+    """
     player = Player(conversation.graph)
     try:
         player.play(conversation.moves, late=conversation.late)
@@ -110,7 +120,12 @@ def judge_conversation(conversation: Conversation) -> list[Complaint]:
 
 
 class Player:
-    """Model of the nodes and their attempts, which exchanges events and orders with one controller."""
+    """Model of the nodes of a job and their attempts, which exchanges events and orders with one controller.
+
+    `now` is in ns since the start of the job. `lines` is the record so far, `up` the nodes that are up, and `alive` the
+    start orders of the attempts that run. The methods raise what the controller raises, and AssertionError if an
+    invariant of the job is broken.
+    """
 
     def __init__(self, graph: RoleGraph) -> None:
         self.graph, self.now = graph, 0
@@ -124,7 +139,7 @@ class Player:
         self.past: list[ev.Event] = []
 
     def play(self, moves: tuple[Move, ...], late: int = 0) -> None:
-        """Start the job without its last `late` nodes, and apply the moves."""
+        """Let all nodes but the last `late` join, carry out all orders that follow, and apply the moves."""
         for name in NODES[: len(NODES) - late]:
             self.join(name)
         if late:
@@ -134,7 +149,10 @@ class Player:
             self._apply(move)
 
     def send(self, event: ev.Event) -> None:
-        """Hand the event to the controller, record it with its effects, and check the job's invariants."""
+        """Have the controller handle the event now, record it with its effects, and check the job's invariants.
+
+        Orders for nodes that are up are added to `orders`, which `obey` carries out.
+        """
         effects = self.controller.handle(event, self.now)
         self.lines.append(record(len(self.lines), self.now, event, effects))
         self.past.append(event)
@@ -158,7 +176,7 @@ class Player:
                 kinds = (ev.ReplicaExited, ev.ReplicaStopped) if move.how % 2 else REPORTS
                 if old := [event for event in self.past if isinstance(event, kinds)]:
                     self.send(old[-1 - (move.which * 10 + move.how) % len(old)])
-            case "arrive":  # every missing node joins, and may be grown onto
+            case "arrive":  # every missing node joins, and worlds have time to grow onto it
                 for name in [name for name in NODES if name not in self.up]:
                     self.join(name)
                 self.calm()
@@ -230,9 +248,15 @@ class Player:
         return [key for key in sorted(self.alive) if replicas[key[0]].phase == "stopping"]
 
     def fail(self, key: Attempt, kind: FailureKind | None, code: int = 1, signal: str | None = None) -> None:
-        """End an attempt with the given failure, or with success and the exit code 0 if `kind` is None.
+        """Let a running attempt end by itself, and report that to the controller; orders to stop it are dropped.
 
-        If the replica is elastic and has several workers, those that did not fail are suspended.
+        If it fails, its replica is elastic and has several workers, those that did not fail are suspended.
+
+        Args:
+            key: The attempt.
+            kind: The kind of the failure; None: the attempt succeeds, with exit code 0.
+            code: The exit code of a failure.
+            signal: The signal that ended the worker, without SIG; None if it exited.
         """
         start = self.alive.pop(key)
         self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
@@ -246,6 +270,7 @@ class Player:
         return [line for line in self.lines if isinstance(line, Record)]
 
     def join(self, name: NodeName) -> None:
+        """Let the node join with a new incarnation, on which nothing runs; if it is up, it loses what it ran."""
         if name in self.up:
             self._forget(name)
         self.incarnations[name] = self.incarnations.get(name, 0) + 1
@@ -256,20 +281,20 @@ class Player:
     def lose(
         self, name: NodeName, how: type[ev.NodeGone] | type[ev.NodeSilent] | type[ev.NodeLeft] = ev.NodeGone
     ) -> None:
-        """Lose the node if it is up, with everything on it."""
+        """End the node with everything on it, and send the event `how` about its loss; do nothing if it is not up."""
         if name in self.up:
             self._forget(name)
             del self.up[name]
             self.send(how(name))
 
     def _forget(self, name: NodeName) -> None:
-        """Drop everything that runs on the node, and the orders that it has not carried out."""
+        """Drop everything that runs on the node, and the orders for it that were not carried out."""
         self.orders = [order for order in self.orders if order.node != name]
         self.alive = {key: start for key, start in self.alive.items() if start.node != name}
         self.suspended = {replica: start for replica, start in self.suspended.items() if start.node != name}
 
     def wait(self, seconds: int) -> None:
-        """Let time pass. The controller handles its deadlines; orders that follow are not carried out yet."""
+        """Let `seconds` pass. The controller handles its deadlines; orders that follow are not carried out yet."""
         until = self.now + seconds * SECOND
         while self.pass_time(until):
             pass
@@ -277,7 +302,11 @@ class Player:
         self.send(ev.TimePassed())
 
     def pass_time(self, until: int | None = None) -> bool:
-        """Let time pass to the controller's next deadline, if it has one (by `until`, in ns); return whether it has."""
+        """Let time pass to the controller's next deadline, and have the controller handle it.
+
+        Returns:
+            False, without any time passing, if the controller has no deadline, or none up to `until` (ns).
+        """
         deadline = self.controller.deadline()
         if deadline is None or (until is not None and deadline > until):
             return False
@@ -286,14 +315,18 @@ class Player:
         return True
 
     def calm(self) -> None:
-        """Carry out all orders, and those that follow from them."""
+        """Carry out all orders, and those that follow from them, 300 at most."""
         for _ in range(300):
             if not self.orders:
                 return
             self.obey(self.orders.pop(0))
 
     def obey(self, order: Order) -> None:
-        """Carry out one order and report the result to the controller."""
+        """Carry out one order at once, and report the result to the controller.
+
+        Raises:
+            AssertionError: The order starts a replica of which another attempt still runs.
+        """
         match order:
             case OpenStore():
                 self.send(ev.StoreOpened(order.world, order.generation, 20_000 + order.generation))
@@ -330,7 +363,8 @@ class Player:
         """Play on without faults until the job ends or nothing more happens.
 
         Returns:
-            A complaint if the job has not ended and names nothing that it waits for.
+            A complaint if the job has not ended and names nothing that it waits for, or has not ended after
+            `END_ROUNDS_MAX` events; else nothing.
         """
         job = self.controller.state
         for _ in range(END_ROUNDS_MAX):
@@ -346,7 +380,11 @@ class Player:
         return [Complaint("liveness", f"the job has not ended after {END_ROUNDS_MAX} events")]
 
     def _proceed(self) -> bool:
-        """Make one replica ready, or else finish one task, or else pass time; return whether anything happened."""
+        """Make one replica ready, else let one task succeed, else pass time to the next deadline.
+
+        Returns:
+            Whether one of these was possible.
+        """
         job = self.controller.state
         for key, start in self.alive.items():
             if job.replicas[start.replica].phase == "running" and job.role_of(start.replica).spec.ready is not None:

@@ -4,8 +4,9 @@
 
 The jobs have 64 nodes. All replicas start at one moment and many faults happen at another. A seed decides the faults,
 the start-up times (equal ones for every other seed, so that every order is a tie), and the order of simultaneous
-events. Each process has its own PYTHONHASHSEED and returns the digest of each run. For a seed with different digests,
-the command prints the first line in which two traces differ.
+events. Each job is simulated in several processes with different values of PYTHONHASHSEED, which decides the order of
+sets, and the digests of the traces are compared. For a seed with different digests, the command prints the first line
+in which two traces differ.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SCENARIOS = ("ties", "at once", "in recovery")
 
 @cache
 def crowd() -> RoleGraph:
-    """Return a graph of servers with ports, an elastic gang and loose replicas, on 64 nodes in four zones."""
+    """Return the role graph of the check: 8 servers, a gang of 32 to 96, and 20 evaluators, on 64 nodes in 4 zones."""
     t = Topology("crowd", nodes=[Node(f"node{i}", cpu=4, labels={"zone": "abcd"[i % 4]}) for i in range(NODES)])
     ps = t.role(
         *("ps", "sleep inf"),
@@ -70,7 +71,11 @@ def crowd() -> RoleGraph:
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
-    """Return the faults of the seed: all at one moment, or at two moments with a controller failure between them."""
+    """Return the faults of a scenario that the seed decides.
+
+    `ties` has none, `at once` has all at one moment, and `in recovery` at two moments, with the loss of a zone and of
+    the controller between them.
+    """
     if scenario == "ties":
         return Plan()
     moments = ("20s",) if scenario == "at once" else ("20s", "20s500ms")
@@ -81,6 +86,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
 
 
 def _at_once(scenario: str, seed: int, moment: str) -> Iterator[str]:
+    """Yield twelve faults at that moment, of six nodes and six replicas that the seed decides, as texts."""
     for n in range(6):
         node = int(draw(seed, f"{scenario} {moment}", "node", n) * NODES)
         kind = ("", ":lost", ":preempt=2s")[int(draw(seed, f"{scenario} {moment}", "kind", n) * 3)]
@@ -90,14 +96,17 @@ def _at_once(scenario: str, seed: int, moment: str) -> Iterator[str]:
 
 
 def crowded(scenario: str, seed: int) -> SimResult:
-    """Simulate the scenario with the seed. Every fourth seed keeps simultaneous events in the order of planning."""
+    """Simulate the scenario with the seed for 60 s of simulated time.
+
+    Even seeds have equal start-up times, and every fourth seed keeps simultaneous events in the order of planning.
+    """
     return Simulation(
         crowd(), plan_of(scenario, seed), seed=seed * (seed % 2), schedule=seed * (seed % 4 != 0), checks="changed"
     ).run(UNTIL_NS)
 
 
 class Difference(NamedTuple):
-    """A seed with different digests, and the first line in which two of its traces differ."""
+    """Seed with different digests, and the first line in which two of its traces differ; empty if not looked for."""
 
     scenario: str
     seed: int
@@ -108,10 +117,15 @@ class Difference(NamedTuple):
 def compare(
     scenarios: Sequence[str], seeds: Sequence[int], hash_seeds: Sequence[int], jobs: int, setup: str = ""
 ) -> list[Difference]:
-    """Run every scenario with every seed and hash seed, in subprocesses, and return the seeds with differences.
+    """Run every scenario with every seed and hash seed, in subprocesses, and return the seeds with different digests.
+
+    The first differing line is looked for in the first of these alone.
 
     Args:
-        jobs: Number of processes at a time.
+        scenarios: Names out of `SCENARIOS`.
+        seeds: The seeds of the simulations, without gaps.
+        hash_seeds: The values of PYTHONHASHSEED.
+        jobs: The number of processes at a time.
         setup: `module:function` to call first in each process.
     """
     chunks = [(name, list(seeds[i : i + CHUNK])) for name in scenarios for i in range(0, len(seeds), CHUNK)]
@@ -130,7 +144,10 @@ def compare(
 
 
 def _with_line(one: Difference, hash_seeds: Sequence[int], setup: str) -> Difference:
-    """Add the first line in which the traces under the first and another hash seed differ."""
+    """Return the difference with its `line`: the first in which the traces under two hash seeds differ.
+
+    Both traces are simulated again, because the first runs return digests alone.
+    """
     other = next(n for n, digest in enumerate(one.digests) if digest != one.digests[0])
     traces = [_ask(hash_seeds[n], setup, "lines", one.scenario, [one.seed]) for n in (0, other)]
     n, (a, b) = next(
@@ -140,6 +157,7 @@ def _with_line(one: Difference, hash_seeds: Sequence[int], setup: str) -> Differ
 
 
 def _ask(hash_seed: int, setup: str, what: str, scenario: str, seeds: list[int]) -> list[str]:
+    """Return what `_answer` returns in a new process with this PYTHONHASHSEED; `seeds` have no gaps."""
     command = [sys.executable, "-m", __spec__.name, "--answer", what, "--only", scenario, "--setup", setup]
     done = subprocess.run(
         [*command, "--from", str(seeds[0]), "--seeds", str(len(seeds))],
@@ -153,6 +171,7 @@ def _ask(hash_seed: int, setup: str, what: str, scenario: str, seeds: list[int])
 
 
 def _answer(what: str, scenario: str, seeds: Sequence[int]) -> list[str]:
+    """Simulate the scenario with each seed; return one digest for each (`digests`), or all lines (`lines`)."""
     results = [crowded(scenario, seed) for seed in seeds]
     if what == "digests":
         return [result.digest for result in results]
@@ -160,6 +179,11 @@ def _answer(what: str, scenario: str, seeds: Sequence[int]) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Run the command and print a table; return 0 if all digests of each seed are equal, else 3.
+
+    `words` are those of the command line; None: those of the process. With `--answer`, which is for the subprocesses of
+    the command, print the answer as JSON instead.
+    """
     wanted = _parser().parse_args(words)
     scenarios = wanted.only or list(SCENARIOS)
     seeds = list(range(wanted.first, wanted.first + wanted.seeds))

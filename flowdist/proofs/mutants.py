@@ -1,8 +1,8 @@
 """Mutation bench, `python -m flowdist.proofs.mutants`: switch off one safeguard at a time; a property has to fail.
 
 The unmutated build comes first and has to pass all properties with the same examples. Then each mutant is tried with
-one property after the other until one fails; the failing case is shrunk. Every number but the seconds is the same in
-every run: the seed is fixed, and no limit is a time.
+one property after the other until one fails; the failing case is shrunk. In every run, every number but the seconds is
+the same: the seed is fixed, and no limit is a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ SHRINKS_MAX = 150  # cases tried to make a failing case smaller
 
 
 class Checked(NamedTuple):
-    """One property. `size` counts the moves, faults or hits of a case; `examples` is how many cases are tried."""
+    """Property that the bench tries.
+
+    `cases` returns the Hypothesis strategy of its cases, `judge` what is wrong with a case, and `size` the number of
+    moves, faults or hits in it. `examples` is how many cases are tried.
+    """
 
     cases: Callable[[], st.SearchStrategy[Any]]
     judge: Callable[[Any], list[Complaint]]
@@ -51,7 +55,10 @@ PROPERTIES: dict[Property, Checked] = {
 
 
 class Found(NamedTuple):
-    """Failure that a property found. `by` names the judge, `size` and `case` belong to the smallest failing case."""
+    """Failure that a property found, in its smallest case.
+
+    `by` names the check that found it (see `_by`), `text` says what is wrong, and `case` is the case as code.
+    """
 
     property: Property
     by: str
@@ -61,7 +68,10 @@ class Found(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result for one mutant over all properties, or for the unmutated build with the property `name`."""
+    """Result for the mutant `name` over all properties, or for the unmutated build with the property `name`.
+
+    `examples` is how many cases were tried, `seconds` the CPU time, and `found` None if no property failed.
+    """
 
     name: str
     examples: int
@@ -70,21 +80,22 @@ class Result(NamedTuple):
 
 
 class _Enough(BaseException):
-    """Signal that shrinking is done. A BaseException: Hypothesis takes any Exception for a failure."""
+    """Signal to Hypothesis that shrinking is done. A BaseException, because any Exception counts as a failing case."""
 
 
 class _Wrong(Exception):
-    """Signal that the case fails."""
+    """Signal to Hypothesis that the case fails."""
 
 
 def find_failure(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
     """Search for a case that violates the property, and shrink it.
 
     Args:
-        share: Fraction of the property's number of examples.
+        name: The property.
+        share: The fraction of the property's number of examples to try, at least one.
 
     Returns:
-        The failure, or None, and the number of cases tried until the first failure.
+        The failure, and how many cases were tried until it first appeared; without one, None and all cases tried.
     """
     checked = PROPERTIES[name]
     cases = _Cases(checked)
@@ -107,7 +118,10 @@ def find_failure(name: Property, share: float = 1.0) -> tuple[Found | None, int]
 
 
 class _Cases:
-    """Judge of the drawn cases: it counts them and keeps the smallest one that fails."""
+    """Judge of the cases that Hypothesis draws: it counts them and keeps the smallest one that fails.
+
+    `tried` is the number of cases so far, `first` the number of the first that failed, 0 before.
+    """
 
     def __init__(self, checked: Checked) -> None:
         self._checked = checked
@@ -120,7 +134,12 @@ class _Cases:
         return self._best[1:]
 
     def try_case(self, case: Any) -> None:
-        """Judge a case. Raises _Wrong if it fails, _Enough when shrinking is done."""
+        """Judge a case, and keep it if it is the smallest failing one so far.
+
+        Raises:
+            _Wrong: The case fails.
+            _Enough: `SHRINKS_MAX` cases were tried since the first failing one.
+        """
         self.tried += 1
         wrong = self._checked.judge(case)
         if wrong:
@@ -135,7 +154,7 @@ class _Cases:
 
 
 def in_short(value: Any) -> str:
-    """Return the constructor call without fields that have their default: `RoleSpec(name='a', max_replicas=2)`."""
+    """Return the value as code, without fields that have their default: `RoleSpec(name='a', max_replicas=2)`."""
     if isinstance(value, msgspec.Struct):
         defaults = {field.name: field.default for field in msgspec.structs.fields(value)}
     elif hasattr(value, "_field_defaults"):  # a NamedTuple
@@ -150,12 +169,15 @@ def in_short(value: Any) -> str:
 
 
 def _by(complaint: Complaint) -> str:
-    """Return the judge: `invariant`, `liveness`, `split brain`, or `checker R6` for a broken rule."""
+    """Return the check that complained, for the table: `checker R6`, or a word such as `invariant` or `liveness`."""
     return complaint.rule if not complaint.rule[0].isupper() else f"checker {complaint.rule}"
 
 
 def bench(mutant: Mutant, share: float = 1.0) -> Result:
-    """Try one mutant with the property that it names first, then with all others until one fails."""
+    """Try one mutant with the property that it names as `first`, then with the others, until one fails.
+
+    `share` is the fraction of each property's examples that is tried.
+    """
     begun, examples = time.process_time(), 0
     found = None
     with mutated(mutant):
@@ -168,14 +190,14 @@ def bench(mutant: Mutant, share: float = 1.0) -> Result:
 
 
 def bench_unmutated(name: Property, share: float = 1.0) -> Result:
-    """Try the unmutated build with one property."""
+    """Try the unmutated build with one property, and `share` of its examples; it is expected to pass."""
     begun = time.process_time()
     found, tried = find_failure(name, share)
     return Result(name, tried, time.process_time() - begun, found)
 
 
 def table(results: Sequence[Result], mutants: Sequence[Mutant]) -> Iterator[str]:
-    """Yield the lines of a Markdown table of the results."""
+    """Yield the lines of a Markdown table of the results, which are in the order of `mutants`."""
     rows = [["mutant", "rule", "what it does wrong", "found by", "examples", "size", "seconds"]]
     for done, mutant in zip(results, mutants, strict=True):
         found = done.found
@@ -189,7 +211,12 @@ def table(results: Sequence[Result], mutants: Sequence[Mutant]) -> Iterator[str]
 
 
 def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
-    """Run the bench; return 1 if a mutant survives or the unmutated build fails a property, else 0."""
+    """Run the command and print its results; return 1 if a mutant survives or the unmutated build fails, else 0.
+
+    Args:
+        args: The words of the command line; None: those of the process.
+        mutants: The mutants to choose from.
+    """
     parser = argparse.ArgumentParser(prog="python -m flowdist.proofs.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", choices=[mutant.name for mutant in mutants])
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")

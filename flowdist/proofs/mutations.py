@@ -1,6 +1,7 @@
 """Mutants of controller and agent: each switches one safeguard off by an edit of the source of one function.
 
-An edit has to find its text exactly once and has to change the code. So no mutant equals the unmutated build.
+An edit has to find its text exactly once in the function, docstring included, and has to change the code. So no mutant
+equals the unmutated build.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ class Mutant(NamedTuple):
     """Edit of one function that switches one safeguard off.
 
     Args:
+        name: The name of the mutant, on the command line and in tables.
         rule: The rule of docs/restarts.md that the mutant breaks, such as `R19`.
         about: What the mutant does wrong.
-        where: The function, `agent.lease:Lease.fence_at`, below flowdist.control; with a leading dot below flowdist.
+        where: Module and function, `agent.lease:Lease.fence_at`: below flowdist.control, with a leading dot below
+            flowdist.
         old: Text that the source of the function contains exactly once.
         new: Replacement of that text.
         first: The property that the bench tries first; all others follow.
@@ -39,15 +42,18 @@ class Mutant(NamedTuple):
 
 
 class MutationError(Exception):
-    """Error of an edit whose text is not found exactly once, or that changes no code."""
+    """A mutant cannot be applied: its function or text is not found exactly once, or the edit changes no code."""
 
 
 @contextmanager
 def mutated(mutant: Mutant) -> Iterator[None]:
-    """Switch the safeguard off inside the context, for every caller: replace the code of the function itself.
+    """Return a context manager that switches the mutant's safeguard off inside the `with` block.
+
+    The code of the function itself is replaced, in this process, so that every caller runs the edited code. Afterwards
+    the function is as before.
 
     Raises:
-        MutationError: If the text is not there exactly once, or the edit changes no code.
+        MutationError: The function does not exist, the text is not there exactly once, or the edit changes no code.
     """
     function = _function(mutant.where)
     before = function.__code__
@@ -71,6 +77,11 @@ def _function(where: str) -> FunctionType:
 
 
 def _edited(mutant: Mutant, function: FunctionType) -> CodeType:
+    """Return the code of the function after the mutant's edit of its source.
+
+    Raises:
+        MutationError: The text is not there exactly once, or the edit changes no code.
+    """
     source = textwrap.dedent(inspect.getsource(function))
     if source.count(mutant.old) != 1:
         raise MutationError(f"{mutant.name}: {mutant.old!r} stands {source.count(mutant.old)} times in {mutant.where}")

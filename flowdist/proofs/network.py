@@ -1,8 +1,9 @@
-"""Property of jobs over bad links: slow, silent in one direction, broken. Each message is judged where it arrives.
+"""Property of jobs whose links are bad: slow, silent in one direction, or broken.
 
 The simulator's own links are fast. There, a lease that counts from the wrong moment does no harm, nor does an order for
-an earlier incarnation of an agent. Here each direction of a link has its own latency, which may be infinite. Held
-messages arrive in order when the link recovers, unless the connection has broken in the meantime.
+an earlier incarnation of an agent. Here each direction of a link has its own latency, which may be infinite. Messages
+that are held back arrive in order when the link recovers, unless the connection has broken in the meantime. What an
+agent does with each message is checked when the message arrives.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ Key = tuple[ReplicaId, int]
 
 
 class Change(NamedTuple):
-    """A change of one node's link at a moment.
+    """Change of the link between one node and the controller.
 
     Args:
+        at_ns: When the link changes, in ns since the start of the job.
+        node: The node.
         what: `up` (to the controller) and `down` set the latency of that direction. `drop` breaks the connection; the
-            agent connects again after 1 s. `echo` repeats the last message of an earlier controller epoch, as a
-            controller does that does not know yet that another has taken over.
-        latency_ns: The new latency; None holds all messages back.
+            agent connects again after 1 s. `echo` sends the agent the last message of an earlier epoch once more, as
+            a controller does that does not know yet that another has taken over.
+        latency_ns: The new latency, for `up` and `down`; None holds all messages back.
     """
 
     at_ns: int
@@ -51,7 +54,7 @@ class Change(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Case of this property: a job on two nodes, its faults, and the changes of its links."""
+    """Case of `judge_network`: a job on two nodes, the plan of its faults, and the changes of its links."""
 
     graph: RoleGraph
     plan: Plan
@@ -59,7 +62,7 @@ class Network(NamedTuple):
 
 
 def networks() -> st.SearchStrategy[Network]:
-    """Return a strategy for jobs on two nodes with faults and changes of links."""
+    """Return a Hypothesis strategy for cases: jobs on two nodes, with up to three faults and changes of links."""
     lists = st.lists(st.one_of(_changes().map(lambda change: (change,)), _spells()), max_size=3)
     flat = lists.map(lambda spells: tuple(change for spell in spells for change in spell))
 
@@ -70,7 +73,7 @@ def networks() -> st.SearchStrategy[Network]:
 
 
 def _small(graph: RoleGraph) -> RoleGraph:
-    """Return the job on two nodes with a narrow lease margin, so that being late by 1 s matters."""
+    """Return the job with two nodes and a lease margin of 0.5 s, so that a delay of 1 s can break the lease."""
     options = msgspec.structs.replace(graph.options, lease_margin_ns=SECOND // 2)
     cluster = msgspec.structs.replace(graph.cluster, nodes=graph.cluster.nodes[:2])
     return msgspec.structs.replace(graph, options=options, cluster=cluster)
@@ -89,7 +92,7 @@ def _changes() -> st.SearchStrategy[Change]:
 
 @st.composite
 def _spells(draw: st.DrawFn) -> tuple[Change, ...]:
-    """Draw two changes of one link, 2 s to 6 s apart."""
+    """Draw two changes of latency of one link, 2 s to 6 s apart: mostly an outage or a delay, and its end."""
     node, at_ns = draw(st.sampled_from(LINKS)), draw(st.sampled_from(SECONDS)) * SECOND
     what: st.SearchStrategy[Action] = st.sampled_from(["down", "up"])
     first, second = st.sampled_from([None, 2 * SECOND]), st.sampled_from([None, 0])
@@ -101,7 +104,7 @@ def _spells(draw: st.DrawFn) -> tuple[Change, ...]:
 
 
 def judge_network(case: Network) -> list[Complaint]:
-    """Simulate the case, and return what the checks on the way or the judges of the record find."""
+    """Simulate the case for 75 s, and return what is wrong: a failed check on the way, else what the record breaks."""
     return judge_simulation(
         lambda: SlowSimulation(case.graph, case.plan, case.changes).run(UNTIL_NS),
         lambda result: complaints(result.lines),
@@ -109,7 +112,7 @@ def judge_network(case: Network) -> list[Complaint]:
 
 
 class SlowSimulation(Simulation):
-    """Simulation with such links, in which every heartbeat is a message."""
+    """Simulation whose links change latency, break and echo as `changes` say; every heartbeat is a message."""
 
     def __init__(self, graph: RoleGraph, plan: Plan, changes: tuple[Change, ...]) -> None:
         self.latencies: dict[tuple[NodeName, Action], int | None] = {}
@@ -127,7 +130,15 @@ class SlowSimulation(Simulation):
         return SlowNode(self, spec, self._controller, starts)
 
     def carry(self, name: NodeName, way: Action, arrive: Callable[[], None]) -> None:
-        """Deliver a message after the latency of its direction, in the order of sending."""
+        """Send a message over the link of a node: call `arrive` after the latency of the direction.
+
+        Messages of one direction arrive in the order of sending. While the latency is None, the message is held back.
+
+        Args:
+            name: The node.
+            way: The direction, `up` or `down`.
+            arrive: Delivers the message.
+        """
         latency = self.latencies.get((name, way), LATENCY_NS)
         if latency is None:
             self.held.setdefault((name, way), []).append(arrive)
@@ -155,14 +166,18 @@ class SlowSimulation(Simulation):
 
 
 class SlowController(SimController):
-    """Controller at the other end of such links."""
+    """Controller of a `SlowSimulation`: its messages take the slow links, and its losses of nodes are checked."""
 
     def __init__(self, sim: SlowSimulation, checks: Checks) -> None:
         super().__init__(sim.ctx, sim.nodes, sim, checks)
         self._slow = sim
 
     def handle(self, event: ev.Event) -> None:
-        """Handle an event; a node whose lease has expired must run nothing any more (R19)."""
+        """Handle an event, as the base class does.
+
+        Raises:
+            Violation: A node is lost as silent while a worker still runs there (R19).
+        """
         if isinstance(event, ev.NodeSilent):
             node = self._slow.nodes[event.node]
             ran = [str(replica) for (replica, _), alive in node.workers.items() if alive] if node.is_alive else []
@@ -177,7 +192,7 @@ class SlowController(SimController):
 
 
 class SlowNode(SimNode):
-    """Node with such a link. Each output of its agent is checked as it is produced."""
+    """Node of a `SlowSimulation`, which checks every reaction of its agent."""
 
     def __init__(self, sim: SlowSimulation, spec: NodeSpec, controller: SimController, starts: int) -> None:
         super().__init__(sim.ctx, spec, controller, sim.work, sim.running, starts)
@@ -186,11 +201,17 @@ class SlowNode(SimNode):
         self._failed: dict[Key, None] = {}  # attempts with a worker that failed before such an order
 
     def tell(self, event: io.AgentInput) -> None:
+        """Have the agent handle an input, and check and carry out its outputs.
+
+        Raises:
+            Violation: The agent reacts to a message of an earlier epoch or another incarnation (R20), or reports an
+                end in a wrong way (R16).
+        """
         if not self.is_alive or self.is_paused:
             super().tell(event)
             return
         now = self._slow.queue.now
-        outputs = self.agent.handle(io.AgentTimePassed(), now)  # so that what follows is due to the event alone
+        outputs = self.agent.handle(io.AgentTimePassed(), now)  # so that `follows` is due to the event alone
         is_stale = isinstance(event, ToAgent) and (
             event.epoch < self.agent.epoch or event.incarnation != self.agent.incarnation
         )
@@ -206,18 +227,24 @@ class SlowNode(SimNode):
         self._plan()
 
     def _note(self, order: Order) -> None:
+        """Record that the attempt of the order has been ordered to stop or asked for its step."""
         if isinstance(order, StopReplica | AskStep | StopAtStep):
             attempt = self.agent.attempts.get(order.replica)
             if attempt is not None and attempt.order.attempt == order.attempt:
                 self._asked[order.replica, order.attempt] = None
 
     def exit_worker(self, replica: ReplicaId, attempt: int, local_rank: int, **how: Any) -> None:
+        """End a worker, as the base class does, and record a failure that came before any order to stop."""
         if (how.get("code") or how.get("signal")) and (replica, attempt) not in self._asked:
             self._failed[replica, attempt] = None
         super().exit_worker(replica, attempt, local_rank, **how)
 
     def _judge(self, output: io.AgentOutput) -> None:
-        """Check that an attempt that ends after a stop, or under a notice, counts as stopped (R16)."""
+        """Check one output of the agent: an attempt that ends after an order to stop or a notice is stopped (R16).
+
+        Raises:
+            Violation: The agent reports the end as a failure or success.
+        """
         if not isinstance(output, io.Send) or not isinstance(output.message, Report):
             return
         event = output.message.event

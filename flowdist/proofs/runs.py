@@ -28,7 +28,7 @@ BOUND_NS = 25 * MINUTE  # above the longest wait of any policy, with detection a
 
 
 class Run(NamedTuple):
-    """Case of `judge_run`: a job, its faults, and the seed of its start-up times."""
+    """Case of `judge_run`: a job, the plan of its faults, and the seed of the simulation."""
 
     graph: RoleGraph
     plan: Plan
@@ -36,13 +36,16 @@ class Run(NamedTuple):
 
 
 def runs() -> st.SearchStrategy[Run]:
-    """Return a strategy for any topologies and faults."""
+    """Return a Hypothesis strategy for cases with any topology and any faults."""
     graphs = st.one_of(topologies(), topologies(gpus=True)).map(with_steady_services)
     return graphs.flatmap(lambda graph: st.builds(Run, st.just(graph), fault_plans(graph), st.integers(0, 2)))
 
 
 def quiet_runs() -> st.SearchStrategy[Run]:
-    """Return a strategy for jobs without faults, with little room, where a role waits for another's success."""
+    """Return a Hypothesis strategy for cases without faults, in which a role starts after the success of another.
+
+    The nodes have little room, so that it may depend on the seats which the other role gives back.
+    """
 
     def waits(graph: RoleGraph) -> bool:
         return any(gate.condition == "succeeded" for role in graph.roles for gate in role.gates)
@@ -60,7 +63,13 @@ def quiet_runs() -> st.SearchStrategy[Run]:
 def judge_simulation(
     simulate: Callable[[], SimResult], judge: Callable[[SimResult], list[Complaint]]
 ) -> list[Complaint]:
-    """Simulate, and return the crash or what the checks on the way find, or else what the judge finds in the result."""
+    """Simulate a case, and return what is wrong; empty if nothing is.
+
+    Args:
+        simulate: Runs the simulation.
+        judge: Judges the result. It is not called if control crashes, or if a check of the simulator fails: that is the
+            one complaint then.
+    """
     try:
         result = simulate()
     except CRASHES as error:
@@ -71,7 +80,11 @@ def judge_simulation(
 
 
 def judge_run(run: Run) -> list[Complaint]:
-    """Simulate the case, and return what the simulator's checks, the record or the progress of the job show wrong."""
+    """Simulate the case for three hours at most, and return what is wrong; empty if nothing is.
+
+    That is the first of these to find something: the simulator's own checks, the rules that the record breaks, missing
+    progress after the last fault, and a job that does not succeed although it has room and no fault.
+    """
 
     def judge(result: SimResult) -> list[Complaint]:
         return complaints(result.lines) or _makes_progress(run, result) or _succeeds_without_faults(run, result)
@@ -80,7 +93,7 @@ def judge_run(run: Run) -> list[Complaint]:
 
 
 def _makes_progress(run: Run, result: SimResult) -> list[Complaint]:
-    """Check that the job makes progress or ends within a bound after the last fault and the last return."""
+    """Return a complaint if the job neither makes progress nor ends within `BOUND_NS` after its last fault is over."""
     times = [line.t_ns for line in result.lines if isinstance(line, FaultLine)]
     times += [scale.at_ns for scale in run.plan.scales] + [drain.at_ns for drain in run.plan.drains]
     healed = max(times, default=0) + max((fault.duration_ns or 0 for fault in run.plan.faults), default=0)
@@ -98,7 +111,10 @@ def _is_progress(line: Line, since: int) -> bool:
 
 
 def _succeeds_without_faults(run: Run, result: SimResult) -> list[Complaint]:
-    """Check that a job without faults succeeds if its nodes have room for all minima (R2)."""
+    """Return a complaint if a job without faults does not succeed although its nodes have room for all minima (R2).
+
+    Jobs with GPUs or with placement rules are left out, because their room is not computed here.
+    """
     roles = run.graph.roles
     room = sum(int(node.cpu) for node in run.graph.cluster.nodes)
     placed = any(role.placement.near or role.placement.apart or role.resources.gpu for role in roles)
@@ -111,14 +127,14 @@ def _succeeds_without_faults(run: Run, result: SimResult) -> list[Complaint]:
 
 
 class Restart(NamedTuple):
-    """Case of `judge_restart`: a job, and the replica or node that fails while it runs."""
+    """Case of `judge_restart`: a job, and the name of the replica or node that fails while the job runs."""
 
     graph: RoleGraph
     target: str
 
 
 def restarts() -> st.SearchStrategy[Restart]:
-    """Return a strategy for jobs and one failure."""
+    """Return a Hypothesis strategy for cases: a job, and any of its replicas or nodes as the target."""
 
     def targets(graph: RoleGraph) -> st.SearchStrategy[str]:
         replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
@@ -128,7 +144,11 @@ def restarts() -> st.SearchStrategy[Restart]:
 
 
 def judge_restart(case: Restart) -> list[Complaint]:
-    """Compare the replicas that failed or were ordered to stop with the static restart table (R5)."""
+    """Let the target fail after 10 s, and compare what restarts with the static restart table of the topology (R5).
+
+    Returns:
+        A complaint if other replicas fail or are ordered to stop than the table says, or if the simulation fails.
+    """
     plan = Plan((parse_fault(f"{case.target}@10s"),))
     return judge_simulation(
         lambda: Simulation(case.graph, plan).run(20 * SECOND), lambda result: _differs_from_table(case, result)
@@ -136,6 +156,7 @@ def judge_restart(case: Restart) -> list[Complaint]:
 
 
 def _differs_from_table(case: Restart, result: SimResult) -> list[Complaint]:
+    """Return a complaint if the first failure after 10 s restarts other replicas than the restart table says."""
     later = [line for line in result.lines if isinstance(line, Record) and line.t_ns >= 10 * SECOND]
     first = next((line for line in later if isinstance(line.event, ev.ReplicaExited | ev.NodeGone)), None)
     if first is None:
@@ -155,6 +176,7 @@ def _differs_from_table(case: Restart, result: SimResult) -> list[Complaint]:
 
 
 def _hit(result: SimResult, first: Record) -> list[ReplicaId]:
+    """Return the replicas that the first failure ended: the one that exited, or all that started on the lost node."""
     if isinstance(first.event, ev.ReplicaExited):
         return [first.event.replica]
     assert isinstance(first.event, ev.NodeGone)

@@ -8,10 +8,11 @@ A node is in one of three states. Only a change of state is an event and enters 
 * *Silent* means lost. The detector counts from the arrival of the last heartbeat, the agent from its sending, and each
   keeps a margin of its own, so the agent has fenced by then (R19; the timeline is in `agent.lease`). A silent node that
   is heard again has to join anew.
-* *Suspected* is earlier, and decides nothing by itself. When a node dies its peers fail too, and often first: their
-  connections close at once, while the silence takes 5 s. With the suspicion the controller knows that a failure may
-  have its cause elsewhere, and waits before it blames a replica. So the suspicion has to come after a heartbeat that is
-  merely late (0.5 s), and before the agent fences (3 s) and makes healthy workers on other nodes fail: halfway.
+* *Suspected* is earlier, and decides nothing by itself. When a node dies, workers on other nodes fail too, and their
+  failures are often reported first: their connections close at once, while the silence takes 5 s. While a node is
+  suspected, the controller waits before it blames a replica for a failure, because the node may be the cause. So the
+  suspicion has to come after a heartbeat that is merely late (0.5 s), and before the agent fences (3 s) and makes
+  healthy workers on other nodes fail: halfway.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class FailureDetector:
     comes to the top: heartbeats are frequent, deadlines that matter are rare.
 
     Args:
-        silent_after_ns: As in JobOptions.
-        suspect_after_ns: As in JobOptions.
+        silent_after_ns: Time without a heartbeat after which a node is silent (`JobOptions`).
+        suspect_after_ns: Time without a heartbeat after which a node is suspected, not longer (`JobOptions`).
     """
 
     def __init__(self, silent_after_ns: int, suspect_after_ns: int) -> None:
@@ -43,14 +44,14 @@ class FailureDetector:
         self._heap: list[tuple[int, NodeName]] = []
 
     def watch(self, node: NodeName, now: int, patience_ns: int = 0) -> None:
-        """Begin to watch a node that has joined, whatever its state was.
+        """Begin to watch a node, or begin anew, as if it had sent a heartbeat now.
 
         Args:
             node: The node.
             now: The present time.
-            patience_ns: How long the node may be silent at first, if that is longer than usual. Such a node is
-                suspected from the beginning, without an event: a controller that takes over knows that it has not heard
-                it yet.
+            patience_ns: 0 for a node that has joined. A controller that takes over passes the time that it waits for
+                the first heartbeat of a node, if that is longer than usual. Such a node is suspected from the
+                beginning, without an event.
         """
         self._silent.pop(node, None)
         self._suspected.pop(node, None)
@@ -60,15 +61,15 @@ class FailureDetector:
         self._schedule(node)
 
     def forget(self, node: NodeName) -> None:
-        """Stop watching a node that has left or is lost."""
+        """Stop watching a node that has left or is lost; its next heartbeat is no event. No error if it is unknown."""
         self._until_ns.pop(node, None)
         self._suspected.pop(node, None)
         self._silent.pop(node, None)
 
     def heard(self, node: NodeName, now: int) -> list[NodeHeard]:
-        """Note a heartbeat, and return NodeHeard if the node was suspected or silent.
+        """Record a heartbeat that arrives at `now`. Return NodeHeard if the node was suspected or silent, else nothing.
 
-        A node that is not watched has to join first.
+        A silent node stays silent, and a node that was never watched stays so: both have to join first.
         """
         if node in self._silent:
             return [NodeHeard(node)]
@@ -82,15 +83,19 @@ class FailureDetector:
         return []
 
     def is_watched(self, node: NodeName) -> bool:
-        """Return whether the node has joined, so that its silence would be noticed."""
+        """Return whether the node is watched: it has joined, and is not silent or forgotten since."""
         return node in self._until_ns
 
     def is_heard(self, node: NodeName) -> bool:
-        """Return whether the node is watched and not suspected, so that its next heartbeat is no event."""
+        """Return whether the node is watched and not suspected, so that its next heartbeat leads to no event."""
         return node in self._until_ns and node not in self._suspected
 
     def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
-        """Return an event for each node that is suspected or silent by now, in the order of time."""
+        """Record each node whose deadline has come by `now` as suspected, or as silent if it was suspected already.
+
+        Returns:
+            One event for each such change, in the order of time. Each change is returned once.
+        """
         found: list[NodeSuspected | NodeSilent] = []
         while (due := self.deadline()) is not None and due <= now:
             _, node = heapq.heappop(self._heap)
@@ -108,7 +113,7 @@ class FailureDetector:
         heapq.heappush(self._heap, (self._due(node), node))
 
     def _due(self, node: NodeName) -> int:
-        """Return when the node will be suspected, or silent if it is suspected already."""
+        """Return when the watched node will be suspected, or silent if it is suspected already."""
         return self._until_ns[node] - (0 if node in self._suspected else self._suspected_before_ns)
 
     def deadline(self) -> int | None:
@@ -124,6 +129,9 @@ class FailureDetector:
         return None
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """Return the deadline for these nodes alone; for a simulator that knows that all others are heard."""
+        """Return when to call `expire` next if these were all nodes; None if none of them is watched.
+
+        For a simulator that computes the heartbeats of all other nodes.
+        """
         times = [self._due(node) for node in nodes if node in self._until_ns]
         return min(times, default=None)

@@ -1,8 +1,9 @@
 """Sessions: what the messages of agents mean, and what the controller answers.
 
-A driver, real or simulated, passes each message to `Sessions.hear`, and sends the answers and handles the events that
-it returns. Decided here: whether a message is late news (R20), when a node has to join anew, and what a controller that
-has taken over may expect of the nodes that it has not heard (R21).
+A driver, real or simulated, passes each message of an agent to `Sessions.hear`. It sends the answers that `hear`
+returns to that agent, and passes the events to the controller. The sessions decide whether a message is late (R20),
+when a node has to join anew, and how long a controller that has taken over waits for a node that it has not heard
+(R21).
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ from flowdist.graph import JobOptions
 
 
 class Received(msgspec.Struct, frozen=True):
-    """The consequences of a message: answers to the agent that sent it, and after them events for the controller."""
+    """Consequences of a message: answers to the agent that sent it, and then events for the controller to handle."""
 
     answers: tuple[ToAgent, ...] = ()
     events: tuple[Event, ...] = ()
 
 
 class Sessions:
-    """Sessions of all nodes.
+    """The controller's side of the connections to all agents: their incarnations, and the failure detector.
 
     Args:
         options: The timeouts of the job.
         epoch: The number of this controller among those of the job. Every message to agents carries it, and an agent
-            refuses a lower one than it has seen (R21).
+            refuses a lower one than it has seen (R21). `take_over` sets it anew.
     """
 
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
@@ -68,13 +69,16 @@ class Sessions:
         """Begin a new epoch after a restart from the journal, and watch every node that was up.
 
         Such a node counts as up for as long as its agent may keep its workers without a controller: the longer of the
-        lease and `controller_outage`, plus the margin. Nothing of it is placed again before (R21).
+        lease and `controller_outage`, plus the margin. Until then nothing that ran there is placed elsewhere (R21).
 
         Args:
             job: The state that was rebuilt from the journal.
-            now: The present time, in ns.
-            far: Nodes on other hosts. A refused connection proves nothing to their agents, so they have fenced when the
-                lease is over that the last controller renewed.
+            now: The present time, in ns since the start of the job.
+            far: Nodes on other hosts, which count as up for the lease plus the margin alone: a refused connection
+                proves nothing to their agents, so they fence when their present lease is over.
+
+        Returns:
+            The event that the caller has to pass to the controller.
         """
         self.epoch = job.epoch + 1
         for name, node in job.nodes.items():
@@ -85,7 +89,11 @@ class Sessions:
         return ControllerStarted(self.epoch)
 
     def hear(self, message: ToController, now: int) -> Received:
-        """Return what follows from a message. A message of an agent that has fenced since says nothing (R20)."""
+        """Record a message of an agent that arrives at `now` (ns). Return the answers and events that follow from it.
+
+        Nothing follows from a message with an earlier incarnation than the last join of the node (R20), or from a
+        report of a node that is not watched. A heartbeat of such a node is answered by Rejoin.
+        """
         node = message.node
         if message.incarnation < self._incarnations.get(node, 0):
             return Received()
@@ -113,30 +121,38 @@ class Sessions:
                 assert_never(message)
 
     def order(self, order: Order) -> Ordered:
-        """Return the message that carries an order to its node."""
+        """Return the message that carries the order to the agent of its node, for the driver to send."""
         return Ordered(self.epoch, self._incarnations.get(order.node, 0), order)
 
     def dismiss(self, node: NodeName) -> Dismissed:
-        """Return the message that tells the agent of a node that the job is over."""
+        """Return the message that tells the agent of the node that the job is over, for the driver to send."""
         return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
     def note_heartbeat(self, node: NodeName, at: int) -> None:
-        """Note the last of the heartbeats that a simulator did not play; it arrived at `at`."""
+        """Record the last of some heartbeats that a simulator did not play, as if it had arrived at `at` (ns).
+
+        Any event that follows from it is dropped: call this for nodes with `is_heard` only.
+        """
         self._detector.heard(node, at)
 
     def note(self, event: Event) -> None:
-        """Note an event that did not come from an agent: a node that is lost need not be watched."""
+        """Take notice of an event that another part than an agent passes to the controller.
+
+        NodeGone ends the watch on its node; other events change nothing here.
+        """
         if type(event) is NodeGone:
             self._detector.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
-        """Return the event that a node is lost, as the guardian of its agent says with its last words.
+        """Stop watching a node whose death its guardian has proven (DeathProof), and return the event that says so.
 
         Args:
             node: The node, on another host.
-            incarnation: The last agent that the guardian knows of. If a later one has joined the words are late news
-                (R20).
+            incarnation: That of the last agent that the guardian knows of.
             cause: How the agent ended.
+
+        Returns:
+            One event for the controller to handle. Nothing if a later incarnation has joined: the proof is late (R20).
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()
@@ -145,15 +161,15 @@ class Sessions:
         return (event,)
 
     def is_watched(self, node: NodeName) -> bool:
-        """Return whether the node has joined, so that its silence would be noticed."""
+        """Return whether the node is watched: it has joined, and has not left or been lost since."""
         return self._detector.is_watched(node)
 
     def is_heard(self, node: NodeName) -> bool:
-        """Return whether the next heartbeat of the node is no event."""
+        """Return whether the node is watched and not suspected, so that its next heartbeat leads to no event."""
         return self._detector.is_heard(node)
 
     def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
-        """Return an event for each node that is suspected or silent by now: see `FailureDetector`."""
+        """Return an event for each node that has become suspected or silent by `now`: see `FailureDetector.expire`."""
         return self._detector.expire(now)
 
     def deadline(self) -> int | None:
@@ -161,5 +177,5 @@ class Sessions:
         return self._detector.deadline()
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """Return the deadline for these nodes alone; for a simulator that knows that all others are heard."""
+        """Return when to call `expire` next if these were all nodes: see `FailureDetector.deadline_of`."""
         return self._detector.deadline_of(nodes)

@@ -17,7 +17,10 @@ from flowdist.control.protocol.ids import Addresses
 
 
 def addresses_for(job: JobState, role: Role) -> Addresses:
-    """Return the known addresses of every port of every role that `role` has a gate on."""
+    """Return the addresses that `role` may use: ("ps:rpc", "host:port,host:port") for each port of each upstream role.
+
+    Only roles that `role` has a gate on count. Ports whose addresses are not known yet are left out.
+    """
     return tuple(
         (f"{gate.role}:{port}", address)
         for gate in role.spec.gates
@@ -26,7 +29,11 @@ def addresses_for(job: JobState, role: Role) -> Addresses:
 
 
 def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
-    """Renew the address lists of these roles; inform or restart the dependents of each list that has changed (R5)."""
+    """Recompute the address lists of these roles, and send each list that differs to the role's dependents (R5).
+
+    Dependents that cannot follow a change restart instead. A role is skipped if neither its seats nor its ports have
+    changed, or while a replica with a seat has not reported its ports.
+    """
     for role in roles:
         if not role.spec.ports or not role.stale or role.portless or not role.seats:
             continue
@@ -41,7 +48,7 @@ def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
 
 
 def _address_list(job: JobState, role: Role) -> dict[str, str]:
-    """Return, by port, the addresses of all replicas with a seat, in order of their indexes, separated by commas."""
+    """Return `host:port,host:port` for each port name: all replicas with a seat, in the order of their indexes."""
     seats = [replica for replica in job.replicas_of(role) if replica.node is not None]
     return {port: ",".join(_address(job, replica, port) for replica in seats) for port in role.spec.ports}
 
@@ -52,13 +59,16 @@ def _address(job: JobState, replica: Replica, port: str) -> str:
 
 
 def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None:
-    """Send the current addresses to the replicas of `dependent`; restart those that cannot follow the change.
+    """Send its new addresses to each running replica of `dependent`, or restart the replicas that cannot follow.
+
+    Replicas that have these addresses already are left alone. All restarts are one incident, with their restart set.
 
     Args:
         job: The state.
         dependent: The role that depends on `changed`.
         changed: The role whose addresses have changed.
-        baked_in: The replicas of `dependent` have addresses of `changed` in their command line or environment.
+        baked_in: The replicas of `dependent` have addresses of `changed` in their command line or environment, so that
+            they have to restart if one of these has changed or is gone.
     """
     current = addresses_for(job, dependent)
     stale: list[Replica] = []
@@ -76,13 +86,19 @@ def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bo
 
 
 def tell_peers(job: JobState, replica: Replica, addresses: Addresses) -> None:
-    """Order the agent of the replica to send these addresses to its workers."""
+    """Order the agent of a replica with a seat to send these addresses to its workers; record that they were sent."""
     assert replica.node is not None
     replica.known_addresses = addresses
     job.emit(TellPeers(replica.node, replica.id, replica.attempt, addresses))
 
 
 def _moved(told: Addresses, current: Addresses, role: str) -> bool:
-    """Return whether an address of the role in `told` has changed or is missing. A new address needs no restart."""
+    """Return whether an address of `role` in `told` is missing from `current`, or differs there.
+
+    Args:
+        told: The addresses that a replica was last sent.
+        current: The present addresses. One that is only new does not count: it needs no restart.
+        role: The name of the role whose addresses are compared.
+    """
     now = dict(current)
     return any(now.get(key) != address for key, address in told if key.startswith(f"{role}:"))

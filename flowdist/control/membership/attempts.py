@@ -1,4 +1,4 @@
-"""Starts and ends of attempts, as agents report them: what an exit means (R16), and worlds that finish (R17)."""
+"""Records of the starts and ends of attempts that agents report: what an exit means (R16), worlds that finish (R17)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from flowdist.control.protocol import events as ev
 
 
 def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
-    """Record that the workers of an attempt run, and which ports they listen on."""
+    """Record the agent's report that all workers of an attempt run, and the ports that the agent chose for them.
+
+    An attempt in phase `starting` is `running` from now on, and its readiness deadline begins. One in another phase,
+    because it was ordered to stop meanwhile or the report comes twice, keeps its phase.
+    """
     world, role = job.worlds[replica.world], job.role_of(replica.id)
     if event.ports != replica.ports or replica.ports_node != replica.node:
         replica.ports, replica.ports_node = event.ports, replica.node
@@ -30,7 +34,10 @@ def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> N
 
 
 def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
-    """Record the end of an attempt that was not ordered: success of a task, or a failure (R16)."""
+    """Record the end of an attempt that the controller did not order: success of a task, or a failure (R16).
+
+    A service that exits with 0 has failed. While the job ends, no failure is recorded: the attempt is just over.
+    """
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up = replica.is_up
     if event.suspended:
@@ -50,8 +57,12 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
 
 
 def _note_success(job: JobState, world: World) -> None:
+    """Record that a member of the world has succeeded. With the last one the world succeeds and frees its seats.
+
+    An earlier one makes the world closing, and sets the deadline by which the other members have to finish (R17).
+    """
     if world.counts["succeeded"] < len(world.members):
-        if world.phase == "running":  # the world is closing (R17)
+        if world.phase == "running":
             patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
             job.due.set_once(Due("finish", world.name), job.now + patience)
         return
@@ -65,7 +76,7 @@ def _note_success(job: JobState, world: World) -> None:
 
 
 def _why(event: ev.ReplicaExited, role_kind: str) -> str:
-    """Return why a replica failed, in the words of torchrun: `exit code 3: ValueError: bad shape`."""
+    """Return why a replica of a role of this kind failed, as torchrun says it: `exit code 3: ValueError: bad shape`."""
     if event.kind is None:
         return f"a service must not end, but it exited with {event.exit_code}"
     what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"
@@ -80,7 +91,11 @@ def _why(event: ev.ReplicaExited, role_kind: str) -> str:
 
 
 def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
-    """Record the end of an attempt after a stop. Without an order of the controller the replica is lost (R16)."""
+    """Record the agent's report that the workers of an attempt were stopped: all have ended or are suspended (R16).
+
+    A member that stops after a notice to its world has left the agreed step. If the controller neither ordered the stop
+    nor gave a notice, the node has stopped the replica, which is recorded as lost.
+    """
     was_up, world = replica.is_up, job.worlds[replica.world]
     job.end_attempt(replica)
     if event.suspended:

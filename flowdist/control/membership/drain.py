@@ -3,8 +3,8 @@
 Before anything stops, each world with a member on the node asks its members for their step (`AskStep`). A worker that
 has been asked waits in its next `should_stop(step)` for the answer. The controller chooses the step after the furthest
 one (`StopAtStep`): `should_stop` turns true at that step on every rank, so that a checkpoint taken then is complete. No
-worker can be past it, because each waits. When every member has left that step, or the time is over, the world re-forms
-without the node, in one incident.
+worker can be past it, because each waits. When every member has left that step, or the deadline of the notice has
+passed, the world re-forms without the node, in one incident.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from flowdist.graph import format_duration
 
 
 def drain(job: JobState, event: DrainRequested) -> None:
-    """Begin to leave a node for the operator, or refuse if a role could not have its minimum without the node.
+    """Begin to drain a node for the operator (R14), or refuse with a notice.
 
-    Otherwise the drain of one node would leave the whole job waiting for room.
+    Refused are a node that is not up, and one without which a role would have no room for its minimum: the drain of one
+    node would leave the whole job waiting.
     """
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
@@ -40,7 +41,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
-    """Begin to leave a node that will be taken away when the time of the notice is over."""
+    """Begin to leave a node that will be taken away after `event.notice_ns` (R14). Ignore a node that is not up."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
         return
@@ -49,14 +50,17 @@ def preempt(job: JobState, event: NodePreempted) -> None:
 
 
 def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -> None:
-    """Cordon the node and give notice to running worlds; worlds that have not started choose other seats.
+    """Cordon the node, give notice to each running world with a member there, and free the seats of waiting worlds.
+
+    Waiting and opening worlds choose seats elsewhere. A closing world stays until it has finished or the node is gone
+    (R17). A drain of a node that is drained or preempted already changes nothing; a preemption shortens the deadlines.
 
     Args:
         job: The state.
         name: The node.
-        because: The reason, for the user.
-        notice_ns: The time until the node is taken away (ns). None: it is drained, in the time that `drain`
-            of the roles sets.
+        because: The reason, as a sentence for the user.
+        notice_ns: The time until the node is taken away (ns). None: the node is drained, in the time that `drain` of
+            the roles sets.
     """
     node = job.nodes[name]
     if node.is_leaving and notice_ns is None:
@@ -77,9 +81,11 @@ def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -
 
 
 def _give_notice(job: JobState, world: World, name: NodeName, because: str, notice_ns: int | None) -> None:
-    """Ask every member of a running world for its step, and set the time by which the world has to leave.
+    """Ask every member of a running world for its step, and set the deadline by which the world has to leave the node.
 
-    That is `drain` of the roles from now; with `notice_ns`, it is the notice less the time that stopping takes.
+    The deadline is the longest `drain` of its roles from now; with `notice_ns`, the notice less the time that stopping
+    takes. If the world has a notice already, the node is added to it, nothing is asked again, and the earlier of the
+    two deadlines holds.
     """
     specs = [role.spec for role in job.roles_of(world)]
     grace = max(spec.grace_ns for spec in specs)
@@ -101,7 +107,10 @@ def _give_notice(job: JobState, world: World, name: NodeName, because: str, noti
 
 
 def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
-    """Record the step that a member has answered; with the last answer, choose the step at which all stop."""
+    """Record the step with which a member answers AskStep; with the last answer, choose the step at which all stop.
+
+    An answer of a member that was not asked, or has answered already, is ignored.
+    """
     world = job.worlds[replica.world]
     notice = world.notice
     if notice is None or replica.id not in notice.asked:
@@ -113,7 +122,11 @@ def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
 
 
 def _name_step(job: JobState, world: World, notice: Notice) -> None:
-    """Order every member to stop at the step after the furthest; without a step if a member gave none."""
+    """Order every running member to stop at the step after the furthest answer (StopAtStep).
+
+    If a member answered None there is no agreed step: the order says so. A drain then ends its notice at once; a
+    preemption waits until the members have stopped, or for its deadline.
+    """
     told = [step for step in notice.steps if step is not None]
     up = [replica for replica in job.members_of(world) if replica.is_up]
     step = max(told) + 1 if len(told) == len(notice.steps) and told else None
@@ -129,12 +142,14 @@ def _name_step(job: JobState, world: World, notice: Notice) -> None:
 
 
 def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = None) -> None:
-    """Record that a member has left the agreed step, or has ended; with the last one, the notice is over.
+    """Record that a member has left the agreed step, or has ended. After the last member, finish the notice.
+
+    A member that ends before it answered AskStep counts as having answered. Nothing happens without a notice.
 
     Args:
         job: The state.
         replica: The member.
-        event: The report that it has left the step; None: its attempt has ended.
+        event: The agent's report that the member has left the step; None: its attempt has ended.
     """
     world = job.worlds[replica.world]
     notice = world.notice
@@ -150,7 +165,11 @@ def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = N
 
 
 def finish_notice(job: JobState, world: World) -> None:
-    """End the notice: record the change, or the loss, that makes the world stop and re-form without the nodes."""
+    """End the world's notice, which it must have, and record the fact that makes it stop and re-form elsewhere.
+
+    Called when every member has left the agreed step, when there is no such step, or at the deadline. The fact is a
+    Change after a drain, and a Loss of the members on the nodes after a preemption.
+    """
     notice = world.notice
     assert notice is not None
     world.notice = None

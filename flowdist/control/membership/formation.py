@@ -26,7 +26,11 @@ from flowdist.graph.roles import GateCondition
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
-    """Form each of these worlds that may form now, in the order of the graph; grow those that run and may grow."""
+    """Form each of these worlds that waits and may form now; grow each gang among them that runs and may grow.
+
+    Nothing forms before the job is admitted (R2). A world that waits for a role which cannot open its gate any more is
+    ended, and with it the job if it needs the world (R9). `names` are in the order of the graph.
+    """
     if not job.admitted and not _admit_all(job):
         return
     found = [job.worlds[name] for name in names]
@@ -55,7 +59,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
 
 
 def _form_rest(job: JobState, loose: dict[str, list[World]], later: list[World]) -> None:
-    """Form replicas without a gang, role by role, then the worlds that wait for their seats."""
+    """Form the worlds in `loose`, by role, which are no gangs; then those in `later`, gangs that waited for them."""
     for role_name, worlds in loose.items():
         _form_replicas(job, job.roles[role_name], [world for world in worlds if _may_form(job, world)])
     for world in later:
@@ -64,15 +68,18 @@ def _form_rest(job: JobState, loose: dict[str, list[World]], later: list[World])
 
 
 def _waits_for_seats(roles: list[Role], seatless: Collection[str]) -> bool:
-    """Return whether the world has a gate on a role that is about to seat replicas: it has not started before (R1)."""
+    """Return whether one of the roles has a gate on a role of `seatless`, whose replicas are about to get seats.
+
+    With a new seat that role is not started (R1), so the gate is to be looked at after the seats are given.
+    """
     return bool(seatless) and any(gate.role in seatless for role in roles for gate in role.spec.gates)
 
 
 def _admit_all(job: JobState) -> bool:
     """Seat the minima of all roles of the first wave, or none of them (R2). Return whether the job is admitted.
 
-    The first wave are the roles that do not wait for the success of others. Nodes that are expected and have not joined
-    delay the admission by the join window at most.
+    The first wave are the roles that do not wait for the success of others. While expected nodes have not joined, the
+    admission waits, for at most `join_window` after the first node has joined.
     """
     if not job.free:
         return False
@@ -100,7 +107,7 @@ def _first_roles(job: JobState) -> list[Role]:
 
 
 def why_not_admitted(job: JobState) -> str:
-    """Return what the first wave waits for: more nodes, or room on the nodes that have joined."""
+    """Return, as text, what the admission of the job waits for: more nodes, or room on the nodes that have joined."""
     up, least = len(job.free), job.graph.cluster.min_nodes
     if up < least:
         return f"{up} of at least {least} nodes are up"
@@ -109,7 +116,7 @@ def why_not_admitted(job: JobState) -> str:
 
 
 def _warn_of_waiting(job: JobState, role: Role) -> None:
-    """Notify the user why the role does not start, once until it has its minimum."""
+    """Notify the user why the role finds no room, unless that was done since it last had its minimum."""
     if not role.warning_sent:
         role.warning_sent = True
         timeout = format_duration(role.spec.pending_timeout_ns)
@@ -117,12 +124,9 @@ def _warn_of_waiting(job: JobState, role: Role) -> None:
 
 
 def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
-    """Seat the replicas of a gang and open a new generation; leave it waiting if a role lacks its minimum.
+    """Seat up to the target of each role of a gang whose gates are open, and open a new generation.
 
-    Args:
-        job: The state.
-        world: The world, whose gates are open.
-        roles: The roles of the world.
+    The gang stays in phase `waiting` if a role finds no room for its minimum. `roles` are the roles of the world.
     """
     for role in roles:
         for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
@@ -147,7 +151,13 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
-    """Seat replicas of a role that is no gang, and open these of its worlds, which have one replica each."""
+    """Seat replicas of a role that is no gang, and open a generation of each of these worlds whose replica has a seat.
+
+    Args:
+        job: The state.
+        role: The role.
+        worlds: The worlds of the role that may form, of one replica each. With none, nothing is done.
+    """
     if not worlds:
         return
     if role.occupied < role.spec.min_replicas:
@@ -163,9 +173,10 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
-    """Return whether `count` replicas are the minimum of the role; if not, wait `pending_timeout` for room (R12).
+    """Return whether `count` reaches the minimum of the role, and record which of the two it is (R12).
 
-    A role below its minimum is marked as unsatisfied, and the user is warned once.
+    Below the minimum, the role is marked as unsatisfied, the user is warned once, and the role has `pending_timeout` to
+    find room, counted from the first such call. At the minimum, that deadline is cleared.
     """
     pending = Due("pending", role.spec.name)
     if count >= role.spec.min_replicas:
@@ -179,7 +190,10 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
 
 
 def _may_form(job: JobState, world: World) -> bool:
-    """Return whether neither an open incident, nor its back-off, nor a closed gate keeps the world from forming."""
+    """Return whether the gates of the world are open, and its incident, if it has one, lets it start.
+
+    The incident does once all of its restart set is gone and its back-off is over.
+    """
     if world.incident is not None:
         incident = job.incident(world.incident)
         if incident.phase != "starting" or Due("backoff", str(incident.number)) in job.due:
@@ -188,7 +202,7 @@ def _may_form(job: JobState, world: World) -> bool:
 
 
 def closed_gates(job: JobState, role: Role) -> list[str]:
-    """Return the conditions of closed gates of the role, as in `ps to be ready`; empty if it may start (R1)."""
+    """Return what each closed gate of the role waits for, as in `ps to be ready`; empty if all are open (R1)."""
     return [
         f"{gate.role} to be {gate.condition}" if gate.condition != "succeeded" else f"{gate.role} to succeed"
         for gate in role.spec.gates
@@ -197,7 +211,7 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
 
 
 def _lost_gate(job: JobState, roles: list[Role]) -> str:
-    """Return a role that will never open a gate of these roles again; empty if there is none."""
+    """Return the name of the first role that cannot open a gate of these roles any more; empty if there is none."""
     for role in roles:
         for gate in role.spec.gates:
             upstream = job.roles[gate.role]
@@ -207,7 +221,10 @@ def _lost_gate(job: JobState, roles: list[Role]) -> str:
 
 
 def is_lost(role: Role) -> bool:
-    """Return whether so many replicas of the role have ended for good that its minimum is out of reach."""
+    """Return whether the role was ignored or has failed, or cannot reach its minimum any more.
+
+    It cannot when too many of its replicas have ended for good, without success.
+    """
     left = len(role.replicas) - role.count("ended")
     return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
 
@@ -236,19 +253,20 @@ def conditions_met(job: JobState, role: Role) -> tuple[bool, bool, bool]:
 
 
 def _awaits_own_gates(job: JobState, role: Role) -> bool:
-    """Return whether replicas of the role wait for its own gates to restart after an incident.
+    """Return whether replicas of the role that were stopped by an incident wait for the role's own gates to open.
 
-    The role is not started then, although all replicas with a seat are. Replicas that are allowed to start but find no
-    room do not block the dependents (R1).
+    The role does not count as started then, although all replicas with a seat have. Replicas whose gates are open but
+    that find no room do not block the dependents (R1).
     """
     is_closed = job.open and closed_gates(job, role)
     return bool(is_closed) and any(job.worlds[name].incident is not None for name in role.waiting)
 
 
 def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
-    """Mark the worlds that a change of these roles concerns: their conditions (R1), or whether they have their minimum.
+    """Let settling visit the worlds that a change of these roles concerns.
 
-    The dependents of the role may start now, or may not start any more.
+    These are the worlds of the dependents, if the role now meets other gate conditions than when they were last marked
+    (R1), and the role's own worlds, if it has reached or lost its minimum.
     """
     for role in roles:
         if role.dependents:
@@ -295,7 +313,10 @@ def _workers(members: Iterable[Replica]) -> int:
 
 
 def start_members(job: JobState, world: World) -> None:
-    """Start every member of a world whose store is open, with ranks in order of role, replica and local rank (R3)."""
+    """Order the start of every member of a world whose store is open: a new attempt each, with its ranks (R3).
+
+    Ranks are in the order of roles, replicas and local ranks. A member with suspended workers continues with them.
+    """
     members = job.members_of(world)
     job.turn(world, "running")
     world.formed_ns = None
@@ -351,7 +372,10 @@ def start_members(job: JobState, world: World) -> None:
 
 
 def abandon_openings(job: JobState, names: Iterable[WorldName]) -> None:
-    """Close the store of each world that lost a seat before any member started: its members are chosen anew."""
+    """Put each of these worlds that is opening back into phase `waiting`, and close its store; skip the others.
+
+    Called when a seat is lost before any member has started: the world then chooses its members anew.
+    """
     for name in job.in_order(dict.fromkeys(names)):
         if job.worlds[name].phase == "opening":
             close_store(job, job.worlds[name])
@@ -359,16 +383,17 @@ def abandon_openings(job: JobState, names: Iterable[WorldName]) -> None:
 
 
 def note_formed(job: JobState, world: World) -> None:
-    """Record that the generation has formed, if no replica of the world is starting or stopping any more."""
+    """Record now as the time at which the generation formed, unless a replica of the world still starts or stops."""
     if not world.counts["starting"] and not world.counts["stopping"]:
         world.formed_ns = job.now
 
 
 def _grow(job: JobState, world: World, roles: list[Role]) -> None:
-    """Seat further replicas of a running world below its maximum, and re-form the world once for all of them (R13).
+    """Seat further replicas of a running gang below its target, and open one incident that re-forms it (R13).
 
-    The world waits for the cool-down, and does not grow while it is closing (R17), has an open incident or leaves a
-    node. Nodes that still import what workers need are left out, so that present members do not wait for the imports.
+    The gang waits for the cool-down, and does not grow while it is closing (R17), has an open incident or leaves a
+    node. Without room, its roles are marked as unsatisfied. Nodes that still import what workers need are left out, so
+    that present members do not wait for the imports.
     """
     cooldown = Due("cooldown", world.name)
     busy = world.incident is not None or world.formed_ns is None or world.notice is not None
@@ -397,7 +422,10 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
-    """Return the time (ns) from which the running world may grow: after its cool-down, at once for the operator."""
+    """Return the time (ns) from which the running gang may grow: now if the operator scaled up, else after a wait.
+
+    The wait is the cool-down, or longer after many changes of membership in a row (`growth_wait_ns`).
+    """
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now

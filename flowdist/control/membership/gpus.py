@@ -1,4 +1,4 @@
-"""Bad GPUs: the driver has given one up, or dead processes still hold its memory.
+"""Bad GPUs: GPUs that the driver has given up, or whose memory dead processes still hold.
 
 A bad GPU is given to no replica until its node joins anew and does not report the GPU as bad. Replicas that have it, or
 a share of it, are lost and placed again by the rules for a lost node, as failures of kind `gpu_lost`.
@@ -16,15 +16,19 @@ from flowdist.graph.capacity import without
 
 
 def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
-    """Take the GPUs that a joining node reports as bad, (number, reason) each, out of its free capacity."""
+    """Record the GPUs that a joining node reports as bad, (number, reason) each, and take them from its free capacity.
+
+    Numbers that the node does not have are ignored.
+    """
     node.bad_gpus = {gpu: reason for gpu, reason in bad if 0 <= gpu < node.spec.gpu}
     node.free = without(node.free, tuple(node.bad_gpus))
 
 
 def lose_gpu(job: JobState, event: GpuFailed) -> None:
-    """Record a bad GPU: its replicas stop and lose their seats.
+    """Record that a GPU is bad: it is given to no replica any more, and the replicas that run on it are lost.
 
-    An error after which the GPU stays in use, see `why_kept`, leads to a warning only.
+    Replicas that keep a seat on it without running lose the seat. An error after which the GPU stays in use, see
+    `why_kept`, leads to a warning only. A node that is not up, an unknown GPU, or one known as bad changes nothing.
     """
     node = job.nodes.get(event.node)
     if node is None or not node.usable or event.gpu in node.bad_gpus or not 0 <= event.gpu < node.spec.gpu:
@@ -49,7 +53,7 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
 
 
 def _free_idle_seats(job: JobState, holders: list[Replica]) -> None:
-    """Take the seats of replicas that do not run. Worlds that were about to start with one choose members anew."""
+    """Take the seats of those holders of a bad GPU that do not run; worlds that open with one choose members anew."""
     idle = [replica for replica in holders if not replica.is_live]
     for replica in idle:
         unplace(job, replica)

@@ -22,7 +22,10 @@ from flowdist.graph.capacity import offered, subtract, without
 
 
 def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
-    """Return whether a known node joins without what it ran before: it was lost meanwhile, or restarted."""
+    """Return whether a known node joins without what it ran before: it was lost, or its agent has a new incarnation.
+
+    False for a node that joins for the first time, and for a late join of an earlier incarnation.
+    """
     known = job.nodes.get(event.node)
     if known is None or event.incarnation < known.incarnation:
         return False
@@ -30,9 +33,11 @@ def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
 
 
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Record a node that joins, or connects again. Return the inventory items that have to be recorded as events.
+    """Record a node that joins, or connects again, and bring the agent's inventory in line with the state.
 
-    A join with an earlier incarnation than the known one is ignored (R20).
+    Returns:
+        The inventory items that the caller has to record as events. The list is empty for a late join of an earlier
+        incarnation, which is ignored (R20).
     """
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
@@ -53,7 +58,10 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
 
 
 def _take_place(job: JobState, event: NodeJoined) -> None:
-    """Give a node with an unknown name the place of an unnamed expected node: the one of its rank, else the first."""
+    """Give a node with an unknown name the place, in the order of nodes, of an expected node without a name.
+
+    That is the placeholder of its `node-rank` label, else the first. Without a placeholder nothing happens.
+    """
     free = [name for name in job.node_order if is_unnamed(name)]
     rank = dict(event.spec.labels).get(NODE_RANK)
     place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
@@ -63,7 +71,11 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
-    """Add a node on which nothing runs. Of a `known` one, stuck processes, failures and a cordon are kept."""
+    """Add a usable node on which nothing runs.
+
+    `known` is its record from before, if it joined before. Its unkillable processes and failures are kept, and its
+    cordon, unless that came from a drain or preemption.
+    """
     place = job.node_order.setdefault(event.node, len(job.node_order))
     node = Node(event.spec, event.address, event.incarnation, place, offered(event.spec))
     if known is not None:  # processes that outlive SIGKILL are still there, and failures still count
@@ -85,17 +97,21 @@ def _reasons(node: Node) -> str:
 
 
 def warmed_up(job: JobState, name: NodeName) -> None:
-    """Record that the node has imported what workers need: running worlds may grow onto it (R13)."""
+    """Record that a warming node has imported what workers need: running worlds may grow onto it now (R13)."""
     if name in job.warming:
         del job.warming[name]
         job.placement_changed = True
 
 
 def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Compare the inventory of a node that has connected with the state, and repeat orders that were lost.
+    """Compare the inventory of a node that has connected with the state, and send the orders that the agent may lack.
 
-    Other attempts than present ones are stopped: on a node that joins anew, none is present. Returns the items about
-    present attempts. A present attempt that the agent does not know has failed.
+    A present attempt of a replica gets its last orders again, or its start order if the agent does not know it. Any
+    other attempt that still has workers is ordered to stop, except suspended workers whose next start is still to come.
+
+    Returns:
+        The items about present attempts, and a failure for each present attempt that had run and that the agent does
+        not know any more.
     """
     items = {(item.replica, item.attempt): item for item in event.inventory}
     found = []
@@ -119,7 +135,10 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
 
 
 def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
-    """Return whether suspended workers on the node wait for a start to come, or for one lost with the connection."""
+    """Return whether the suspended workers of an item are still wanted, because their replica starts on node `name`.
+
+    That start is still to come, or its order was sent and may have been lost with the connection.
+    """
     replica = job.replicas.get(item.replica)
     if replica is None or replica.node != name:
         return False
@@ -128,7 +147,10 @@ def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
 
 
 def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
-    """Repeat the last orders about an attempt that runs. An agent that has received one of them ignores it."""
+    """Send the last orders about a present attempt again: to stop, the agreed step, or addresses.
+
+    An agent that has received one of them ignores it. An attempt that has ended or is suspended gets none.
+    """
     if item.phase in ("suspended", "stopped", "exited") or replica.node is None:
         return
     notice = job.worlds[replica.world].notice
@@ -144,7 +166,7 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
 
 
 def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:
-    """Send the start order of a present attempt again; if it had run already, return its failure as an item."""
+    """Send the start order of an attempt that its agent does not know; if it had run, return its failure as an item."""
     if replica.phase == "starting" and replica.order is not None:
         job.emit(replica.order)
         return []
@@ -154,6 +176,8 @@ def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:
 
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
     """Record the loss of a node: nothing runs there any more, its replicas are lost, and its seats are free.
+
+    A node that is lost already is not counted twice. One that never joined is not waited for any longer.
 
     Args:
         job: The state.
@@ -189,7 +213,11 @@ def _give_up(job: JobState, name: NodeName) -> None:
 
 
 def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
-    """End every attempt on the node and free every seat. Return the replicas that ran there."""
+    """Record that every attempt on the node is over, and free every seat and store there.
+
+    Returns:
+        A failure of kind `node_lost` for each replica that ran there.
+    """
     lost: list[Failure] = []
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
     for replica in replicas:
@@ -204,7 +232,13 @@ def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
 
 
 def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None:
-    """Forget the stores that the node hosted. Worlds that were about to start with it choose their members anew."""
+    """Forget the stores on a lost node; each opening world that has its store or a replica there chooses members anew.
+
+    Args:
+        job: The state.
+        name: The node.
+        replicas: The replicas that had a seat there.
+    """
     hosted = list(job.nodes[name].stores)
     for world in [job.worlds[world] for world in hosted]:
         forget_store(job, world)
@@ -212,10 +246,10 @@ def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None
 
 
 def give_up_node(job: JobState, replica: Replica) -> None:
-    """Record that a worker of the replica outlives SIGKILL: its node is lost, all else there is killed (R6).
+    """Record that a worker of the replica outlives SIGKILL: its node is lost, and all else there is killed (R6).
 
-    The GPUs of that worker stay taken. The other replicas are lost too, but start elsewhere only when their end is
-    reported.
+    The replica's resources on the node stay taken. The other replicas there are lost too, but start elsewhere only when
+    the agent has reported their end.
     """
     name, gpus = replica.node, replica.gpus
     assert name is not None

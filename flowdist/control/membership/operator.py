@@ -41,7 +41,10 @@ def apply_operation(job: JobState, event: Operation) -> None:
 
 
 def _scale(job: JobState, event: ev.ScaleRequested) -> None:
-    """Set the target of a role, or refuse; replicas beyond the target retire, the highest indexes first."""
+    """Set the number of replicas that a role aims for, or refuse with a notice if the role cannot have that many.
+
+    In a role that is no gang, replicas beyond that number, those with the highest indexes, are ordered to stop.
+    """
     role = job.roles.get(event.role)
     if role is None or job.ending is not None or role.outcome is not None:
         job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "refused")
@@ -69,7 +72,10 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
 
 
 def _scale_gang(job: JobState, world: World, role: Role) -> None:
-    """Let a gang grow without its cool-down, or record the change that takes its last members away."""
+    """Let a running gang grow to its new target without cool-down, or record the change that removes its last members.
+
+    A gang that waits uses the target when it forms. A closing one does not change its size any more (R17).
+    """
     job.touch(world)
     if world.phase != "running" or world.is_closing:
         return

@@ -1,4 +1,4 @@
-"""Texts for what the job waits for. A job that makes no progress can always name what it waits for."""
+"""Texts that say what the job waits for, for its user. A job that makes no progress can always name a reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from flowdist.graph import format_duration
 
 
 def waiting_for(job: JobState) -> list[str]:
-    """Return what the job waits for, one line each, running tasks included; empty if the job is over."""
+    """Return what the job waits for, one line each: `held_up_by`, and each running task. Empty if the job is over."""
     running = ("running", "ready")
     tasks = [r for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
     return [*held_up_by(job), *(f"{replica.id} to finish" for replica in tasks)]
 
 
 def held_up_by(job: JobState) -> list[str]:
-    """Return what the job waits for besides running tasks; empty if the job is over or everything that can run does."""
+    """Return what keeps something from running, one line each: nodes, starts and stops, gates, incidents, room.
+
+    Empty if the job is over, or everything runs that has not ended.
+    """
     if job.outcome is not None:
         return []
     if not job.admitted and job.ending is None:
@@ -50,7 +53,7 @@ def _is_task(job: JobState, role: str) -> bool:
 
 
 def _reasons_of_world(job: JobState, role: Role, world: World) -> list[str]:
-    """Return what keeps this role of a world from running: its store, its incident, gates, or room."""
+    """Return what keeps this role of a world from running: store, incident, gates, or room; empty if nothing does."""
     if world.phase == "opening":
         return [f"the store of {world.name} (generation {world.generation})"]
     if world.phase != "waiting" or role.outcome is not None or job.ending is not None:

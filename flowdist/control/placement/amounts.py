@@ -15,9 +15,9 @@ def need_text(need: Need) -> str:
 
 
 def free_text(free: Capacity, total: Capacity, like: Need) -> str:
-    """Return the free part of each resource that `like` asks for, as in `0 of 2 gpu`.
+    """Return how much is free of each resource that `like` asks for, as in `0 of 2 gpu`; `room` if it asks for none.
 
-    If some of them do not suffice for `like`, only those are named.
+    If some resources do not suffice for `like`, only those are named.
 
     Args:
         free: The resources that are free on a node.

@@ -17,9 +17,11 @@ from flowdist.graph import format_duration
 def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
     """Count a failure against the replica and its node; cordon the node after `cordon_after` of one kind (R22).
 
+    The user is warned instead if the minimum of a role needs the node.
+
     Args:
         job: The state.
-        replica: The replica whose failure no other replica or node has caused. It has a seat.
+        replica: A replica with a seat, whose failure no other replica and no lost node has caused.
         kind: The kind of the failure.
         at_ns: When it failed, in ns since the start of the job.
     """
@@ -43,7 +45,10 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
 
 
 def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
-    """Take back a failure that turned out to have another cause, and a cordon that it led to (R7, R22).
+    """Take back what `blame` counted for a failure that turned out to have another cause (R7, R22).
+
+    The node is uncordoned if its remaining failures would not have led to the cordon. Without such a failure nothing
+    changes.
 
     Args:
         job: The state.
@@ -63,16 +68,17 @@ def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
 
 
 def note_loss(job: JobState, name: NodeName) -> None:
-    """Count an unrequested loss of the node against the node, for `cordon_flapping`."""
+    """Count a loss of the node that was not requested; `cordon_flapping` reads the count when the node joins again."""
     node = job.nodes[name]
     loss = PastFailure(job.now, "node_lost", None, name)
     node.failures = [*recent(node.failures, job.now, job.graph.options), loss]
 
 
 def cordon_flapping(job: JobState, name: NodeName) -> None:
-    """Cordon a node that was lost `cordon_after` times within the window and has joined again (R22).
+    """Cordon a node that joins again if it was lost `cordon_after` times within the window (R22).
 
-    Each further loss would restart every world that has a member on the node.
+    Each further loss would restart every world that has a member on the node. The node is not cordoned before the job
+    is admitted, or if the minimum of a role needs it.
     """
     options, node = job.graph.options, job.nodes[name]
     losses = sum(past.kind == "node_lost" for past in recent(node.failures, job.now, options))
@@ -93,14 +99,17 @@ def is_needed(job: JobState, name: NodeName) -> str:
 
 
 def cordon(job: JobState, name: NodeName, why: str) -> None:
-    """Place no more replicas on the node, and notify the user of the reason `why`."""
+    """Mark the node as cordoned, so that no more replicas are placed there, and notify the user of the reason `why`."""
     job.nodes[name].cordoned = why
     update_free(job, name)
     job.notify(f"{name} is cordoned: {why}; `uncordon` takes it back", "warning")
 
 
 def uncordon(job: JobState, name: NodeName) -> None:
-    """Allow the node to take replicas again. All failures on it are forgotten, those of its replicas included."""
+    """Allow replicas on the node again, whether it was cordoned, drained or preempted.
+
+    All failures that were counted on the node are forgotten, for the node and for the replicas that failed there.
+    """
     node = job.nodes[name]
     node.cordoned, node.cordon_cause, node.is_leaving = "", "", False
     job.leaving.pop(name, None)
@@ -113,9 +122,10 @@ def uncordon(job: JobState, name: NodeName) -> None:
 
 
 def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
-    """Return whether a replica that restarts moves to another node (R22).
+    """Return whether a replica that restarts has to move away from node `name`, where it has its seat (R22).
 
-    It moves if it avoids the node `name` or the node is cordoned, and if another node has room for it.
+    It moves if it avoids the node (see `avoided`) or the node is cordoned, and another node that it does not avoid has
+    room.
     """
     bad = avoided(job, replica)
     if name not in bad and not job.nodes[name].cordoned:

@@ -1,8 +1,8 @@
 """Choice of the best node for one more replica of a role.
 
-The best node is the one with most free slots, or with fewest if the role packs. Ties go to the node that is listed
-first, not to the first to join, so that a simulation and a real run place alike. Nothing here changes the state: a
-choice is subtracted from a trial, the capacity that is assumed free.
+A slot is room for one replica. The best node is the one with most free slots, or with fewest if the role packs. Ties go
+to the node that is listed first, not to the first to join, so that a simulation and a real run place alike. Nothing
+here changes the state: a choice is subtracted from a trial, the capacity that is assumed free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Seat = tuple[ReplicaId, NodeName]
 
 
 class Chooser:
-    """Iterator over the best nodes for one more replica of a role. Each choice is subtracted from `trial`.
+    """Source of nodes for further replicas of one role: each `take` chooses the best node and subtracts from `trial`.
 
     Nodes outside the trial are read lazily from the role's candidate index. Nodes of the trial are in a heap whose
     entries may be outdated: `take` recomputes an entry before it uses it.
@@ -30,8 +30,9 @@ class Chooser:
     Args:
         job: The state, which is not changed.
         role: The role of the replicas.
-        trial: Capacity assumed free on some nodes; changed by `take`.
-        taken: Seats that were chosen and not given yet. Their nodes are in the trial.
+        trial: Capacity assumed free on some nodes, instead of what the state says; None for a node that takes nothing.
+            `take` changes it.
+        taken: Seats that were chosen and not given yet, for rules of `near` and `apart`. Their nodes are in the trial.
     """
 
     def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
@@ -44,9 +45,9 @@ class Chooser:
         heapq.heapify(self._heap)
 
     def lacks(self, count: int) -> bool:
-        """Return whether `count` replicas certainly find no room, by the number of free slots alone.
+        """Return True if all free slots together are fewer than `count`, so that `count` replicas find no room.
 
-        False means that `take` has to be tried. Ask before the first `take`.
+        False proves nothing: `take` has to be tried. Call before the first `take`.
         """
         if self._role.need.is_nothing:
             return False
@@ -57,8 +58,8 @@ class Chooser:
         """Return a node for one more replica and subtract its need from the trial; None if no node has room.
 
         Args:
-            prefer: The node to choose if the replica fits there, because its ports were chosen there.
-            avoid: Nodes that are not chosen.
+            prefer: The node to choose if the replica fits there, best or not: the replica's ports were chosen there.
+            avoid: Nodes that are not chosen, `prefer` included.
         """
         if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
             return self._give(prefer)
@@ -79,7 +80,10 @@ class Chooser:
         return self._give(found) if found is not None else None
 
     def _next(self) -> Candidate | None:
-        """Return the best entry of the heap and the index that was not returned yet; None if none is left."""
+        """Return the next best entry, of the heap or of the candidate index, and take it out; None if none is left.
+
+        An entry of the heap may be outdated.
+        """
         fresh = self._role.candidates.after(self._passed)
         while fresh is not None and fresh[2] in self._trial:
             self._passed = fresh
@@ -109,14 +113,16 @@ class Chooser:
 def candidate(
     job: JobState, candidates: CandidateIndex, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
 ) -> Candidate | None:
-    """Return the entry of a node in a candidate index: slots as a sort key, order, name. None if no replica fits there.
+    """Return the entry of a node for a candidate index; None if not even one replica fits there.
+
+    The entry is (slots as a sort key, order of the node, name), the best node being the lowest.
 
     Args:
         job: The state.
         candidates: The index of the role.
         name: The node.
         free: The capacity that is free on the node; None: the node takes nothing.
-        taken: Names of roles of which a replica is about to be placed on the node.
+        taken: Names of roles that are about to get a seat on the node.
     """
     if free is None or (candidates.is_picky and refusal(job.nodes[name], candidates.placement, taken)):
         return None
@@ -131,8 +137,11 @@ def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> st
 
     Args:
         node: The node.
-        placement: The rules.
-        taken: Names of roles of which a replica is about to be placed on the node.
+        placement: The rules: `where`, `near` and `apart`.
+        taken: Names of roles that are about to get a seat on the node.
+
+    Returns:
+        What follows the name of the node in a message, as in `is not zone=a` or `has no ps`.
     """
     labels = dict(node.spec.labels)
     for key, value in placement.where:

@@ -1,7 +1,7 @@
-"""Placement of replicas on nodes: seats are given and taken back here.
+"""Placement of replicas on nodes: the functions that give seats and take them back.
 
 Replicas are placed in the order of the graph, each on the best node for its role (`chooser.py`). A replica keeps its
-seat until it has ended for good, its node is lost, or it has failed too often there (R22). A role that restarts
+seat until it has ended for good, its node is lost or left, or it has failed too often there (R22). A role that restarts
 therefore never loses its seats to a role that grows (R2).
 """
 
@@ -21,7 +21,10 @@ from flowdist.graph.capacity import Capacity, add, moments, offered, pick, slots
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
-    """Give the replica a seat on the node, with GPUs that are free there. The replica must have none."""
+    """Give a replica without a seat one on the node, with GPUs that are free there, and subtract its need there.
+
+    The replica keeps its ports if they were chosen on this node. The caller has made sure that it fits.
+    """
     assert replica.node is None and not replica.is_live, f"{replica.id} has a place on {replica.node} already"
     node, role = job.nodes[name], job.role_of(replica.id)
     replica.gpus = pick(role.need, node.free)
@@ -41,9 +44,10 @@ def place(job: JobState, replica: Replica, name: NodeName) -> None:
 
 
 def unplace(job: JobState, replica: Replica) -> None:
-    """Take the seat of the replica away, if it has one.
+    """Take the seat of the replica away, give back its resources, and end its suspended workers.
 
-    Its ports stay recorded: if the replica is placed on the same node again, it keeps them.
+    Its ports stay recorded: if the replica is placed on the same node again, it keeps them. A replica without a seat is
+    left alone.
     """
     if replica.node is None:
         return
@@ -66,7 +70,7 @@ def unplace(job: JobState, replica: Replica) -> None:
 
 
 def forget_ports(replica: Replica) -> None:
-    """Forget the ports of a replica without a seat, because the agent that had chosen them is lost."""
+    """Forget the ports of a replica without a seat; called when the agent that chose them is lost."""
     replica.ports, replica.ports_node = (), None
 
 
@@ -76,7 +80,11 @@ def takes_more(node: Node) -> bool:
 
 
 def update_free(job: JobState, name: NodeName) -> None:
-    """Renew the free capacity of the node in `job.free` and in every candidate index. Call after each change of it."""
+    """Renew the entries of the node in `job.free` and in every candidate index, and note that placement has changed.
+
+    Call after each change of the node's free capacity, replicas, cordon or use. A node that is not usable, or is
+    cordoned, is in none of them.
+    """
     node = job.nodes[name]
     if takes_more(node):
         job.free[name] = node.free
@@ -88,11 +96,11 @@ def update_free(job: JobState, name: NodeName) -> None:
 
 
 def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
-    """Place up to `count` waiting replicas of the role, the lowest index first.
+    """Give seats to up to `count` waiting replicas of the role, the lowest index first.
 
     Seats that the minima of other roles need are not taken (R2). Seats are given in blocks of `step`: as many as a mesh
     of the role's ranks needs, one at a time if the role has no mesh. If fewer than `count` are placed although a
-    replica waits, the role is marked as unsatisfied.
+    replica waits, the role is marked as unsatisfied, and tries again when placement changes.
 
     Args:
         job: The state.
@@ -122,7 +130,7 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
         if len(seats) < block or (short and not leaves_room(job, role, left, seats, short)):
             break
         if all(_returns_its_seats(job, role, other) for other in short):
-            short = []  # their answer is the same for every further seat of the role
+            short = []  # `leaves_room` would be true for every further seat of the role as well
         for chosen, name in seats:
             place(job, job.replicas[chosen], name)
         placed, block = placed + block, role.spec.step
@@ -132,9 +140,9 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
 
 
 def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[int]) -> list[Seat]:
-    """Choose seats for these replica indexes, in order, until no node has room.
+    """Choose seats for the replicas of these indexes, in order, and return those found before no node has room.
 
-    In a gang every replica without a seat is waiting, so that no phase is checked.
+    The phase of a replica is not checked: in a gang, every replica without a seat is waiting.
     """
     seats: list[Seat] = []
     for index in vacant:
@@ -146,7 +154,10 @@ def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[
 
 
 def _take(job: JobState, chooser: Chooser, replica: Replica) -> NodeName | None:
-    """Return the node chosen for the replica; one that it avoids only if no other has room (R22)."""
+    """Return the node that the chooser takes for the replica: one that it avoids only if no other has room (R22).
+
+    None if no node has room. The node where its ports were chosen is preferred.
+    """
     return chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
 
 
@@ -164,7 +175,11 @@ def seated(job: JobState, role: Role) -> list[Replica]:
 
 
 def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
-    """Seat the minimum of every role, or of none (R2). Return the first role that does not fit; None if all fit."""
+    """Give seats for the minimum of every role, or no seat at all (R2).
+
+    Returns:
+        The first role that does not fit; None if all fit. All that do not fit are marked as unsatisfied.
+    """
     trial: Trial = {}
     wanted: list[Seat] = []
     below = [role for role in roles if role.occupied < role.spec.min_replicas]
@@ -184,14 +199,14 @@ def short_of_room(
     leaving: Collection[ReplicaId] = (),
     extra: int = 0,
 ) -> Role | None:
-    """Return the first role whose minimum finds no room beside the roles before it; None if all fit. Change nothing.
+    """Return the first role whose minimum finds no room beside the roles before it; None if all fit. No seat is given.
 
     Args:
         job: The state.
         roles: The roles, in the order in which they take seats.
         without: Nodes that take nothing.
-        leaving: Replicas that lose the seats that they have, and need other ones.
-        extra: If positive, the number of seats that each role wants beyond those that it has, instead of its minimum.
+        leaving: Replicas that count as without their present seats, and need other ones.
+        extra: If positive, look for so many seats more than each role has, instead of for its minimum.
     """
     trial: Trial = dict.fromkeys(without)
     wanted: list[Seat] = []
@@ -207,14 +222,14 @@ def _choose_seats(
     extra: int = 0,
     in_full: bool = False,
 ) -> bool:
-    """Choose seats for the replicas that the role lacks to its minimum. Return whether all found room.
+    """Choose seats for the replicas that the role lacks to its minimum, without giving them. Return whether all fit.
 
     Args:
         job: The state, which is not changed.
         role: The role.
         trial: Capacity assumed free on some nodes; the chosen seats are subtracted from it.
         wanted: The seats chosen so far; the new ones are appended.
-        leaving: Replicas that lose the seats that they have, and need other ones.
+        leaving: Replicas that count as without their present seats, and need other ones.
         extra: If positive, how many seats to choose, instead of those that the minimum lacks.
         in_full: Choose as many seats as fit even if not all do, so that `trial` is right for the roles that follow.
     """
@@ -266,7 +281,10 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
 
 
 def _may_ever_take(node: Node, role: Role) -> bool:
-    """Return whether the empty node could take a replica of the role, if `near` and `apart` are left out of account."""
+    """Return whether the node, if nothing ran on it, could take a replica of the role: by its labels and its size.
+
+    The rules `near` and `apart` are not looked at.
+    """
     labels = dict(node.spec.labels)
     is_allowed = all(labels.get(key) == value for key, value in role.spec.placement.where)
     return is_allowed and slots(role.need, offered(node.spec)) > 0
@@ -275,8 +293,8 @@ def _may_ever_take(node: Node, role: Role) -> bool:
 def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> Role | None:
     """Return the first of the `short` roles whose minimum finds no room beside the others; None if all find room.
 
-    A role that waits for the success of others gets their seats, which are free by then. At each such moment, all roles
-    that can start by then have to fit together.
+    A role that starts after the success of others may use their seats, which are free by then. So the room is computed
+    once for each set of roles that may have succeeded, and the roles that can start then have to fit together.
 
     Args:
         job: The state, which is not changed.
@@ -299,7 +317,10 @@ def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], 
 
 
 def _when_gone(job: JobState, gone: Collection[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:
-    """Return the free capacity once the roles `gone` have succeeded, if `grower` is given these `seats` before."""
+    """Return the free capacity of the nodes once the roles `gone` have succeeded and their seats are free.
+
+    `free` is what the new `seats` of `grower` leave. These seats, too, become free if `grower` is one of `gone`.
+    """
     trial = dict(free)
     for name in job.roles if gone else ():  # in the order of the graph, because sets have none
         if name not in gone:
@@ -324,7 +345,7 @@ def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[Node
 
 
 def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role, devices: tuple[int, ...]) -> None:
-    """Add the capacity of one seat of the role to the trial, if the node takes replicas at all."""
+    """Add the capacity of one seat of the role, with these devices, to the trial, unless the node takes no replicas."""
     left = trial[name] if name in trial else job.free.get(name)
     if left is not None:
         trial[name] = _given_back(job.nodes[name], left, role, devices)
@@ -336,23 +357,29 @@ def _given_back(node: Node, left: Capacity, role: Role, devices: tuple[int, ...]
 
 
 def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
-    """Return whether `other` starts only after `grower` has succeeded, and has no `near` or `apart` rule."""
+    """Return whether every seat of `grower` is free again before `other` starts: after the success of `grower`.
+
+    False if `other` has a `near` or `apart` rule, because more seats of `grower` may change where `other` fits.
+    """
     placement = other.spec.placement
     return grower.spec.name in before_success(job, other.spec) and not placement.near and not placement.apart
 
 
 def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
-    """Return the unfinished roles that have to succeed before this one starts, and so never run beside it."""
+    """Return the names of the roles that have to succeed before this one starts, and have not ended yet.
+
+    The role never runs beside these. The dict is an ordered set.
+    """
     return {name: None for name in job.roles[spec.name].after if job.roles[name].outcome is None}
 
 
 def explain(job: JobState, role: Role, shown: int = 4) -> str:
-    """Return why one more replica of the role finds no room, node by node.
+    """Return, as text for the user, what a replica of the role needs, and why no node that is up has room for it.
 
     Args:
         job: The state.
         role: The role.
-        shown: How many nodes are named; the others are counted.
+        shown: How many nodes are named; the others are only counted.
     """
     missing = role.spec.min_replicas - role.occupied
     name = f"{role.spec.name}/{role.vacant[0]}" if role.vacant else role.spec.name

@@ -1,7 +1,7 @@
 """Repeated failures on a node (R22), counted in the same way for a job and for macro mode of the simulator.
 
-A failure is a tuple that begins with its time (ns), its kind, the replica and the node, such as `PastFailure`. Macro
-mode has numbers for replicas and nodes.
+A failure is a tuple of its time (ns), its kind, the replica and the node, such as `PastFailure`. Macro mode uses
+numbers for replicas and nodes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Node = TypeVar("Node")
 
 
 def recent(failures: Iterable[Past], now: int, options: JobOptions) -> list[Past]:
-    """Return the failures that still count: those within `bad_node_window_ns` before `now`."""
+    """Return the failures that still count: those less than `bad_node_window_ns` before `now` (ns)."""
     since = now - options.bad_node_window_ns
     return [past for past in failures if past[0] > since]
 
 
 def repeated(failures: Iterable[tuple[int, str, object, Node]], least: int) -> list[Node]:
-    """Return the nodes on which at least so many of these failures are of one kind."""
+    """Return the nodes on which at least `least` of these failures are of one and the same kind."""
     counts = Counter((node, kind) for _, kind, _, node in failures)
     return [node for (node, _), count in counts.items() if count >= least]

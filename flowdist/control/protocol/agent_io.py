@@ -1,7 +1,7 @@
-"""The inputs and outputs of the pure agent.
+"""Inputs and outputs of the pure agent (`control.agent`).
 
 Inputs are facts about processes and connections, and the messages of the controller (`messages`). Outputs are orders to
-the process driver, real or simulated, and messages to the controller.
+the driver, the real or simulated process around the agent, and messages to the controller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Connected(msgspec.Struct, frozen=True, tag=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True, tag=True):
-    """The connection to the controller is lost. Workers keep running until the lease is over."""
+    """The connection to the controller is lost. Workers keep running until the agent's lease is over."""
 
 
 class WarmedUp(msgspec.Struct, frozen=True, tag=True):
@@ -32,13 +32,13 @@ class WarmedUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkersSpawned(OfAttempt, frozen=True, tag=True):
-    """All workers of the attempt run. `ports` are the ports that were chosen for it, by name."""
+    """All workers of the attempt run. `ports` are (name, number) of each port that the driver chose for the attempt."""
 
     ports: tuple[tuple[str, int], ...] = ()
 
 
 class SpawnedCold(OfAttempt, frozen=True, tag=True):
-    """Workers of the attempt that should be forked from a warm process are started by exec; `detail` says why."""
+    """Workers of the attempt that should be forked by a fork server are new interpreters; `detail` says why."""
 
     detail: str
 
@@ -50,10 +50,12 @@ class SpawnFailed(OfAttempt, frozen=True, tag=True):
 
 
 class WorkerExited(OfAttempt, frozen=True, tag=True):
-    """One worker ended.
+    """One worker ended, by itself or not.
 
-    `kind` tells an out-of-memory kill apart where the driver can see it. `raised_ns` is when the worker wrote down the
-    error that ended it, on the driver's clock; None if it wrote none down.
+    `signal` is the name of the signal that ended it, such as "KILL"; None if it exited with `exit_code`. `kind` is set
+    where the driver knows the kind of failure better, such as out of memory. `detail` is one line about the error.
+    `raised_ns` is when the worker wrote its error down, on the driver's clock, to compare it with errors of other
+    workers; None if it wrote none.
     """
 
     local_rank: int
@@ -95,7 +97,7 @@ class WorkerProgressed(OfAttempt, frozen=True, tag=True):
 
 
 class WorkerOffered(OfAttempt, frozen=True, tag=True):
-    """A worker called flowdist.worker.commit(path)."""
+    """A worker called flowdist.worker.commit(path) in `generation`: it offers a checkpoint and waits for the answer."""
 
     generation: int
     path: str
@@ -103,35 +105,42 @@ class WorkerOffered(OfAttempt, frozen=True, tag=True):
 
 
 class SignsSeen(OfAttempt, frozen=True, tag=True):
-    """The answer to LookForSigns: when a worker of the attempt wrote output last, on the agent's clock; None: never."""
+    """The driver's answer to LookForSigns: when a worker of the attempt wrote output last.
+
+    The time is on the agent's clock, in ns; None: no worker has written any.
+    """
 
     output_ns: int | None = None
 
 
 class WorkersAsked(OfAttempt, frozen=True, tag=True):
-    """The answer to AskWorkers: the last step that a worker passed to should_stop(); None if one never called it."""
+    """The driver's answer to AskWorkers: the furthest step that a worker of the attempt passed to should_stop().
+
+    None: one of the workers never called should_stop().
+    """
 
     step: int | None
 
 
 class WorkerLeftStep(OfAttempt, frozen=True, tag=True):
-    """A worker that was told to stop at a step has left that step."""
+    """A worker for which should_stop() turned true has passed that step, the agreed one (R14)."""
 
     local_rank: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The host of the controller is up and nothing listens there: the controller is being restarted (R21).
+    """A connection to the controller was refused: the controller's host is up, and nothing listens there (R21).
 
-    `is_local`: that host is this one. Over a network a refusal proves nothing: a firewall, or a host that has just
-    booted, refuses for a controller that lives, and that replaces the node once its lease is over.
+    `is_local`: that host is the agent's own, so that the controller is being restarted. Over a network a refusal proves
+    nothing: a firewall, or a host that has just booted, refuses while the controller lives, and the controller replaces
+    the node once its lease is over.
     """
 
     is_local: bool
 
 
 class StoreBound(msgspec.Struct, frozen=True, tag=True):
-    """A store host listens on this port."""
+    """The driver's answer to BindStore: the store of this generation listens on `port`."""
 
     world: WorldName
     generation: int
@@ -139,7 +148,7 @@ class StoreBound(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoreExited(msgspec.Struct, frozen=True, tag=True):
-    """A store host ended, on order or not."""
+    """The process of the store of this generation ended, on order or not; `detail` says how."""
 
     world: WorldName
     generation: int
@@ -153,7 +162,7 @@ class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
 
 
 class GpuFaulted(msgspec.Struct, frozen=True, tag=True):
-    """A GPU of the node has reported an error: see GpuFailed."""
+    """A GPU of the node has an error. The fields are those of `events.GpuFailed`."""
 
     gpu: int
     reason: str
@@ -165,7 +174,7 @@ class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The deadline of the agent has come."""
+    """The time that `Agent.deadline` returned has come, and nothing else has happened."""
 
 
 WorkerInput = (  # of one attempt
@@ -201,7 +210,10 @@ AgentInput = (
 
 
 def is_worker_input(event: object) -> TypeIs[WorkerInput]:
-    """Return whether this is an input about the workers of an attempt; by the exact type, as `effects.is_order`."""
+    """Return whether an input of the agent is about one attempt's workers, by its exact type (see `effects.is_order`).
+
+    Subclasses do not count. SpawnedCold does not either: it is reported whatever attempt it is about.
+    """
     return type(event) in _WORKER_INPUTS
 
 
@@ -214,8 +226,8 @@ class Send(msgspec.Struct, frozen=True, tag=True):
 class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
     """Start all workers of the attempt, and watch its readiness check if it has one.
 
-    Answered by WorkersSpawned or SpawnFailed. The local ranks in `kept` run already: they are suspended, and are told
-    of the new generation.
+    The driver answers with WorkersSpawned or SpawnFailed. `kept` are the local ranks of suspended workers, which run
+    already: they get the new generation instead of being started.
     """
 
     start: StartReplica
@@ -223,11 +235,11 @@ class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaveGeneration(OfAttempt, frozen=True, tag=True):
-    """Have the workers of the attempt leave their generation; each answers with WorkerSuspended."""
+    """Tell the workers of the attempt to leave their generation without ending; each answers with WorkerSuspended."""
 
 
 class HurrySpawn(OfAttempt, frozen=True, tag=True):
-    """Do not wait for anything that the start of the attempt still waits for: it is to end before it runs."""
+    """Give up starting workers of the attempt that still wait, for a GPU or a fork server: the attempt is to end."""
 
 
 class SignalWorkers(OfAttempt, frozen=True, tag=True):
@@ -237,13 +249,16 @@ class SignalWorkers(OfAttempt, frozen=True, tag=True):
 
 
 class WritePeers(OfAttempt, frozen=True, tag=True):
-    """Tell the workers of the attempt the addresses of the roles that they depend on."""
+    """Give the workers of the attempt the present addresses of the roles that their role has a gate on."""
 
     addresses: Addresses
 
 
 class AnswerWorker(OfAttempt, frozen=True, tag=True):
-    """Answer the commit of a worker. A checkpoint that is accepted is the latest one from now on."""
+    """Answer the worker that called commit(path). An accepted checkpoint is made the latest one first.
+
+    `reason` says why a checkpoint is not accepted.
+    """
 
     path: str
     step: int
@@ -252,21 +267,25 @@ class AnswerWorker(OfAttempt, frozen=True, tag=True):
 
 
 class LookForSigns(OfAttempt, frozen=True, tag=True):
-    """Look for signs of life of the attempt, and answer with SignsSeen."""
+    """Look when the workers of the attempt wrote output last, and answer with SignsSeen (R15)."""
 
 
 class AskWorkers(OfAttempt, frozen=True, tag=True):
-    """Have the workers wait at their next should_stop(), and answer with WorkersAsked."""
+    """Make each worker wait in its next should_stop() for TellWorkers, and answer with WorkersAsked at once (R14)."""
 
 
 class TellWorkers(OfAttempt, frozen=True, tag=True):
-    """Tell the workers the step at which should_stop() turns true. None: at once."""
+    """Tell the workers at which step should_stop() turns true, so that those that wait in it go on. None: at once."""
 
     step: int | None
 
 
 class BindStore(msgspec.Struct, frozen=True, tag=True):
-    """Bind a listening socket and start a store host on it. Answered by StoreBound, and by StoreExited when it ends."""
+    """Bind a listening socket for the store of a generation, and start the store's process on it.
+
+    The driver answers with StoreBound, and with StoreExited when the process ends. `eager`: the process starts now;
+    else at the first connection.
+    """
 
     world: WorldName
     generation: int
@@ -274,14 +293,14 @@ class BindStore(msgspec.Struct, frozen=True, tag=True):
 
 
 class KillStore(msgspec.Struct, frozen=True, tag=True):
-    """End a store host."""
+    """End the process of the store of this generation."""
 
     world: WorldName
     generation: int
 
 
 class EndAgent(msgspec.Struct, frozen=True, tag=True):
-    """End the agent process."""
+    """End the agent process: the agent has left, or the job is over, as `reason` says."""
 
     reason: str = ""
 

@@ -1,4 +1,7 @@
-"""Effects: what the controller wants done. Those with a `node` are orders for its agent; drivers carry out the rest."""
+"""Effects: what the controller wants done.
+
+Effects with a `node` are orders, which a driver sends to the agent of that node. The driver carries out the others.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class AttemptOrder(msgspec.Struct, frozen=True):
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag=True):
-    """Bind a fresh store for a generation. `eager`: its workers will connect at once."""
+    """Bind a fresh store for a generation of a world; the agent answers with StoreOpened.
+
+    `eager`: the process of the store starts now, because several workers will connect; else at the first connection.
+    """
 
     node: NodeName
     world: WorldName
@@ -33,7 +39,7 @@ class OpenStore(msgspec.Struct, frozen=True, tag=True):
 
 
 class CloseStore(msgspec.Struct, frozen=True, tag=True):
-    """Close the store of a generation."""
+    """Close the store of a generation; the agent does not report its end."""
 
     node: NodeName
     world: WorldName
@@ -41,11 +47,26 @@ class CloseStore(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartReplica(AttemptOrder, frozen=True, tag=True):
-    """Start the workers of one replica.
+    """Start the workers of one replica in a generation of its world; the agent reports ReplicaStarted.
 
-    Ranks are those of its first worker; the others follow. Sizes count workers, `group_` counts replicas of the world,
-    and `role_` spans the role. `gpus` are device numbers of the node. `addresses` are those of the roles on which this
-    one has a gate, as far as they run.
+    Args:
+        node: The node of the replica's seat.
+        replica: The replica.
+        attempt: The number of this start.
+        world: The world of the replica.
+        generation: The number of the generation that the workers join.
+        rank: The rank of the replica's first worker in the world; its other workers follow.
+        world_size: The number of workers in the world.
+        group_rank: The place of the replica among the replicas of the world.
+        group_world_size: The number of replicas in the world.
+        role_rank: The rank of the replica's first worker among the workers of its role.
+        role_world_size: The number of workers of the role.
+        source_rank: The rank from which the other workers take the training state: the first worker of the replica that
+            has been a member for longest.
+        master_addr: The address of the generation's store.
+        master_port: The port of the generation's store.
+        gpus: The numbers, on the node, of the GPUs that the replica has.
+        addresses: The known addresses of the roles that this one has a gate on.
     """
 
     world: WorldName
@@ -78,23 +99,30 @@ class StopReplica(AttemptOrder, frozen=True, tag=True):
 
 
 class AskStep(AttemptOrder, frozen=True, tag=True):
-    """Ask how far the workers are: their world is to stop soon (R14). They wait at their next should_stop()."""
+    """Ask how far the workers are, because their world is to stop soon (R14); the agent answers with StepTold.
+
+    From then on the workers wait in their next should_stop() for StopAtStep.
+    """
 
 
 class StopAtStep(AttemptOrder, frozen=True, tag=True):
-    """Set the step at which should_stop() turns true on every rank. None: they stop without an agreed step."""
+    """Set the step at which should_stop() turns true on every rank (R14).
+
+    None: there is no agreed step, and should_stop() turns true at once: in the call in which a worker waits, or its
+    next one.
+    """
 
     step: int | None
 
 
 class TellPeers(AttemptOrder, frozen=True, tag=True):
-    """Tell a running replica that addresses on which it depends have changed."""
+    """Give the workers of a running replica the new addresses of all roles that its role has a gate on (R5)."""
 
     addresses: Addresses
 
 
 class AnswerCheckpoint(AttemptOrder, frozen=True, tag=True):
-    """Answer an offered checkpoint: `accepted` if it is now the latest one of the role."""
+    """Answer a CheckpointOffered. `accepted`: the checkpoint is now the latest one; else `reason` says why not."""
 
     path: str
     step: int
@@ -103,7 +131,7 @@ class AnswerCheckpoint(AttemptOrder, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """Show a decision or a fact in words. The same text reaches the terminal, the record and the tests.
+    """Show a decision or a fact to the user in words. The same text reaches the terminal, the record and the tests.
 
     Level `refused`: the operator asked for something impossible, and nothing changes.
     """
@@ -113,7 +141,7 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag=True):
-    """End the job. Nothing of it runs any more (R18)."""
+    """End the job: no attempt of it runs any more, and its outcome is decided (R18). It is the last effect of a job."""
 
     outcome: Outcome
     reason: str = ""
@@ -125,8 +153,8 @@ _ORDERS = frozenset(get_args(Order))
 
 
 def is_order(effect: Effect) -> TypeIs[Order]:
-    """Return whether the effect is an order for an agent.
+    """Return whether the effect is an order for an agent, by its exact type.
 
-    By the exact type: isinstance asks the metaclass of each type in turn, and takes ten times as long.
+    `isinstance` asks the metaclass of each type in turn, and takes ten times as long.
     """
     return type(effect) in _ORDERS

@@ -1,6 +1,8 @@
-"""Events: what happened.
+"""Events: what has happened, as the controller sees it. `Controller.handle` takes one at a time.
 
-Every event about a replica carries its attempt, so that late news of an earlier attempt is ignored (R20).
+Every event about a replica carries the number of its attempt, so that the controller can ignore a late report about an
+earlier attempt (R20). Agents report most of them; `NodeSuspected`, `NodeSilent` and `NodeHeard` come from the failure
+detector, `...Requested` from the operator.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ReplicaExited(OfAttempt, frozen=True, tag=True):
-    """The processes of a replica ended without an order.
+    """The workers of a replica ended, and the controller had not ordered them to stop.
 
-    `kind` is None for success: all workers exited with 0 (R16). Otherwise the code, the signal and the local rank are
-    those of the worker that failed first, and `detail` is one line about it.
+    `kind` is None if all workers exited with 0 (R16). Otherwise `exit_code`, `signal` and `local_rank` are those of the
+    worker that failed first, and `detail` is one line about its error.
     """
 
     kind: FailureKind | None = None
@@ -32,7 +34,11 @@ class ReplicaExited(OfAttempt, frozen=True, tag=True):
 
 
 class InventoryItem(msgspec.Struct, frozen=True):
-    """The state of one attempt of a replica, as its agent knows it. `exited` is set if it ended without an order."""
+    """State of one attempt of a replica, as its agent knows it; a join lists all of them.
+
+    `ports` are (name, number) of each port of the attempt. `exited` is the agent's report if the attempt ended without
+    an order to stop; None otherwise.
+    """
 
     replica: ReplicaId
     attempt: int
@@ -42,9 +48,11 @@ class InventoryItem(msgspec.Struct, frozen=True):
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag=True):
-    """An agent connected, for the first time or again. `incarnation` grows when it has lost its workers.
+    """The agent of a node connected, for the first time or again.
 
-    While `is_warming`, it imports the modules that its workers need; NodeWarm follows.
+    `address` is where workers of other nodes reach this node. `incarnation` is higher than before if the agent has lost
+    its workers since. `inventory` is every attempt that the agent knows. `is_warming`: the node still imports the
+    modules that workers need; NodeWarm follows.
     """
 
     node: NodeName
@@ -57,26 +65,26 @@ class NodeJoined(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeWarm(msgspec.Struct, frozen=True, tag=True):
-    """Workers that start on the node from now on are in user code within moments, or never will be: do not wait."""
+    """The node has imported what workers need, or cannot import it: worlds need not wait for its imports any longer."""
 
     node: NodeName
 
 
 class NodeLeft(msgspec.Struct, frozen=True, tag=True):
-    """An agent has left the job. Nothing runs on the node any more."""
+    """The agent of the node got SIGTERM, stopped its workers, and left the job. Nothing runs on the node any more."""
 
     node: NodeName
 
 
 class NodeGone(msgspec.Struct, frozen=True, tag=True):
-    """The agent of the node is dead and nothing runs on it any more, as a living witness has proven."""
+    """The agent of the node is dead and nothing runs on the node any more, as its guardian or supervisor has proven."""
 
     node: NodeName
     cause: str = "its agent died"
 
 
 class NodeSuspected(msgspec.Struct, frozen=True, tag=True):
-    """The heartbeats of the node are overdue. Until it is heard or silent, a failure elsewhere may be its doing."""
+    """The heartbeats of the node are overdue. Until NodeHeard or NodeSilent, it may be the cause of other failures."""
 
     node: NodeName
 
@@ -88,9 +96,9 @@ class NodeSilent(msgspec.Struct, frozen=True, tag=True):
 
 
 class GpuFailed(msgspec.Struct, frozen=True, tag=True):
-    """A GPU of the node has reported an error; `gpu` is its number there, and `reason` says in words what is wrong.
+    """A GPU of the node has an error; `gpu` is its number there, and `reason` says in words what is wrong.
 
-    `xid` is the number that the driver has reported; 0: the error was noticed in another way.
+    `xid` is the number of the error that NVIDIA's driver reported; 0: the error was noticed in another way.
     """
 
     node: NodeName
@@ -100,13 +108,13 @@ class GpuFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeHeard(msgspec.Struct, frozen=True, tag=True):
-    """A suspected or silent node sent a heartbeat. A silent one is of no use before it has joined anew."""
+    """A suspected or silent node sent a heartbeat. A suspected one is up; a silent one is lost until it joins anew."""
 
     node: NodeName
 
 
 class StoreOpened(msgspec.Struct, frozen=True, tag=True):
-    """The store of a generation is bound. Its port may be passed on."""
+    """The store of a generation listens on `port`, so that its members may start."""
 
     world: WorldName
     generation: int
@@ -114,7 +122,7 @@ class StoreOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoreLost(msgspec.Struct, frozen=True, tag=True):
-    """The store host of a generation died, or could not be started."""
+    """The store of a generation died, or could not be started; `detail` says how."""
 
     world: WorldName
     generation: int
@@ -122,13 +130,13 @@ class StoreLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaStarted(OfAttempt, frozen=True, tag=True):
-    """All workers of the replica run. `ports` are the ports that the agent chose for it, by name."""
+    """All workers of the replica run. `ports` are (name, number) of each port that its agent chose for it."""
 
     ports: tuple[tuple[str, int], ...] = ()
 
 
 class ReplicaStartsCold(OfAttempt, frozen=True, tag=True):
-    """Workers that should be forked from a process with their modules imported cannot be; `detail` says why."""
+    """Workers of the replica that should be forked by a fork server are new interpreters; `detail` says why."""
 
     detail: str
 
@@ -148,23 +156,25 @@ class ReplicaElastic(OfAttempt, frozen=True, tag=True):
 
 
 class ReplicaStopped(OfAttempt, frozen=True, tag=True):
-    """All workers of the replica ended after an order to stop: neither success nor failure (R16).
+    """The attempt is over after a stop, which is neither success nor failure (R16).
 
-    `suspended`: some of them did not end. They have left their generation, and wait for the next start of the replica.
+    The controller ordered the stop, the workers agreed on it after AskStep, or the node itself stopped them. All have
+    ended. `suspended`: some have not, but have left their generation and wait for the next start of the replica.
     """
 
     suspended: bool = False
 
 
 class ReplicaUnkillable(OfAttempt, frozen=True, tag=True):
-    """A worker of the replica outlives SIGKILL (R6). Its node is of no use any more."""
+    """A worker of the replica still runs 30 s (`unkillable_after_ns`) after SIGKILL (R6). Its node is lost with it."""
 
 
 class ReplicaStalled(OfAttempt, frozen=True, tag=True):
-    """The replica showed no sign for `hang_after`, or no progress within `start_timeout` (R15).
+    """The workers of the replica showed no sign of life for `hang_after`, or no progress within `start_timeout` (R15).
 
-    `by` says what was missing, and `step` how far the replica had come. `was_seen`: there was such a sign before. A
-    rank that never prints is not stalled by its silence alone.
+    `by` is the sign that is missing, `for_ns` the limit that has passed, and `step` the last step of the least advanced
+    worker (-1: none). `was_seen`: there was such a sign before. A rank that never prints is not stalled by its silence
+    alone.
     """
 
     by: Literal["progress", "output", "start"]
@@ -174,24 +184,24 @@ class ReplicaStalled(OfAttempt, frozen=True, tag=True):
 
 
 class ReplicaRevived(OfAttempt, frozen=True, tag=True):
-    """A stalled replica shows a sign of life again."""
+    """A replica that was reported as stalled shows a sign of life again."""
 
 
 class StepTold(OfAttempt, frozen=True, tag=True):
-    """The answer to AskStep: the last step that a worker of the replica passed to should_stop().
+    """The agent's answer to AskStep: the furthest step that a worker of the replica passed to should_stop().
 
-    None: one of its workers never called it. From here on, a worker that calls it waits for StopAtStep.
+    None: one of the workers never called it. From now on, a worker that calls it waits there for StopAtStep.
     """
 
     step: int | None
 
 
 class ReplicaLeftStep(OfAttempt, frozen=True, tag=True):
-    """All workers of the replica stopped at the agreed step, and have left it or ended (R14)."""
+    """Every worker of the replica has passed the agreed step, where should_stop() turned true, or has ended (R14)."""
 
 
 class CheckpointOffered(OfAttempt, frozen=True, tag=True):
-    """A worker asks to make a checkpoint the latest one of its role (R19)."""
+    """A worker asks to make its checkpoint at `path` the latest one (R19); AnswerCheckpoint follows."""
 
     generation: int
     path: str
@@ -199,14 +209,14 @@ class CheckpointOffered(OfAttempt, frozen=True, tag=True):
 
 
 class ScaleRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the role to have this many replicas."""
+    """The operator wants the role to have `replicas` replicas, or as many of them as find room."""
 
     role: str
     replicas: int
 
 
 class DrainRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the node empty. Its replicas move away in order, and nothing new is placed on it."""
+    """The operator wants the node empty: its replicas move away at an agreed step, and nothing new is placed on it."""
 
     node: NodeName
 
@@ -224,27 +234,27 @@ class UncordonRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodePreempted(msgspec.Struct, frozen=True, tag=True):
-    """The node will be taken away after `notice_ns`."""
+    """The node will be taken away `notice_ns` after this event."""
 
     node: NodeName
     notice_ns: int
 
 
 class ControllerStarted(msgspec.Struct, frozen=True, tag=True):
-    """A controller took over from a journal; its epoch is higher than any before (R21)."""
+    """A new controller process took over from the journal, as `epoch`, which is higher than any before (R21)."""
 
     epoch: int
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the job to end. `now` skips every grace."""
+    """The operator wants the job to end. `now`: every worker is killed at once, without grace."""
 
     reason: str = "cancelled by the operator"
     now: bool = False
 
 
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The deadline of the controller has come."""
+    """Time has passed, and nothing else has happened; drivers send this at the time of `Controller.deadline`."""
 
 
 AttemptEvent = (  # of one attempt of a replica
@@ -287,5 +297,5 @@ Event = (
 
 
 def is_of_attempt(event: Event) -> TypeIs[AttemptEvent]:
-    """Return whether the event is about one attempt of a replica; by the exact type, as `effects.is_order`."""
+    """Return whether the event is one of `AttemptEvent`, by its exact type (see `effects.is_order`)."""
     return type(event) in _OF_ATTEMPTS

@@ -1,4 +1,4 @@
-"""The names of replicas, their attempts, worlds and nodes."""
+"""Names of replicas, worlds and nodes, and placeholders for nodes whose names are not known yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-NODE_RANK = "node-rank"  # a label of a node: which placeholder it takes
+NODE_RANK = "node-rank"  # key of a node's label; its value is the rank of the placeholder that the node takes
 
 
 class ReplicaId(NamedTuple):
@@ -25,22 +25,29 @@ Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): al
 
 
 class OfAttempt(msgspec.Struct, frozen=True):
-    """Base of all that is said about one attempt of a replica: to the controller, to its agent, and by the agent."""
+    """Base of the events of the controller and the inputs and outputs of the agent that are about one attempt."""
 
     replica: ReplicaId
     attempt: int
 
 
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
-    """Return placeholders for nodes that are expected, and whose names are unknown until they join."""
+    """Return the placeholders `host N of total`, N from `first` to `total`, for nodes that are expected to join.
+
+    A node whose name is not known in advance takes the place of one of them when it joins.
+    """
     return tuple(f"host {number} of {total}" for number in range(first, total + 1))
 
 
 def rank_of_unnamed(name: NodeName) -> str:
-    """Return the rank of a placeholder, from 0, as the label NODE_RANK has it."""
+    """Return the rank of a placeholder, from 0, as text, like the value of the label NODE_RANK.
+
+    Raises:
+        IndexError or ValueError: The name is not of `unnamed_nodes`.
+    """
     return str(int(name.split()[1]) - 1)
 
 
 def is_unnamed(name: NodeName) -> bool:
-    """Return whether the name is a placeholder. The name of a real node has no space in it."""
+    """Return whether the name is a placeholder of `unnamed_nodes`. The name of a real node has no space in it."""
     return " " in name

@@ -1,10 +1,10 @@
-"""The messages between controller and agents.
+"""Messages between controller and agents.
 
-Messages are idempotent: an agent that connects, for the first time or again, sends its whole inventory with Join, and
-the controller reconciles. Each message carries the incarnation of the agent that sends it or is meant by it, and those
-of the controller carry its epoch. A receiver refuses numbers lower than the ones it knows (R20). Otherwise an order
-that was given before an agent fenced, and arrives after it has joined anew, would start a replica that the controller
-is about to start elsewhere.
+Messages are idempotent. An agent that connects, for the first time or again, sends its whole inventory with Join, and
+the controller compares it with its state. Each message carries the incarnation of the agent that sends or receives it,
+and those of the controller carry its epoch. A receiver refuses numbers lower than the ones that it knows (R20).
+Otherwise an order that was given before an agent fenced, and arrives after the agent has joined anew, would start a
+replica that the controller is about to start elsewhere.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ Reporter = Callable[[Reported], None]  # sends an event to the controller
 
 
 class FromAgent(msgspec.Struct, frozen=True):
-    """Base of the messages to the controller: the agent that sends it."""
+    """Base of the messages to the controller: the node whose agent sends it, and the agent's incarnation."""
 
     node: NodeName
     incarnation: int
 
 
 class Join(FromAgent, frozen=True, tag=True):
-    """The first message on a connection. It becomes NodeJoined."""
+    """The first message of an agent on a connection. It becomes NodeJoined, and Acked answers it.
+
+    `sent_ns` is on the agent's own clock. The other fields are those of NodeJoined.
+    """
 
     spec: NodeSpec
     address: str
@@ -54,45 +57,45 @@ class Join(FromAgent, frozen=True, tag=True):
 
 
 class Heartbeat(FromAgent, frozen=True, tag=True):
-    """A sign of life of the agent.
+    """A sign of life of the agent, which Acked or Rejoin answers.
 
-    `sent_ns` is on the agent's own clock. The answer returns it, so that the clocks need not agree.
+    `sent_ns` is on the agent's own clock. Acked returns it, so that the clocks of agent and controller need not agree.
     """
 
     sent_ns: int
 
 
 class Report(FromAgent, frozen=True, tag=True):
-    """Something that happened on the node. It becomes that event."""
+    """An event that the agent reports; the controller handles `event` as it is."""
 
     event: Reported
 
 
 class Preempted(FromAgent, frozen=True, tag=True):
-    """The node will be taken away after `notice_ns`. It becomes NodePreempted."""
+    """The node will be taken away `notice_ns` from now. The message becomes NodePreempted."""
 
     notice_ns: int
 
 
 class Leave(FromAgent, frozen=True, tag=True):
-    """Nothing runs on the node any more, and its agent ends. It becomes NodeLeft."""
+    """Nothing runs on the node any more, and its agent ends. The message becomes NodeLeft."""
 
 
 class FromController(msgspec.Struct, frozen=True):
-    """Base of the messages to an agent: the controller that sends it, and the agent that is meant (R20)."""
+    """Base of the messages to an agent: the epoch of the controller that sends it, the incarnation it is for (R20)."""
 
     epoch: int
     incarnation: int
 
 
 class Acked(FromController, frozen=True, tag=True):
-    """The answer to the Join or Heartbeat sent at `sent_ns`: the lease counts from that time (R19)."""
+    """The answer to the Join or Heartbeat that the agent sent at `sent_ns`: its lease counts from that time (R19)."""
 
     sent_ns: int
 
 
 class Rejoin(FromController, frozen=True, tag=True):
-    """The controller has given the node up. The agent kills its workers, and joins with a new incarnation."""
+    """The answer to a Heartbeat of a lost node: the agent kills its workers, and joins with a new incarnation."""
 
 
 class Ordered(FromController, frozen=True, tag=True):
@@ -102,7 +105,7 @@ class Ordered(FromController, frozen=True, tag=True):
 
 
 class Dismissed(FromController, frozen=True, tag=True):
-    """The job is over, and the agent ends."""
+    """The job is over: the agent kills what still runs on its node, and ends."""
 
 
 ToController = Join | Heartbeat | Report | Preempted | Leave
@@ -111,5 +114,5 @@ _TO_AGENT = frozenset(get_args(ToAgent))
 
 
 def is_to_agent(message: object) -> TypeIs[ToAgent]:
-    """Return whether this is a message to an agent; by the exact type, as `effects.is_order`."""
+    """Return whether an input of the agent is a message of the controller, by its exact type; see `is_order`."""
     return type(message) in _TO_AGENT

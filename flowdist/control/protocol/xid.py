@@ -1,8 +1,8 @@
-"""Xids: the numbers of errors that NVIDIA's driver reports, and what each says about the GPU.
+"""Xids: the numbers of errors that NVIDIA's driver reports, and whether a GPU with such an error stays in use.
 
-The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It says what an
-error needs: a restart of the program, nothing at all, or a reset of the device. A reset takes every part of a divided
-device (MIG) with it, so an error that needs one ends all parts, whichever part it was noticed in.
+The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, which says what
+an error needs: a restart of the program, nothing at all, or a reset of the device. A reset takes every part of a
+divided device (MIG) with it, so an error that needs one makes all parts bad, whichever part it was noticed in.
 """
 
 from __future__ import annotations
@@ -43,30 +43,33 @@ _WORDS = {
 
 
 def xid_text(xid: int) -> str:
-    """Return the number with its meaning in words, such as `Xid 79 (fallen off the bus)`."""
+    """Return the number as text with its meaning, such as `Xid 79 (fallen off the bus)`; `Xid 8` for a rare error."""
     return f"Xid {xid} ({_WORDS[xid]})" if xid in _WORDS else f"Xid {xid}"
 
 
 def why_kept(xid: int) -> str:
-    """Return why the GPU stays in use after this error; empty if it does not."""
+    """Return, as text for the user, why the GPU stays in use after this error; empty if the GPU is bad."""
     return _OF_A_PROGRAM if xid in XIDS_OF_PROGRAMS else _HARMLESS.get(xid, "")
 
 
 def is_bad(xid: int) -> bool:
-    """Return whether the error ends the GPU. An error without a number does: it was seen, and not reported."""
+    """Return whether a GPU with this error is bad, so that no replica gets it any more.
+
+    True for unknown numbers, and for 0: an error that was noticed without a report of the driver.
+    """
     return not why_kept(xid)
 
 
 def parts_hit(xid: int, instance: int | None, parts: dict[int, int | None]) -> list[int]:
-    """Return the GPUs of a node that an error of a device concerns.
+    """Return the numbers of the node's GPUs that an error of one device concerns.
+
+    These are all of `parts` if the error makes the device bad or the driver names no instance. Otherwise they are the
+    GPUs that are that instance, or the whole device.
 
     Args:
         xid: The number of the error.
-        instance: The GPU instance (MIG) that the driver names; None if it names none, or there is none.
-        parts: The GPUs that the node has on that device: number to instance. None: the whole device.
-
-    Returns:
-        The numbers of these GPUs. An error that ends the device ends all its parts.
+        instance: The GPU instance (MIG) that the driver names; None if it names none, or the device has none.
+        parts: The node's GPUs on that device: from number to GPU instance. None: the GPU is the whole device.
     """
     if instance is None or is_bad(xid):
         return list(parts)

@@ -1,4 +1,4 @@
-"""Immutable states of one node's software: its agent and the processes that the agent started."""
+"""States of one node's software, its agent and the processes that the agent started; a numbered state never changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from flowdist.proofs.explorer.copies import Keys, copy_of, digest_of
 
 STORE_PORT = 29_500
 STEP = 7  # the answer of each worker that is asked for its step
-ALIVE = ("up", "ready", "asked", "waits", "saving", "left")
+ALIVE = ("up", "ready", "asked", "waits", "saving", "left")  # phases of a process in its generation, without any signal
 
 
 @dataclass(slots=True)
 class AgentState:
-    """Agent and processes of a node. For a dead node, `agent` is the one that starts when the node comes back."""
+    """Agent and processes of a node. For a dead node, `agent` is the one that starts when the node comes back.
+
+    `lives` is the phase of each process, `starts` how often the node has started, and `now` the agent's clock in ns.
+    """
 
     agent: Agent
     lives: dict[Process, Life] = field(default_factory=dict)
@@ -31,9 +34,9 @@ class AgentState:
 
 @dataclass(slots=True, frozen=True)
 class Reaction:
-    """Result of one input: the number of the next state, and the messages sent to the controller.
+    """Result of one step of an agent: the number of the next state, and the messages that it sends to the controller.
 
-    `broken` describes an exception of the agent.
+    `broken` describes an exception of the agent; None if there was none.
     """
 
     agent_state: int
@@ -42,12 +45,18 @@ class Reaction:
 
 
 class AgentStates:
-    """Known agent states of one node, and the transitions from each."""
+    """All known agent states of one node by number, and what follows from each.
+
+    `first` is the number of the state before the agent connects. The methods change no state: each returns the next one
+    with what the agent sends.
+    """
 
     def __init__(self, graph: RoleGraph, spec: NodeSpec, *, asks: bool, elastic: bool) -> None:
         """Create the first state.
 
         Args:
+            graph: The job.
+            spec: The node.
             asks: Workers call should_stop() before each step.
             elastic: Workers can be suspended, from their start on.
         """
@@ -57,7 +66,7 @@ class AgentStates:
         self.first = self._number(AgentState(self._agent(starts=1)))
 
     def _agent(self, starts: int) -> Agent:
-        """Return the agent of the given start. Each start has a thousand incarnations, as in production."""
+        """Return the agent of the node's start number `starts`; its incarnations begin at the next thousand."""
         return Agent(self._spec, self._graph, incarnation=1000 * (starts - 1) + 1)
 
     def _number(self, snapshot: AgentState) -> int:
@@ -66,41 +75,41 @@ class AgentStates:
         return self.known.number(digest_of((key, lives, snapshot.is_alive, snapshot.starts)), snapshot)
 
     def send(self, number: int, *events: io.AgentInput) -> Reaction:
-        """Hand inputs to the agent."""
+        """Have the agent in state `number` handle these inputs, in order."""
         snapshot = copy_of(self.known.items[number])
         return self._after(number, snapshot, events)
 
     def message(self, number: int, message: ToAgent) -> Reaction:
-        """Deliver a message of the controller. Its times are relative to now, and are made absolute."""
+        """Have the agent handle a message of the controller, whose times are relative to now."""
         if isinstance(message, Acked):
             sent_ns = message.sent_ns + self.known.items[number].now
             message = msgspec.structs.replace(message, sent_ns=sent_ns)
         return self.send(number, message)
 
     def set_life(self, number: int, process: Process, life: Life, *events: io.AgentInput) -> Reaction:
-        """Set the phase of a process and hand the events to the agent."""
+        """Set the phase of a process, and have the agent handle these events."""
         snapshot = copy_of(self.known.items[number])
         snapshot.lives[process] = life
         return self._after(number, snapshot, events)
 
     def begin(self, number: int, process: Process, ports: tuple[tuple[str, int], ...]) -> Reaction:
-        """Let a spawning process run; a suspended one continues as its next attempt."""
+        """Let a spawning process run with these ports, in elastic code if its job has that, and tell the agent."""
         elastic = (io.WorkerElastic(*process, 0),) if self._elastic else ()
         return self.set_life(number, process, "up", io.WorkersSpawned(*process, ports), *elastic)
 
     def end(self, number: int, process: Process, event: io.WorkerExited | io.SpawnFailed) -> Reaction:
-        """Remove a process that has ended or could not be started, and hand the event to the agent."""
+        """Remove a process that has ended or could not be started, and have the agent handle the event."""
         snapshot = copy_of(self.known.items[number])
         del snapshot.lives[process]
         return self._after(number, snapshot, (event,))
 
     def die(self, number: int) -> Reaction:
-        """Lose all processes and the agent; the state keeps the agent of the next start."""
+        """Return the state of the dead node: without processes, and with the agent of its next start."""
         starts = self.known.items[number].starts + 1
         return Reaction(self._number(AgentState(self._agent(starts), is_alive=False, starts=starts)))
 
     def come_back(self, number: int) -> Reaction:
-        """Start a dead node again; its agent connects."""
+        """Return the state after a dead node has started again and its agent has connected."""
         snapshot = copy_of(self.known.items[number])
         snapshot.is_alive = True
         return self._after(number, snapshot, (io.Connected(),))
@@ -111,7 +120,9 @@ class AgentStates:
         Only the last heartbeat matters, because an answer to the last one renews the lease as far as all of them.
 
         Args:
-            contact: What happens to the heartbeats. Answered ones renew the lease at the end of the time.
+            number: The state.
+            by_ns: How much time passes.
+            contact: What happens to the heartbeats. Answered ones are not sent, but renew the lease at the end.
             may_beat: An unanswered heartbeat is sent; False while an earlier one is in flight.
         """
         before = self.known.items[number]
@@ -136,6 +147,7 @@ class AgentStates:
         return Reaction(self._number(snapshot), _relative(sends, end))
 
     def _after(self, number: int, snapshot: AgentState, events: tuple[io.AgentInput, ...]) -> Reaction:
+        """Have the agent of `snapshot`, a changed copy of state `number`, handle the events; number the result."""
         try:
             sends = self._carry_out(snapshot, events)
         except Exception as error:  # any exception of the agent is a finding
@@ -143,6 +155,11 @@ class AgentStates:
         return Reaction(self._number(snapshot), _relative(sends, snapshot.now))
 
     def _carry_out(self, snapshot: AgentState, events: tuple[io.AgentInput, ...]) -> list[ToController]:
+        """Have the agent handle the events and all that follows at once; carry out its outputs on the snapshot.
+
+        Returns:
+            The messages to the controller, with absolute times.
+        """
         sends: list[ToController] = []
         inputs = list(events)
         while inputs:
@@ -171,6 +188,10 @@ class AgentStates:
         return sends
 
     def _asked(self, snapshot: AgentState, process: Process) -> io.WorkersAsked:
+        """Return the answer of a process that is asked for its step; one that runs is in phase `asked` from now on.
+
+        The step is None if the process has ended, or never calls should_stop().
+        """
         if not self._asks or snapshot.lives.get(process) not in ALIVE:
             return io.WorkersAsked(*process, None)
         if snapshot.lives[process] in ("up", "ready"):
@@ -179,7 +200,7 @@ class AgentStates:
 
 
 def _relative(messages: list[ToController], now: int) -> tuple[ToController, ...]:
-    """Return the messages with their times relative to `now`."""
+    """Return the messages with their times relative to `now`: a sending time in the past is negative."""
     return tuple(
         msgspec.structs.replace(message, sent_ns=message.sent_ns - now)
         if isinstance(message, Join | Heartbeat)
@@ -189,7 +210,7 @@ def _relative(messages: list[ToController], now: int) -> tuple[ToController, ...
 
 
 def _spawn(snapshot: AgentState, output: io.SpawnWorkers) -> None:
-    """Add a process. With `kept` it replaces the suspended process of the same replica."""
+    """Add the spawning process of a start order. With `kept` it replaces the replica's suspended process."""
     start = output.start
     if output.kept:
         snapshot.lives = {process: life for process, life in snapshot.lives.items() if process[0] != start.replica}
@@ -197,6 +218,7 @@ def _spawn(snapshot: AgentState, output: io.SpawnWorkers) -> None:
 
 
 def _signal(snapshot: AgentState, process: Process, signal: str) -> None:
+    """Set the phase of a process that is sent SIGTERM, SIGABRT or SIGKILL; nothing if there is no such process."""
     life = snapshot.lives.get(process)
     if life in ("suspended", "discarded"):  # SIGTERM and SIGKILL both end it at once
         snapshot.lives[process] = "discarded"

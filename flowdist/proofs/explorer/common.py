@@ -1,4 +1,4 @@
-"""Definitions that both sides of the explorer share: phases of a process, options, and numbered states."""
+"""Definitions that the explorer's states of controller and nodes share: phases of a process, options, numbering."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Contact = Literal["answered", "refused", "unanswered"]  # what happens to a node
 
 @dataclass(slots=True, frozen=True)
 class Allowed:
-    """Optional steps of an exploration.
+    """Choice of optional steps, which an exploration tries besides those that are always possible.
 
     Args:
         crashes: The controller dies, and another takes over. Counts as a fault.
@@ -48,19 +48,22 @@ T = TypeVar("T")
 
 
 class Numbered(Generic[T]):
-    """Numbered states. States with equal keys share one number."""
+    """Numbers for states, in the order of their first occurrence. States with equal keys share one number.
+
+    `items` are the states by number: of several with one key, the first.
+    """
 
     def __init__(self) -> None:
         self.items: list[T] = []
         self._numbers: dict[Any, int] = {}
 
     def number(self, key: Any, item: T) -> int:
-        """Return the number of the key. If the key is new, store the item under the next number."""
+        """Return the number of the key. If the key is new, store the item under the next number; else drop the item."""
         found = self._numbers.setdefault(key, len(self.items))
         if found == len(self.items):
             self.items.append(item)
         return found
 
     def of(self, item: T) -> int:
-        """Return the number of an item that is its own key."""
+        """Return the number of an item, with the item itself as its key; it has to be hashable."""
         return self.number(item, item)

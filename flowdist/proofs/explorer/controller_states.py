@@ -1,7 +1,7 @@
-"""Immutable states of the controller with its sessions.
+"""States of the controller with its sessions, which never change once they are numbered.
 
-States with equal keys share one number. Times in messages are relative to now, so that equal messages compare equal
-whenever they are sent.
+States with equal keys (`copies.Keys`) share one number. Times in messages are relative to now, so that equal messages
+compare equal whenever they are sent.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from flowdist.graph import RoleGraph
 from flowdist.proofs.explorer.common import START_NS, Numbered, Process
 from flowdist.proofs.explorer.copies import Keys, copy_of, digest_of
 
-REPLAYED_ONE_IN = 16  # of the states that are taken over from: a replay takes as long as the path
+REPLAYED_ONE_IN = 16  # a replay is checked for one in so many states that are taken over: it takes as long as the path
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """Trigger: the controller dies."""
+    """Trigger: the controller process dies."""
 
 
 class TakeOver(msgspec.Struct, frozen=True):
-    """Trigger: another controller takes over from the record."""
+    """Trigger: a new controller process takes over from the record."""
 
 
 Trigger = ToController | NodeGone | CancelRequested | DrainRequested | TimePassed | Crash | TakeOver
@@ -51,7 +51,10 @@ Entry = tuple["Entry | None", Event, int]  # the record: earlier entries, the ev
 
 @dataclass(slots=True)
 class ControllerState:
-    """A controller with its sessions, its clock in ns, and the record of one path that leads to this state."""
+    """State of a controller with its sessions. `now` is its clock in ns; `record` is that of one path to this state.
+
+    While `is_down`, no controller process runs, and `controller` is what the record says.
+    """
 
     controller: Controller
     sessions: Sessions
@@ -65,12 +68,13 @@ class Decided:
     """Result of one trigger.
 
     Args:
-        controller: Number of the next controller state.
-        sends: Messages with their nodes, in order.
-        notes: Messages for the user.
-        gone: Attempts that must have ended, with all earlier ones: those of the restart set of a started replica.
-        registers: The node's Join was accepted on this connection.
-        broken: The property that the controller violates.
+        controller: The number of the next controller state.
+        sends: The messages that the controller sends, each with its node, in order.
+        notes: Texts for the user.
+        gone: Attempts that must have ended by now, with all earlier ones of the same replicas, because a replica of
+            their restart set is ordered to start.
+        registers: The trigger is a Join that the controller accepts: it sends to that connection from now on.
+        broken: The property that the controller violates, in words; None if it violates none.
     """
 
     controller: int
@@ -89,13 +93,13 @@ class Outlook:
     outcome: str | None
     waiting: tuple[str, ...]
     deadline_ns: int | None
-    silence_ns: dict[NodeName, int]  # by watched node: until its lease expires
-    watch_ns: dict[NodeName, int]  # by watched node: until it is suspected, or else its lease expires
+    silence_ns: dict[NodeName, int]  # by watched node: until it is silent
+    watch_ns: dict[NodeName, int]  # by watched node: until it is suspected, or silent if it is suspected already
     suspected: tuple[NodeName, ...] = ()  # the next heartbeat of each is an event
 
 
 def first_controller(graph: RoleGraph) -> Controller:
-    """Return a new controller whose clock starts at START_NS, its deadlines moved accordingly."""
+    """Return a new controller of the job whose clock begins at START_NS instead of 0, like all of its deadlines."""
     controller = Controller(graph, tuple(node.name for node in graph.cluster.nodes))
     for due in list(controller.state.due):
         controller.state.due.set(due, (controller.state.due.at(due) or 0) + START_NS)
@@ -103,7 +107,10 @@ def first_controller(graph: RoleGraph) -> Controller:
 
 
 class ControllerStates:
-    """Known controller states of one job, and the transitions from each. Facts about a state are computed once."""
+    """All known controller states of one job by number, and what follows from each.
+
+    `first` is the number of the state before the first event. `outlook` and `pass_time` compute each result once.
+    """
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph, self._keys = graph, Keys(graph)
@@ -116,7 +123,10 @@ class ControllerStates:
         return self.known.number(digest_of((key, snapshot.is_down)), snapshot)
 
     def decide(self, number: int, trigger: Trigger) -> Decided:
-        """Hand a message, a proof of death, an operator's request or a deadline to the controller."""
+        """Return what the controller in state `number` does with a trigger; that state itself does not change.
+
+        An exception of the controller, and an effect of a report about an ended attempt, are violations.
+        """
         before = self.known.items[number]
         snapshot = replace(before, controller=copy_of(before.controller), sessions=copy_of(before.sessions))
         handling = _Handling(snapshot, self._graph)
@@ -132,7 +142,10 @@ class ControllerStates:
         )
 
     def _pass_time(self, number: int, by_ns: int, heard: tuple[NodeName, ...]) -> int:
-        """Return the state after `by_ns`, with a heartbeat of each node in `heard` at the end."""
+        """Return the number of the state after `by_ns` in which no deadline is handled.
+
+        At the end, a heartbeat of each node in `heard` has arrived.
+        """
         before = self.known.items[number]
         snapshot = replace(before, sessions=copy_of(before.sessions), now=before.now + by_ns)
         for node in heard:
@@ -157,7 +170,10 @@ _WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuF
 
 
 def _is_of_ended_attempt(snapshot: ControllerState, trigger: Trigger) -> bool:
-    """Return whether this is a report of an ended attempt (R20) that arrives while no deadline is due."""
+    """Return whether the trigger is a report about an attempt that is over (R20), and no deadline is due with it.
+
+    Such a report must have no effect.
+    """
     if not isinstance(trigger, Report) or isinstance(trigger.event, _WITHOUT_ATTEMPT):
         return False
     replica, due = snapshot.controller.state.replicas[trigger.event.replica], snapshot.controller.deadline()
@@ -166,7 +182,10 @@ def _is_of_ended_attempt(snapshot: ControllerState, trigger: Trigger) -> bool:
 
 
 class _Handling:
-    """One trigger, handled with the sessions and the controller as the production driver does."""
+    """Driver for one trigger: it uses sessions and controller of `snapshot`, a copy, as the production driver does.
+
+    It changes the snapshot, and collects what the controller sends and says, see `Decided`.
+    """
 
     def __init__(self, snapshot: ControllerState, graph: RoleGraph) -> None:
         self._snapshot, self._graph = snapshot, graph
@@ -176,6 +195,11 @@ class _Handling:
         self.registers = False
 
     def take(self, trigger: Trigger, *, replays: bool) -> None:
+        """Handle the trigger. `replays`: before a take-over, check that a replay of the record reaches this state.
+
+        Raises:
+            Exception: Any exception of controller or sessions, and AssertionError for a broken invariant.
+        """
         snapshot = self._snapshot
         match trigger:
             case NodeGone() | CancelRequested() | DrainRequested():
@@ -198,7 +222,11 @@ class _Handling:
                 self._receive(trigger)
 
     def _replay(self) -> None:
-        """Check that a fresh controller that replays the record reaches the same state (R21)."""
+        """Check that a fresh controller that replays the record reaches the same state (R21).
+
+        Raises:
+            AssertionError: It reaches another state.
+        """
         entries, entry = [], self._snapshot.record
         while entry is not None:
             entries.append(entry)
@@ -209,6 +237,7 @@ class _Handling:
         assert fresh.state == self._snapshot.controller.state, "a replay leads to another state"
 
     def _receive(self, message: ToController) -> None:
+        """Pass a message of an agent to the sessions, collect the answers, and handle the events that follow."""
         sessions, node = self._snapshot.sessions, message.node
         heard = sessions.hear(message, self._snapshot.now)
         if isinstance(message, Join) and heard.answers:
@@ -220,6 +249,10 @@ class _Handling:
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
+        """Have the controller handle an event, check the job's invariants, and collect the effects.
+
+        Nothing happens once the job is over.
+        """
         snapshot = self._snapshot
         job = snapshot.controller.state
         if job.outcome is not None:
@@ -240,7 +273,10 @@ class _Handling:
                 self._must_be_gone(effect)
 
     def _must_be_gone(self, start: StartReplica) -> None:
-        """Note which attempts must have ended: all of the restart set, before any replica of it starts again (R6)."""
+        """Record, in `gone`, the attempts that must have ended before this start: those of its restart set (R6).
+
+        Without an incident, these are the earlier attempts of its world.
+        """
         job = self._snapshot.controller.state
         world = job.worlds[start.world]
         if world.incident is not None:

@@ -1,8 +1,8 @@
 """Copies of the controller's and agents' state, and the keys by which two states count as one.
 
 A key holds only what decides about the future: times relative to now and only as far back as any rule reads them,
-incidents by their index among those that can still matter, and no text. A field that is not named here is part of the
-key as it is. That is safe: at worst, two states with the same future are explored separately.
+incidents by their index among those that can still matter, and no text. A field that `SKIPPED` and `SPECIAL` do not
+name is part of the key as it is. That is safe: at worst, two states with the same future are explored separately.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ SKIPPED = {
 
 
 def copy_of(value: T) -> T:
-    """Return a deep copy that shares only frozen values (structs, tuples) and keeps identities within the value."""
+    """Return a deep copy of a controller, its sessions, or an agent state.
+
+    The copy shares only frozen values (structs, tuples) with the original. An object that the original refers to twice
+    is copied once.
+    """
     copied: T = _copier(type(value))(value, {})
     return copied
 
@@ -68,7 +72,11 @@ def _copier(kind: Any) -> Copier:
 
 
 def _new_copier(kind: Any) -> Copier:
-    """Return the function that copies values of that type: classes of flowdist field by field, others as a whole."""
+    """Return the function that copies values of type `kind`.
+
+    Dicts, lists and the mutable classes of flowdist are copied with all that they hold. Sets, and subclasses of dict
+    and list, are copied without their items. All other values count as frozen, and are not copied.
+    """
     if kind is dict:
         return _copy_dict
     if kind is list:
@@ -92,14 +100,16 @@ def _new_copier(kind: Any) -> Copier:
 
 
 def _copy_dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
+    """Return a copy of a dict whose values all have one type; the keys are frozen."""
     first = next(iter(value.values()), None)
-    if isinstance(first, _ATOMS):  # the values of one dict have one type
+    if isinstance(first, _ATOMS):
         return value.copy()
     return {name: _copier(type(item))(item, memo) for name, item in value.items()}
 
 
 @cache
 def _kept_fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that enter the key."""
     skipped = SKIPPED.get(kind.__name__, ())
     return tuple(field.name for field in fields(kind) if field.name not in skipped)
 
@@ -110,7 +120,10 @@ def _policies(policy: RestartPolicy | None) -> list[RestartPolicy]:
 
 
 class Keys:
-    """Keys of controllers and agents of one job. `now` is the clock of the controller or agent, in ns."""
+    """Maker of keys for the controllers and agents of one job. Values with equal keys have the same future.
+
+    In all methods, `now` is the time on the clock of that controller or agent, in ns.
+    """
 
     def __init__(self, graph: RoleGraph) -> None:
         options = graph.options
@@ -145,7 +158,7 @@ class Keys:
         return [self._fields(job), self._unsettled(job), due, incidents, links]
 
     def _unsettled(self, job: JobState) -> list[Any]:
-        """Return what settling has still to visit; nothing once the job ends, when settling no longer reads it."""
+        """Return what settling has still to visit; empty once the job ends, because settling ignores it then."""
         if job.ending is not None:
             return []
         return [sorted(job.touched), sorted(job.touched_roles), sorted(job.unsatisfied), job.placement_changed]
@@ -156,19 +169,22 @@ class Keys:
         return self._attributes(agent)
 
     def _named(self, due: Due) -> tuple[str, str]:
+        """Return the name of a deadline as it enters the key: an incident by its index among those that matter."""
         of_incident = due.what in INCIDENT_DUES
         return due.what, str(self._places[int(due.name)]) if of_incident else due.name
 
     def _fields(self, item: Any) -> list[Any]:
+        """Return the key of a dataclass: the values of its kept fields."""
         kind: Any = type(item)
         return [self._value(item, name) for name in _kept_fields(kind)]
 
     def _attributes(self, item: Any) -> list[Any]:
+        """Return the key of an object of another class: the values of its attributes that `SKIPPED` does not name."""
         skipped = SKIPPED.get(type(item).__name__, ())
         return [self._value(item, name) for name in vars(item) if name not in skipped]
 
     def _value(self, item: Any, name: str) -> Any:
-        """Return a field as it enters the key: a past time as an age, a future time as the time left."""
+        """Return the field `name` of an item as it enters the key: a past time as an age, a future one as time left."""
         value = getattr(item, name)
         if value is None or value is True or value is False:
             return value
@@ -204,7 +220,7 @@ class Keys:
         return self._now - value if item.stalled else None
 
     def _stop_grace(self, item: Any, value: Any) -> Any:
-        """Leave the grace of a replica out unless the replica is stopping."""
+        """Return the grace of an attempt, or of a replica that is stopping; None for any other replica."""
         return self._plain(value) if item.phase == "stopping" or not isinstance(item, Replica) else None
 
     def _deferred(self, item: Any, deferred_failures: list[Deferred]) -> list[list[Any]]:
@@ -243,5 +259,5 @@ SPECIAL: dict[str, Callable[[Keys, Any, Any], Any]] = {  # how a field enters th
 
 
 def digest_of(key: Any) -> bytes:
-    """Return 16 bytes that are equal for equal keys, in every process."""
+    """Return 16 bytes that are equal for equal keys, in every process, and different for different ones."""
     return hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=16).digest()

@@ -20,7 +20,7 @@ from flowdist.graph import (
 from flowdist.graph.policies import Scope, Then
 
 READY = Readiness("tcp", "rpc")
-OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # a window of an hour has too many distinct moments
+OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # failures that count for an hour make too many distinct states
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class SmallJob:
     """One job to explore.
 
     Args:
+        name: The name of the job on the command line.
         about: A line for the help text.
-        asks: Workers call should_stop() before each step.
-        elastic: Workers can be suspended.
+        graph: The compiled job.
+        asks: Workers call should_stop() before each step, so that they can agree on a last one.
+        elastic: Workers run elastic code, so that they can be suspended.
     """
 
     name: str
@@ -42,9 +44,13 @@ class SmallJob:
 
 @dataclass(frozen=True)
 class Part:
-    """Extent of one exploration: at most this many faults and states.
+    """One exploration: a job, and how far it is explored.
 
-    `is_running`: begin in the state in which the whole job runs instead of in the first state.
+    Args:
+        job: The job.
+        faults: The largest number of faults on one path.
+        is_running: Begin in the state in which the whole job runs, instead of before any node has joined.
+        states_max: The number of distinct states after which the exploration is left.
     """
 
     job: SmallJob
@@ -122,7 +128,7 @@ JOBS = {
 }
 
 STATES_MAX = 1_000_000
-PARTS = (  # the default run: small jobs in whole, of the others the shortest paths
+PARTS = (  # the explorations of the default run: small jobs in whole, of the others the shortest paths
     *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
     *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "staying", "domain")),
     *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "staying", "gate", "loose")),

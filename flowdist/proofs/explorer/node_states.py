@@ -24,7 +24,7 @@ from flowdist.proofs.explorer.words import describe
 
 WORKER_PORT = 20_000
 NOTICE_NS = MINUTE  # of preemption
-NOT_RUNNING = ("spawning", "suspended", "discarded")
+NOT_RUNNING = ("spawning", "suspended", "discarded")  # phases of a process that runs in no generation
 Messages = Numbered[ToController | ToAgent]
 
 
@@ -43,9 +43,10 @@ class Pace(Enum):
 
 @dataclass(slots=True, frozen=True)
 class NodeState:
-    """State of a node: the number of its agent state, and the messages in flight, by number.
+    """State of a node with its connection: the number of its agent state, and the numbers of the messages in flight.
 
-    `up` leads to the controller. `link` is `known` once the controller has received a Join on the connection.
+    `up` are the messages to the controller, `down` those to the agent, in the order of sending. `link` is `open` once
+    the agent has connected, and `known` once the controller has received its Join on that connection.
     """
 
     agent_state: int
@@ -58,10 +59,13 @@ class NodeState:
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """One possible step: its text, its pace and the number of the next node state.
+    """One possible step of a node, which leaves the controller as it is.
 
     Args:
-        broken: The property that the step violates.
+        text: What happens, for the path to a violation.
+        pace: Its urgency.
+        node: The number of the next node state.
+        broken: The property that the step violates, in words; None if it violates none.
         listens: True: possible only while a controller listens. False: only while none does. None: always.
     """
 
@@ -74,7 +78,11 @@ class Step:
 
 @dataclass(slots=True, frozen=True)
 class View:
-    """Computed facts about a node state. Times are nanoseconds from now."""
+    """Facts about a node state that decide which moves of the job are possible. Times are nanoseconds from now.
+
+    `is_prompt` and `is_soon`: a step of that pace is possible. `deadlines_ns` is the agent's next deadline, by what
+    happens to its heartbeats. `broken` is the property that the state violates.
+    """
 
     node: NodeState
     steps: tuple[Step, ...]
@@ -92,7 +100,12 @@ NO_DEADLINES: dict[Contact, int | None] = {"answered": None, "refused": None, "u
 
 
 class NodeStates:
-    """Known states of one node, and the transitions from each. What depends on a state alone is computed once."""
+    """All known states of one node by number, and what follows from each.
+
+    `first` is the number of the state in which the agent has connected and sent its Join. Methods take and return
+    numbers of states and messages, and change no state; `view`, `pushed`, `cut` and `pass_time` compute each result
+    once.
+    """
 
     def __init__(
         self, graph: RoleGraph, spec: NodeSpec, messages: Messages, allowed: Allowed, *, asks: bool, elastic: bool
@@ -107,19 +120,26 @@ class NodeStates:
         self.first = self._moved(NodeState(self._agents.first, link="open"), reaction)
 
     def _pushed(self, number: int, messages: tuple[int, ...]) -> int:
-        """Send messages of the controller to the node. Without a known connection they are lost."""
+        """Return the state after the controller has sent these messages; without a known connection they are lost."""
         node = self._known.items[number]
         return self._number(replace(node, down=node.down + messages)) if node.link == "known" else number
 
     def delivered(self, number: int, at: int, *, registers: bool, repeats: bool) -> int:
-        """Remove the message at index `at` from flight. With `repeats` it arrives once more, after all others."""
+        """Return the state after a message of the agent has arrived at the controller.
+
+        Args:
+            number: The state.
+            at: The index of the message in `NodeState.up`.
+            registers: It was a Join that the controller accepted.
+            repeats: The same message will arrive once more, after all others.
+        """
         node = self._known.items[number]
         up = node.up[:at] + node.up[at + 1 :] + ((node.up[at],) if repeats else ())
         link = "known" if registers and node.link == "open" else node.link
         return self._number(replace(node, up=up, link=link))
 
     def may_repeat(self, message: int) -> bool:
-        """Return whether a message may arrive twice. A Join may not: it opens a connection."""
+        """Return whether the message may arrive twice. A Join may not, because it opens a connection."""
         return not isinstance(self._messages.items[message], Join)
 
     def proven(self, number: int) -> int:
@@ -127,7 +147,7 @@ class NodeStates:
         return self._number(replace(self._known.items[number], is_unproven=False))
 
     def _cut(self, number: int) -> int:
-        """Close the connection and drop all messages in flight."""
+        """Return the state after the connection has closed, with all messages in flight lost."""
         node = self._known.items[number]
         cut = replace(node, up=(), down=(), link="none")
         if node.link == "none":
@@ -135,7 +155,7 @@ class NodeStates:
         return self._moved(cut, self._agents.send(node.agent_state, io.Disconnected()))
 
     def _pass_time(self, number: int, by_ns: int, contact: Contact) -> int:
-        """Return the state after `by_ns` without any other step."""
+        """Return the state after `by_ns` without any other step. `contact` is what happens to the heartbeats."""
         node = self._known.items[number]
         beats = any(isinstance(self._messages.items[message], Heartbeat) for message in node.up)
         may_beat = node.link != "none" and not beats
@@ -144,7 +164,10 @@ class NodeStates:
         return self._moved(replace(node, up=up, down=down), reaction)
 
     def _aged(self, message: int, by_ns: int) -> int:
-        """Return the message with its time `by_ns` further in the past, but at most one lease ago."""
+        """Return the message with its sending time `by_ns` further in the past, but at most one lease ago.
+
+        Older times make no difference to a lease, and would make the number of different messages unbounded.
+        """
         old = self._messages.items[message]
         if not isinstance(old, Join | Heartbeat | Acked):
             return message
@@ -152,7 +175,10 @@ class NodeStates:
         return self._messages.of(msgspec.structs.replace(old, sent_ns=sent_ns))
 
     def _moved(self, node: NodeState, reaction: Reaction) -> int:
-        """Return the node with its next agent state and the sent messages in flight; an ended agent has no link."""
+        """Return the number of `node` after a reaction of its agent: with the next agent state, and what it sends.
+
+        An agent that has ended has no connection any more.
+        """
         agent_state = self._agents.known.items[reaction.agent_state]
         up = node.up + tuple(self._messages.of(message) for message in reaction.sends)
         if agent_state.agent.is_over:
@@ -184,7 +210,7 @@ class NodeStates:
         )
 
     def _deadlines(self, node: NodeState, agent_state: AgentState) -> dict[Contact, int | None]:
-        """Return the ns until the agent's next deadline, by what happens to its heartbeats."""
+        """Return the ns until the agent's next deadline, by what happens to its heartbeats; None: no deadline."""
         agent = agent_state.agent
         times: dict[Contact, int | None] = {
             "answered": agent.due_at_ns,
@@ -194,11 +220,15 @@ class NodeStates:
         return {contact: None if at is None else at - agent_state.now for contact, at in times.items()}
 
     def _starts(self, number: int) -> bool:
+        """Return whether the message orders the start of a replica."""
         message = self._messages.items[number]
         return isinstance(message, Ordered) and isinstance(message.order, StartReplica)
 
     def _deadline_refused(self, agent: Agent) -> int | None:
-        """Return the agent's next deadline while it cannot connect."""
+        """Return the agent's next deadline, on its clock, while each attempt to connect is refused; None: no deadline.
+
+        Each refusal extends the lease, so that the end of the longest outage is the deadline, not the lease.
+        """
         since, options = agent.lease.outage_since_ns, self._graph.options
         if since is None or agent.is_fencing or agent.lease.acked_ns is None:
             return agent.due_at_ns
@@ -206,9 +236,11 @@ class NodeStates:
         return min(time for time in times if time is not None)
 
     def _step(self, text: str, pace: Pace, node: NodeState, reaction: Reaction, listens: bool | None = None) -> Step:
+        """Return the step that leads to `node` with the agent's reaction."""
         return Step(text, pace, self._moved(node, reaction), reaction.broken, listens)
 
     def _deliveries(self, node: NodeState) -> list[Step]:
+        """Return the steps in which a message of the controller arrives at the agent, once or with a repetition."""
         steps = []
         for at, message in enumerate(node.down if self._allowed.reorders else node.down[:1]):
             content = self._messages.items[message]
@@ -222,6 +254,7 @@ class NodeStates:
         return steps
 
     def _of_processes(self, node: NodeState, agent_state: AgentState) -> list[Step]:
+        """Return the steps of each process on the node, by its phase: run, get ready, finish, fail, end."""
         steps, agents, number = [], self._agents, node.agent_state
         for process, life in agent_state.lives.items():
             role = self._graph.role(process[0].role)
@@ -261,9 +294,11 @@ class NodeStates:
         return steps
 
     def _ends(self, node: NodeState, process: Process, code: int = 0, signal: str | None = None) -> Reaction:
+        """Return the agent's reaction to the end of a process."""
         return self._agents.end(node.agent_state, process, io.WorkerExited(*process, 0, code, signal))
 
     def _of_node(self, node: NodeState, agent_state: AgentState) -> list[Step]:
+        """Return the steps of the node itself: a deadline of its agent, faults, its death, and its return."""
         name, agents, number = self._name, self._agents, node.agent_state
         agent = agent_state.agent
         if not agent_state.is_alive:
@@ -294,6 +329,7 @@ class NodeStates:
         return [*steps, self._step(f"{name} dies", Pace.FAULT, dead, agents.die(number))]
 
     def _of_link(self, node: NodeState, agent: Agent) -> list[Step]:
+        """Return the steps of the connection: it is lost, or a new one is opened or refused."""
         name, agents, number = self._name, self._agents, node.agent_state
         if node.link != "none":
             lost, cut = agents.send(number, io.Disconnected()), replace(node, up=(), down=(), link="none")
@@ -308,9 +344,10 @@ class NodeStates:
 
 
 def _deadline_unanswered(node: NodeState, agent: Agent) -> int | None:
-    """Return the agent's next deadline while heartbeats are not answered.
+    """Return the agent's next deadline, on its clock, while heartbeats are not answered; None: no deadline.
 
-    While anything is in flight, the heartbeat that waits behind it stands for all later ones: they are no deadline.
+    While a message is in flight, the sending of heartbeats is no deadline: the one that waits behind that message
+    stands for all later ones.
     """
     if node.link == "none" or not (node.up or node.down):
         return agent.deadline()

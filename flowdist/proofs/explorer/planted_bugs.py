@@ -1,4 +1,4 @@
-"""Planted bugs: mutants of control that the explorer has to find. Each switches one safeguard off."""
+"""Planted bugs: mutants of control that the explorer has to find, by their names on its command line (`--plant`)."""
 
 from __future__ import annotations
 
@@ -31,5 +31,10 @@ PLANTED_BUGS = {
 
 
 def planted(name: str | None) -> AbstractContextManager[None]:
-    """Switch the safeguard off inside the context; with None, change nothing."""
+    """Return a context manager that switches off the safeguard of the planted bug `name`; with None, nothing.
+
+    Raises:
+        KeyError: There is no such planted bug.
+        MutationError: On entry: the mutant does not fit the code any more.
+    """
     return mutated(PLANTED_BUGS[name]) if name is not None else nullcontext()

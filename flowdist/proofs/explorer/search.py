@@ -41,7 +41,20 @@ class Violation:
 
 @dataclass(frozen=True)
 class Explored:
-    """Result of one exploration. `ends` counts the states in which the job has ended."""
+    """Result of one exploration.
+
+    Args:
+        job: The name of the job.
+        is_running: The exploration began in the state in which the whole job runs.
+        faults: The largest number of faults on one path.
+        states: The number of distinct states that were found.
+        transitions: The number of moves that were tried.
+        depth: The largest number of moves on a shortest path from the first state.
+        ends: The number of states in which the job has ended.
+        seconds: CPU time.
+        is_whole: Every state was visited, so that nothing is left to explore.
+        violation: The first violated property; None if there is none.
+    """
 
     job: str
     is_running: bool
@@ -56,7 +69,11 @@ class Explored:
 
 
 class _Search:
-    """Breadth-first search. States are numbered in the order in which they are found, each with its first parent."""
+    """Breadth-first search for a violation, from `first` up to about `states_max` distinct states.
+
+    States are numbered in the order in which they are found. Each keeps the number of the state that it was first
+    reached from, so that the path to it can be found again.
+    """
 
     def __init__(self, space: Space, first: State, states_max: int) -> None:
         self._space, self._max = space, states_max
@@ -69,9 +86,11 @@ class _Search:
 
     @property
     def is_whole(self) -> bool:
+        """Return whether the moves of every state that was found have been tried."""
         return self.expanded == len(self.states)
 
     def run(self) -> Violation | None:
+        """Search until a property is violated or the limit of states is reached; return the violation, if any."""
         level_ends = 1
         while self.expanded < len(self.states) < self._max:
             if self.expanded == level_ends:
@@ -83,6 +102,7 @@ class _Search:
         return self._dead_end()
 
     def _expand(self, number: int) -> Violation | None:
+        """Try every move of a state and record the states that they lead to; return the first violation, if any."""
         state, space = self.states[number], self._space
         moves = space.moves(state)
         for move in moves:
@@ -105,7 +125,10 @@ class _Search:
         return None
 
     def _dead_end(self) -> Violation | None:
-        """Return a state from which the job cannot end without a fault. States not expanded yet count as ends."""
+        """Return a violation if the job cannot end without a fault from one of the states that were found.
+
+        States whose moves were not tried count as ends.
+        """
         before: list[list[int]] = [[] for _ in self.states]
         for source, target in zip(self._from, self._to, strict=True):
             before[target].append(source)
@@ -125,7 +148,7 @@ class _Search:
         return Violation("the job can never end", path)
 
     def _example_of(self, number: int) -> list[str]:
-        """Return one continuation without faults, until nothing more happens."""
+        """Return one continuation of the state without faults, in words, until nothing more happens or it repeats."""
         space, state, lines = self._space, self.states[number], list[str]()
         seen: dict[State, None] = {}
         while state not in seen:
@@ -136,7 +159,7 @@ class _Search:
         return [*lines, f"  nothing more; the job waits for: {'; '.join(space.waiting(state)) or 'nothing'}"]
 
     def _path(self, number: int) -> list[str]:
-        """Return the path to a state in words, by repeating its moves: the search itself keeps no texts."""
+        """Return the shortest path to a state in words. Its moves are computed again: the search keeps no texts."""
         chain = [number]
         while self._parents[chain[-1]] >= 0:
             chain.append(self._parents[chain[-1]])
@@ -148,12 +171,16 @@ class _Search:
 
 
 def _lines(move: Move) -> list[str]:
+    """Return the lines of a path that describe the move; `!` marks a fault."""
     mark = "! " if move.pace is Pace.FAULT else "  "
     return [mark + move.text, *(f"      {note}" for note in move.notes)]
 
 
 def explore(part: Part, allowed: Allowed = PRODUCTION) -> Explored:
-    """Explore everything that can happen to the job of the part with at most its number of faults."""
+    """Try everything that can happen to the job of the part, within its limits, and return what was found.
+
+    The exploration ends at the first violation.
+    """
     begun = time.process_time()
     space = Space(part.job, part.faults, allowed)
     search = _Search(space, space.running() if part.is_running else space.first, part.states_max)
@@ -173,7 +200,11 @@ def explore(part: Part, allowed: Allowed = PRODUCTION) -> Explored:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if no property is violated, else 1. An unknown job exits with 2."""
+    """Run the command and print its results; return 0 if no property is violated, else 1.
+
+    `argv` are the words of the command line; None: those of the process. The command ends at the first violation. A
+    mistake in the words, such as an unknown job, raises SystemExit(2).
+    """
     parser = _parser()
     args = parser.parse_args(argv)
     names = args.roles.split(",") if args.roles else list(JOBS)
@@ -199,7 +230,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parts(names: list[str], faults: int | None, is_running: bool, states: int | None) -> list[Part]:
-    """Return one part for each job if `faults` is given, else the matching ones of PARTS."""
+    """Return the explorations that the command line asks for.
+
+    Args:
+        names: The jobs.
+        faults: Explore each job once, with so many faults at most; None: those of `PARTS` for these jobs.
+        is_running: Begin in the state in which the whole job runs. With `PARTS`, leave out those that do not.
+        states: The limit of states; None: as in `PARTS`.
+    """
     if faults is None:
         parts = [part for part in PARTS if part.job.name in names and (part.is_running or not is_running)]
     else:

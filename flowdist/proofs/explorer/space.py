@@ -1,7 +1,8 @@
 """States of a small job and the moves between them.
 
-A state is a tuple: the number of the controller state, the number of each node's state, and the number of faults left.
-The reaction of a controller state to a trigger is computed once.
+A state is a tuple of numbers: that of the controller state, that of each node's state, and how many faults are left. A
+trigger is what makes the controller act: a message, a deadline, or a request of the operator. The reaction of a
+controller state to a trigger is computed once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ State = tuple[int, ...]
 
 @dataclass(slots=True, frozen=True)
 class Turn:
-    """The controller's reaction to one trigger. `pushes` pairs indexes of nodes with the numbers of sent messages."""
+    """The controller's reaction to one trigger, whatever the states of the nodes are.
+
+    `text` describes the trigger. `pushes` are the messages that the controller sends, by number: for each node's index,
+    those for its agent.
+    """
 
     decided: Decided
     text: str
@@ -38,7 +43,15 @@ class Turn:
 
 @dataclass(slots=True, frozen=True)
 class Move:
-    """One move of the job: the next state, its notes for the user, and the property that it violates."""
+    """One possible step of the whole job.
+
+    Args:
+        state: The state that it leads to.
+        text: What happens, for the path to a violation.
+        pace: Its urgency.
+        notes: What the controller tells the user meanwhile.
+        broken: The property that the move violates, in words; None if it violates none.
+    """
 
     state: State
     text: str
@@ -48,7 +61,10 @@ class Move:
 
 
 class Space:
-    """All states of a small job with at most the given number of faults, computed on demand."""
+    """All states that a small job can reach with at most `faults` faults, computed on demand.
+
+    `first` is the state before any message has arrived. `allowed` are the optional steps.
+    """
 
     def __init__(self, job: SmallJob, faults: int, allowed: Allowed = PRODUCTION) -> None:
         self._allowed, nodes = allowed, job.graph.cluster.nodes
@@ -61,14 +77,17 @@ class Space:
         self.first: State = (self._controllers.first, *(nodes.first for nodes in self._nodes), faults)
 
     def running(self) -> State:
-        """Return the state in which the whole job runs, reached without faults."""
+        """Return the state in which the whole job runs: the first state after all that happens soon and is no fault."""
         state = self.first
         while moves := [move for move in self.moves(state) if move.pace in (Pace.PROMPT, Pace.SOON)]:
             state = moves[0].state
         return state
 
     def moves(self, state: State) -> list[Move]:
-        """Return every possible next step; none once the job is over and nothing of it runs or is about to."""
+        """Return every move that is possible in this state; none once the job is over and no process runs or may start.
+
+        A fault is possible only while the state has faults left and the job is not over.
+        """
         outlook, views = self._controllers.outlook(state[0]), self._views(state)
         is_over = outlook.outcome is not None
         if is_over:
@@ -94,6 +113,7 @@ class Space:
         return moves
 
     def _of_node(self, state: State, i: int, view: View, outlook: Outlook) -> list[Move]:
+        """Return the moves that concern the node of index `i` alone: the steps of its view that are possible now."""
         moves = []
         is_over, left = outlook.outcome is not None, state[-1]
         for step in view.steps:
@@ -104,7 +124,7 @@ class Space:
         return moves
 
     def _operator_and_crash(self, state: State) -> list[Move]:
-        """Return the requests of the operator that change anything, and the death of the controller."""
+        """Return the moves in which the operator requests something that has an effect, or the controller dies."""
         controller, allowed, left = state[0], self._allowed, state[-1] - 1
         wanted = [(CANCEL, -1), (CANCEL_NOW, -1), *((DRAIN, i) for i in range(len(self._names)))]
         turns = [self._turn(controller, what, i) for what, i in wanted if allowed.operates]
@@ -116,7 +136,10 @@ class Space:
         return moves
 
     def broken(self, state: State) -> str | None:
-        """Return which property the state violates, whatever path leads to it."""
+        """Return, in words, the property that this state violates, whatever path leads to it; None if it is sound.
+
+        A replica must not run twice, and nothing may run once the job is over.
+        """
         views = self._views(state)
         running: dict[ReplicaId, int] = {}
         for i, view in enumerate(views):
@@ -137,14 +160,17 @@ class Space:
         return self._controllers.outlook(state[0]).outcome is not None
 
     def waiting(self, state: State) -> tuple[str, ...]:
-        """Return the job's own list of what it waits for."""
+        """Return what the controller says that the job waits for, one line each; empty if it names nothing."""
         return self._controllers.outlook(state[0]).waiting
 
     def _views(self, state: State) -> list[View]:
         return [nodes.view(number) for nodes, number in zip(self._nodes, state[1:-1], strict=True)]
 
     def _arrivals_at_controller(self, state: State, i: int, view: View) -> list[Move]:
-        """Let a message of the node, or the proof of its death, arrive at the controller."""
+        """Return the moves in which a message of node `i`, or the proof of its death, arrives at the controller.
+
+        A message may arrive once more later, as a fault.
+        """
         moves, nodes, controller = [], self._nodes[i], state[0]
         for at, message in enumerate(view.node.up if self._allowed.reorders else view.node.up[:1]):
             turn = self._turn(controller, message, i)
@@ -160,7 +186,15 @@ class Space:
         return moves
 
     def _move(self, state: State, turn: Turn, pace: Pace, left: int, also: str = "") -> Move:
-        """Return the move in which the controller reacts and its messages leave for the nodes."""
+        """Return the move in which the controller reacts, and its messages are on their way to the nodes.
+
+        Args:
+            state: The state, after all changes of the move except those of the controller's reaction.
+            turn: The reaction.
+            pace: The urgency of the move.
+            left: The number of faults left after it.
+            also: Appended to the text of the reaction.
+        """
         decided = turn.decided
         nodes = list(state[1:-1])
         for i, messages in turn.pushes:
@@ -171,6 +205,7 @@ class Space:
         return Move((decided.controller, *nodes, left), turn.text + also, pace, decided.notes, broken)
 
     def _not_gone(self, state: State, decided: Decided) -> str | None:
+        """Return a violation if an attempt runs that must have ended before the replicas which now start (R6)."""
         last = dict(decided.gone)
         for name, view in zip(self._names, self._views(state), strict=True):
             for replica, attempt in view.processes:
@@ -179,6 +214,13 @@ class Space:
         return None
 
     def _new_turn(self, controller: int, what: int, i: int) -> Turn:
+        """Compute the reaction of a controller state to a trigger.
+
+        Args:
+            controller: The number of the controller state.
+            what: The number of a message, or one of the negative constants such as DEADLINE.
+            i: The index of the node that the trigger comes from or concerns; -1 if there is none.
+        """
         trigger: Trigger
         if what == DEADLINE:
             trigger, text = TimePassed(), "controller: a deadline"
@@ -205,7 +247,13 @@ class Space:
         return Turn(decided, text, tuple(pushes.items()))
 
     def _passing_time(self, state: State, views: list[View], *, is_early: bool) -> list[Move]:
-        """Let time pass to the next deadline. `is_early`: as a fault, before a step that is SOON."""
+        """Return the move in which time passes to the next deadline of controller or agents, if it changes the state.
+
+        Args:
+            state: The state.
+            views: The facts about each node's state.
+            is_early: Time passes as a fault, before a step that is SOON.
+        """
         controller = state[0]
         outlook = self._controllers.outlook(controller)
         contacts = [
@@ -230,9 +278,14 @@ class Space:
 
 
 def _contact_of(view: View, *, is_answered: bool) -> Contact:
-    """Return what happens to a node's heartbeats. A refused node is refused until it connects.
+    """Return what happens to the heartbeats of a node while time passes.
 
-    The controller may have moved to another host, so that only a connection shows that it is back (R21).
+    A node without a connection that was refused once is refused until it connects: the controller may have moved to
+    another host, so that only a connection shows that it is back (R21).
+
+    Args:
+        view: The facts about the node's state.
+        is_answered: The controller watches the node and does not suspect it.
     """
     if view.node.link == "none":
         return "refused" if view.node.is_refused else "unanswered"
@@ -240,4 +293,5 @@ def _contact_of(view: View, *, is_answered: bool) -> Contact:
 
 
 def _with(state: State, i: int, node: int, left: int) -> State:
+    """Return the state with another state of node `i`, and with `left` faults."""
     return (*state[: 1 + i], node, *state[2 + i : -1], left)

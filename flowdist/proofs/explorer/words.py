@@ -1,4 +1,4 @@
-"""Short texts of messages, for the path to a violation."""
+"""Short texts for messages between controller and agents, shown in the path to a violation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN: dict[type, str] = {  # messages that are described by their type alone
 
 
 def describe(message: msg.ToController | msg.ToAgent) -> str:
-    """Return the message in a few words, as `ReplicaExited worker/0#1 success`."""
+    """Return the message in a few words, as in `ReplicaExited worker/0#1 success` for attempt 1 of worker/0."""
     match message:
         case msg.Join():
             items = [f"{item.replica}#{item.attempt} {item.phase}" for item in message.inventory]
