@@ -1,7 +1,7 @@
 """The compiler from a topology to a role graph.
 
-It reads every argument, fills in every default and collects every problem. Roles are compiled one by one; checks that
-concern several roles are in `check/`.
+The compiler reads every argument, fills in every default and collects every problem. Roles are compiled one by one;
+checks that concern several roles are in `check/`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ SHARED = (
 
 
 def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
-    """Return the graph of the topology. It may only be used if `problems` has no error afterwards."""
+    """Return the role graph of the topology, and add every error and warning to `problems`.
+
+    The graph can be used only if `problems` has no error afterwards: wrong arguments have been replaced by harmless
+    values.
+    """
     top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = read_cluster(top, problems)
@@ -84,6 +88,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
+    """Return the restart domains of the topology; report domains of fewer than two roles, and roles in two domains."""
     domains: list[Domain] = []
     for name, members, site in topology.domains:
         roles: dict[str, None] = {}
@@ -106,6 +111,8 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
 
 
 class _RoleCompiler:
+    """Compiler of the roles of one topology, one after the other; it adds what is wrong with a role to `problems`."""
+
     def __init__(
         self, topology: Topology, folder: Path, shared: Mapping[str, int], cluster: Cluster, problems: Problems
     ) -> None:
@@ -197,6 +204,10 @@ class _RoleCompiler:
             fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
+        """Return minimum and maximum of replicas and workers per replica, by default as many as the replica has GPUs.
+
+        Unusable sizes are reported, and are 1, 1, 1.
+        """
         value = fields.values["replicas"]
         try:
             sizes = parse_sizes(value)
@@ -234,6 +245,7 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
+        """Return the gates of the role. A second gate on one role, or anything but a gate, is reported and left out."""
         gates: dict[str, GateSpec] = {}
         help = "write depends_on=[role.ready()] with a role of this topology"
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
@@ -277,13 +289,13 @@ class _RoleCompiler:
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the roles whose addresses the macros need."""
+    """Return the roles whose addresses the macros stand for: `rpc` for `addresses:rpc:PORT`, each once."""
     names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
 
 
 def _words_for(value: object) -> str:
-    """Name a value in the words of a topology file."""
+    """Name a value in a message: a role, or the role of a gate, with its topology; anything else by its repr."""
     if isinstance(value, Gate):
         return _words_for(value.role)
     return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

@@ -14,7 +14,10 @@ from flowdist.graph import RoleGraph, RoleSpec, format_duration
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Add to `problems` every contradiction between roles, and between the job and its nodes."""
+    """Add every contradiction between roles, and between the job and its nodes, to `problems`.
+
+    The compiler calls it last. `graph` is the compiled `topology`; the roles of both are in the same order.
+    """
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)
@@ -33,6 +36,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 
 
 def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
+    """Check that the other role of a gate is declared before, can meet the condition, and has state after a restart."""
     upstream = specs.get(gate.role)
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a cycle of gates can never start"
@@ -52,13 +56,14 @@ def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str,
 
 
 def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
-    """Add a problem at the element of `depends_on=` that made the gate."""
+    """Add an error at the element of `depends_on=` in the user's file from which the gate comes."""
     items = fields.items("depends_on", Gate, Role)
     roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
     fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
+    """Check that each role whose address this role uses in a macro has that port, and that a gate waits for it."""
     for where, macro in macros_of(fields, spec.command, spec.env):
         if not macro.startswith("addresses:"):
             continue
@@ -77,6 +82,7 @@ def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec])
 
 
 def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    """Refuse the scope "domain" for a role in no domain, and the scope "replica" for a gang."""
     policy = spec.restart
     if policy is None:
         return
@@ -89,6 +95,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
+    """Refuse to ignore failures of a primary gang: it cannot run without the replica that is ignored."""
     policy = spec.restart
     if policy is None or not spec.primary or not spec.gang:
         return
@@ -98,6 +105,7 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_hang(fields: Fields, spec: RoleSpec) -> None:
+    """Warn if a healthy simulated worker would be taken for a hanging one, and of `start_timeout=` for a service."""
     load = spec.workload
     longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
     begins = load.startup_ns + load.restore_ns + load.warmup_ns
@@ -116,6 +124,7 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Refuse a topology without a role, and one without a primary task: its job would never end."""
     if not graph.roles:
         help = 'write t.role("trainer", ["python", "train.py"])'
         problems.error("FD127", f"topology {topology.name!r} has no role", help, topology.site.place())
