@@ -17,7 +17,7 @@ SIGNALS = sorted(SIGNAL_NAMES.values())
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
-    """Return the restart policy of a role for its argument `given`; None for None and, with an error, for no Restart."""
+    """Return the restart policy of a role for its argument `given`; None for None or, with an error, for no Restart."""
     if given is None:
         return None
     if not isinstance(given, Restart):
