@@ -229,8 +229,9 @@ class Topology:
             controller declares the node lost and replaces its workers 1 s after the end.
         cause_window: A failure of a role within this time after a failure of a role that it depends on belongs to the
             incident of the latter, and is not charged (rule R7 of docs/restarts.md).
-        min_uptime: Time after which a world that runs counts as healthy, if it has not reported progress before. Five
-            losses of nodes in a row without health between them fail the job (R8).
+        min_uptime: Time after which a world that runs counts as healthy, if it has not reported progress before. More
+            than five changes of a world's members in a row, without health between them, fail the job if the last is
+            the loss of a node (R8).
         controller_outage: Time for which agents keep their workers while no controller listens (R21).
         move_after: Number of failures of one kind of a replica on one node within an hour, after which the replica runs
             on another node, if there is room (R22).

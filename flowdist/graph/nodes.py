@@ -8,7 +8,7 @@ import msgspec
 
 Pairs = tuple[tuple[str, str], ...]
 
-# Name of the label by which a host sets its own number of workers per replica. Users' labels have no `=` in their names.
+# Label by which a host sets its own number of workers per replica. Names of users' labels never have a `=` in them.
 NODE_PROCS = "procs="
 
 

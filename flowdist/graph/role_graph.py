@@ -36,7 +36,7 @@ class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     lease_margin_ns: int = 1 * SECOND  # agents fence so long before a lease ends; nodes are lost so long after (R19)
     cause_window_ns: int = 2 * SECOND  # in which a failure follows from one of an upstream role (R7)
     min_uptime_ns: int = 60 * SECOND  # after which a world without progress counts as healthy (R8)
-    free_incidents_max: int = 5  # losses of nodes in a row, without health between them, that fail the job (R8)
+    free_incidents_max: int = 5  # changes of members in a row, without health, that a world survives (R8)
     unkillable_after_ns: int = 30 * SECOND  # from SIGKILL until the node of a worker that still lives is lost (R6)
     controller_outage_ns: int = 10 * MINUTE  # for which agents keep their workers without a controller (R21)
     bad_node_window_ns: int = 60 * MINUTE  # in which `move_after` and `cordon_after` count failures (R22)
@@ -45,7 +45,7 @@ class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def silent_after_ns(self) -> int:
-        """Time without a heartbeat after which a node is lost, in ns; its agent has killed its workers by then (R19)."""
+        """Time without a heartbeat after which a node is lost, in ns; its agent has killed its workers then (R19)."""
         return self.lease_ns + self.lease_margin_ns
 
     @property
