@@ -1,4 +1,4 @@
-"""The public name of `flowdist.worker.model`, the interface of workers that can be simulated and run."""
+"""Interface of users' models of workers, which the simulator and `worker.run()` run: see `flowdist.worker.model`."""
 
 from flowdist.worker.model import Context as Context
 from flowdist.worker.model import Folder as Folder
