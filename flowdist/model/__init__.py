@@ -1,4 +1,7 @@
-"""Interface of users' models of workers, which the simulator and `worker.run()` run: see `flowdist.worker.model`."""
+"""Interface of users' models of workers, which the simulator runs in virtual time, and `run` in a worker process.
+
+All names are those of `flowdist.worker.model`.
+"""
 
 from flowdist.worker.model import Context as Context
 from flowdist.worker.model import Folder as Folder

@@ -62,7 +62,7 @@ class TopologyProblems(FlowdistError):
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
         super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
-        for problem in errors:  # shown if the exception reaches a notebook or a test
+        for problem in errors:  # notebooks and tests show the notes of an exception
             self.add_note(problem.format())
 
 
