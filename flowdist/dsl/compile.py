@@ -88,7 +88,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
-    """Return the restart domains of the topology; report domains of fewer than two roles, and roles in two domains."""
+    """Return the restart domains; add errors for domains with fewer than two roles, and for roles in two of them."""
     domains: list[Domain] = []
     for name, members, site in topology.domains:
         roles: dict[str, None] = {}
@@ -122,6 +122,7 @@ class _RoleCompiler:
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
+        """Return the graph's value of a role. What is wrong with the role becomes problems, not exceptions."""
         fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
         self._check_arguments(role, fields)
@@ -182,6 +183,7 @@ class _RoleCompiler:
         return "node"
 
     def _check_name(self, role: Role, fields: Fields) -> None:
+        """Add an error for a name that is no host name, means something else in faults, or is an earlier role's."""
         name = role.name
         if not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
@@ -195,6 +197,7 @@ class _RoleCompiler:
         self._seen.setdefault(name, role)
 
     def _check_arguments(self, role: Role, fields: Fields) -> None:
+        """Add errors for arguments that `Topology.role` does not know, and for a `like=` that is no Template."""
         for name in role.sites:
             if name not in ROLE_DEFAULTS and not name.startswith("env."):
                 help = did_you_mean(name, ROLE_DEFAULTS)
@@ -206,7 +209,7 @@ class _RoleCompiler:
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         """Return minimum and maximum of replicas and workers per replica, by default as many as the replica has GPUs.
 
-        Unusable sizes are reported, and are 1, 1, 1.
+        Sizes that cannot be used add an error, and return 1, 1, 1.
         """
         value = fields.values["replicas"]
         try:
@@ -237,6 +240,10 @@ class _RoleCompiler:
         return low, high, procs
 
     def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
+        """Add errors for macros that do not exist, and for ports that the role does not have.
+
+        Macros with addresses of other roles are checked later, in `check_graph`.
+        """
         for where, macro in macros:
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports:
@@ -245,7 +252,7 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
-        """Return the gates of the role. A second gate on one role, or anything but a gate, is reported and left out."""
+        """Return the gates of the role; a second gate on one role, or anything but a gate, adds an error instead."""
         gates: dict[str, GateSpec] = {}
         help = "write depends_on=[role.ready()] with a role of this topology"
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
@@ -265,6 +272,7 @@ class _RoleCompiler:
         return tuple(gates.values())
 
     def _ready(self, fields: Fields, ports: tuple[str, ...]) -> Readiness | None:
+        """Return the readiness check of `ready_when=`; None if there is none, or, with an error, if it is unknown."""
         value = fields.values["ready_when"]
         if value is None:
             return None

@@ -97,7 +97,10 @@ def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | No
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of a file; raise TopologyProblems (FD140) if it cannot be read, with help on its name."""
+    """Return the content of a file; raise TopologyProblems (FD140) if it cannot be read.
+
+    The help of the error names a similar file in the same folder, if there is one.
+    """
     try:
         return path.read_bytes()
     except (FileNotFoundError, ValueError):  # ValueError: the path has a null byte
@@ -114,8 +117,8 @@ def _read(path: Path) -> bytes:
 def looks_like_topology(path: str | Path) -> bool:
     """Return whether a file declares a topology, judged by its syntax tree: the file is not executed.
 
-    Such a file imports flowdist, more of it than `flowdist.worker`, and either calls `Topology` or defines a function
-    `topology`. False if the file cannot be read or parsed.
+    Such a file imports flowdist (not only names of `flowdist.worker`), and either calls `Topology` or defines a
+    function `topology`. False if the file cannot be read or parsed.
     """
     try:
         tree = ast.parse(Path(path).read_bytes())
@@ -131,7 +134,10 @@ def looks_like_topology(path: str | Path) -> bool:
 
 
 def _imports_the_dsl(tree: ast.Module) -> bool:
-    """Return whether the file imports anything of flowdist except `flowdist.worker`."""
+    """Return whether the file imports flowdist, other than by `from flowdist.worker import ...`.
+
+    The statement `from flowdist import worker` does not count either; `import flowdist.worker` does.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "flowdist" for alias in node.names):
             return True

@@ -26,15 +26,15 @@ CONDITIONS = ("started", "ready", "succeeded")
 
 
 def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) -> None:
-    """Replace the topology's nodes by as many as `--nodes` asks for; report nodes of different sizes as a problem.
+    """Replace the topology's nodes by as many as `--nodes` asks for.
 
     With a list of `Node`, a number keeps the first nodes of the list and adds nodes of the same size. Otherwise the
-    nodes have the default size.
+    nodes have the default size. If the nodes of the list have different sizes, an error is added and nothing changes.
 
     Args:
         topology: The topology to change.
         nodes: A number, or a range such as "2:4". The compiler reports what is neither.
-        problems: Takes the problem, if there is one.
+        problems: Takes the error.
         given: The option as the user wrote it, for messages.
     """
     declared = topology.fields["nodes"]
@@ -72,13 +72,18 @@ def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> N
 
 
 class _Override:
-    """One `--set KEY=VALUE` for a topology. A key or value that cannot be used adds a problem and sets nothing."""
+    """One `--set KEY=VALUE` for a topology.
+
+    A key that does not exist, and a text that cannot be split into parts, add a problem and set nothing. The compiler
+    checks the value later.
+    """
 
     def __init__(self, topology: Topology, text: str, problems: Problems) -> None:
         self._topology, self._text, self._problems = topology, text, problems
         self._key, self._equals, self._value = text.partition("=")
 
     def apply(self) -> None:
+        """Set the field of the topology or of a role that the key names; add a problem if it names none."""
         owner, dot, field = self._key.partition(".")
         roles: dict[str, Role] = {}
         for role in self._topology.roles:
@@ -102,6 +107,7 @@ class _Override:
         return self._value.lower() == "none"
 
     def _set_in_topology(self, field: str, roles: list[str]) -> None:
+        """Set a field of the topology; `roles` has the names of its roles, for suggestions."""
         topology = self._topology
         known = [name for name in topology.fields if name != "resources"]
         if field == "resources":
@@ -116,6 +122,7 @@ class _Override:
             topology.name = str(topology.fields["name"])
 
     def _set_in_role(self, role: Role, field: str) -> None:
+        """Set a field of the role, or a part of its policy, workload or environment; the value `none` resets it."""
         head, dot, rest = field.partition(".")
         plain = [name for name in ROLE_DEFAULTS if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
         known = [*plain, "depends_on", "env", *NESTED]

@@ -85,7 +85,8 @@ def replaced_by(name: str) -> tuple[str, ...]:
     """Return the arguments of a role that have no effect any more once a role, or `--set`, gives the argument `name`.
 
     A role has one command and one size: `script` replaces `command`, `module` and `run` of a template or of the file,
-    and `resources` replaces `cpu`, `gpu` and `memory`. Most arguments replace none: the tuple is empty.
+    `command` replaces `args` as well, and `resources` replaces `cpu`, `gpu` and `memory`. Most arguments replace none:
+    the tuple is empty.
     """
     if name in WAYS:
         return (*(way for way in WAYS if way != name), *(("args",) if name == "command" else ()))
@@ -323,11 +324,11 @@ class Topology:
             start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
                 `hang` (None: never); readiness does not count as progress.
             preload: Modules that are imported before workers are forked; torch is added if the code imports it.
-            numa: "node": each worker runs on the cores of the NUMA node of its GPU.
+            numa: "node": each worker runs on the cores of the NUMA node of its GPU; None: on any core.
             virtual_local_rank: True: each worker has LOCAL_RANK=0 and sees one device, as with torchrun's option.
-            warm: False: workers are started by exec, never forked.
+            warm: False: workers are started by exec, never forked; else they are forked where that is possible.
             parallel: Dimensions of the mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
-            workload: Timing of a worker in the simulator.
+            workload: Timing of a worker in the simulator (600 steps of 1 s).
             simulate: A class that the simulator runs instead of the workers, or `"module:Class"`: see docs/models.md.
         """
         site = call_site(("name", "command"))
@@ -348,8 +349,8 @@ class Topology:
     def world(self, name: str, *roles: Role) -> None:
         """Declare that several roles form one world, with one RANK space and one process group.
 
-        The roles start, restart and end together.
-        RANK counts over all of these roles, in the order of their declaration; ROLE_RANK counts within a role.
+        The roles start, restart and end together. RANK counts over all of them, in the order of their declaration;
+        ROLE_RANK counts within a role.
 
         Args:
             name: Name of the world, which no role and no other world may have.

@@ -1,7 +1,7 @@
 """Words of a topology file that are plain values: nodes, sizes, restart policies, workloads and secrets.
 
-The constructors check nothing. Each value remembers the call that made it, so that the compiler can report every
-problem of a topology at once, each at its argument.
+The constructors check nothing. Each value records the call that made it, so that the compiler can report every
+problem of a topology at once, each at its argument. Durations are text such as `"1m30s"`, or numbers of seconds.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Restart:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Workload:
-    """Timing of a worker of the role in the simulator.
+    """Timing of a worker of a role in the simulator, `workload=` of the role.
 
     Args:
         steps: Steps until the task is done; services ignore it.
@@ -126,7 +126,7 @@ class Workload:
             step takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
         startup: Time from the start of the process to its first step, or to readiness.
         warmup: Time from the start-up of the last worker of the world to the first step: compilation, caches, first
-            connections. Spent in each generation in which a worker is a new process.
+            connections. It passes in each generation in which a worker is a new process.
         checkpoint_every: Time from one checkpoint to the next, without the time for which a checkpoint blocks.
         checkpoint_time: Time until a checkpoint is complete. Workers that fail earlier resume from the one before.
         checkpoint_blocks: Part of `checkpoint_time` for which workers do not step. None: all of it. With less, the

@@ -36,7 +36,10 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 
 
 def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
-    """Check that the other role of a gate is declared before, can meet the condition, and has state after a restart."""
+    """Add errors for a gate on a role that is not declared before, or that never meets the condition (FD115 to FD117).
+
+    A role that keeps running while its upstream role restarts without its state is an error, too (FD118).
+    """
     upstream = specs.get(gate.role)
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a cycle of gates can never start"
@@ -63,7 +66,10 @@ def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: s
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
-    """Check that each role whose address this role uses in a macro has that port, and that a gate waits for it."""
+    """Add errors for macros with addresses of a role on which this role has no gate (FD122), or which lacks the port.
+
+    A gate with on_restart="reconnect" adds a warning: a changed address restarts the role (FD302).
+    """
     for where, macro in macros_of(fields, spec.command, spec.env):
         if not macro.startswith("addresses:"):
             continue
@@ -82,7 +88,7 @@ def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec])
 
 
 def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
-    """Refuse the scope "domain" for a role in no domain, and the scope "replica" for a gang."""
+    """Add an error for scope "domain" if no domain has the role (FD128), and for "replica" if it is a gang (FD129)."""
     policy = spec.restart
     if policy is None:
         return
@@ -95,7 +101,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
-    """Refuse to ignore failures of a primary gang: it cannot run without the replica that is ignored."""
+    """Add an error if failures of a primary gang may be ignored (FD130): it cannot run without the ignored replica."""
     policy = spec.restart
     if policy is None or not spec.primary or not spec.gang:
         return
@@ -105,7 +111,10 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_hang(fields: Fields, spec: RoleSpec) -> None:
-    """Warn if a healthy simulated worker would be taken for a hanging one, and of `start_timeout=` for a service."""
+    """Add a warning if a healthy simulated worker would count as hanging (FD304).
+
+    A `start_timeout=` of a service adds a warning, too (FD307): readiness does not count as progress.
+    """
     load = spec.workload
     longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
     begins = load.startup_ns + load.restore_ns + load.warmup_ns
@@ -124,7 +133,7 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Refuse a topology without a role, and one without a primary task: its job would never end."""
+    """Add an error for a topology without a role, or without a primary task: its job would never end (FD127)."""
     if not graph.roles:
         help = 'write t.role("trainer", ["python", "train.py"])'
         problems.error("FD127", f"topology {topology.name!r} has no role", help, topology.site.place())

@@ -67,7 +67,7 @@ def _problems_of(
 
 
 def _check_order(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Check that no role of a world waits for another role of the same world, directly or through other roles (R1)."""
+    """Add an error for each world of which one role waits for another, directly or through other roles (FD145)."""
     world_of = {role: world.name for world in graph.worlds for role in world.roles}
     waits: dict[str, set[str]] = {world_of.get(spec.name, spec.name): set() for spec in graph.roles}
     for spec in graph.roles:

@@ -30,7 +30,12 @@ CLI = Place(COMMAND_LINE, 1)
 class CallSite:
     """One call in the user's file. The places of its arguments are computed only when a problem needs them.
 
-    Without `code`, as for the command line, every place is the line of the call.
+    Args:
+        file: Path of the file.
+        line: Line of the call, from 1.
+        positional: Names of the parameters that may be given by position, in order.
+        code: Code object that has the call. None, as for the command line: every place is the line alone.
+        instruction: Index of the call's instruction in the code.
     """
 
     def __init__(
@@ -51,19 +56,28 @@ class CallSite:
         return _place(self.file, node)
 
     def element(self, argument: str, index: int) -> Place:
-        """Return the place of one element of a list or tuple that is an argument, else of the whole argument."""
+        """Return the place of one element of an argument that is written as a list or tuple.
+
+        If the argument is written in another way, the place of the whole argument is returned.
+        """
         value = getattr(self._keyword(argument), "value", None)
         if isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
             return _place(self.file, value.elts[index])
         return self.place(argument)
 
     def keyword(self, argument: str) -> Place:
-        """Return the place of a keyword argument with its name, such as `cpus=3`, else that of `place`."""
+        """Return the place of a keyword argument together with its name, such as `cpus=3`.
+
+        If the call does not have it as a keyword, the place that `place` returns is returned.
+        """
         keyword = self._keyword(argument)
         return _place(self.file, keyword) if keyword is not None else self.place(argument)
 
     def entry(self, argument: str, key: str) -> Place:
-        """Return the place of the value of one key of a dict that is an argument, else of the whole argument."""
+        """Return the place of the value of one key, in an argument that is written as a dict.
+
+        If the argument is written in another way, or lacks the key, the place of the whole argument is returned.
+        """
         given = getattr(self._keyword(argument), "value", None)
         for name, value in zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ():
             if isinstance(name, ast.Constant) and name.value == key:

@@ -59,7 +59,7 @@ def _read_count(top: Fields, nodes: int | str) -> Cluster:
 
 
 def _read_node(node: Node, index: int, taken: Collection[str], problems: Problems) -> NodeSpec:
-    """Return the graph's value of one `Node`; report a name that is not usable, or that is among those `taken`."""
+    """Return the graph's value of one `Node`; add an error if its name is unusable, or one of those `taken`."""
     name = f"node{index}" if node.name is None else str(node.name)
     fields = Fields(f"node {name!r}", vars(node), node.site, problems)
     if not NAME.fullmatch(name) or name in RESERVED:

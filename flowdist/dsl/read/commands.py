@@ -174,7 +174,10 @@ def macros_in(texts: Sequence[str]) -> Iterator[str]:
 
 
 def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return every macro of a role's command and environment after the argument that has it: `("env.X", "rank")`."""
+    """Return the macros in a role's command and environment, each after its argument: `("env.X", "rank")`.
+
+    Each pair is returned once. The argument is the place at which problems of the macro are reported.
+    """
     way = way_of(fields)
     first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]

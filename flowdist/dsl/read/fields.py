@@ -60,10 +60,10 @@ class Fields:
     Args:
         owner: Part of the topology that messages name, such as `role 'trainer'`.
         values: The arguments by name.
-        site: The call, as the place of arguments that no other place is known of.
+        site: The call, at which errors are reported unless one of the mappings below has the argument.
         problems: Takes errors and warnings.
-        overridden: Places of arguments that come from the command line or a file.
-        sites: The calls that wrote arguments, where it is not `site` (a template, for example).
+        overridden: Places of arguments that come from the command line or from flowdist.toml.
+        sites: Calls of arguments that come from other calls, such as that of a template.
     """
 
     def __init__(

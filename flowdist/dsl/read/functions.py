@@ -96,7 +96,7 @@ def _wanted(function: Any) -> list[str]:
 
 
 def _check_text(fields: Fields, text: str, folder: Path) -> None:
-    """Check the function that the text `module:function` names, as far as the source of its module shows it."""
+    """Add errors for the function that `module:function` names, as far as the source of its module shows them."""
     function = definition_of(fields, FUNCTION, text, folder)
     if function is None or function.decorator_list:
         return  # a decorator may return something else
@@ -144,7 +144,7 @@ def _refuse_text(fields: Fields, wanted: Wanted, text: str) -> None:
 
 
 def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
-    """Check that a module without a file of its own, such as os.path, which os makes, has the name."""
+    """Add an error if a loaded module without a file of its own, such as os.path, does not have the name."""
     names = vars(sys.modules[module])
     if name not in names:
         known = [key for key, value in names.items() if inspect.isfunction(value)]

@@ -48,7 +48,7 @@ def model_of(fields: Fields, folder: Path, kind: str) -> str:
 
 
 def check_model(fields: Fields, spec: RoleSpec) -> None:
-    """Refuse a model together with `rejoin_time=` of the workload: a model is made anew in each generation."""
+    """Add an error for a model together with `rejoin_time=` of the workload: each generation makes a new model."""
     if spec.simulate and spec.workload.rejoin_ns is not None:
         message = (
             "its model is created again in each generation, as by worker.run() in a real run, and restores its state: "
@@ -59,7 +59,7 @@ def check_model(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
-    """Check the class that the text `module:Class` names, as far as the source of its module shows it."""
+    """Add errors for the class that the text `module:Class` names, as far as the source of its module shows them."""
     found = definition_of(fields, CLASS, text, folder)
     if found is None or found.bases or found.decorator_list or found.keywords:
         return  # which methods it inherits is only known when it runs
@@ -72,7 +72,7 @@ def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
 
 
 def _check_methods(fields: Fields, name: str, methods: Collection[str], kind: str) -> None:
-    """Report required methods that a model lacks; warn of names that are one letter or so away from an optional one."""
+    """Add errors for required methods that a model lacks, and warnings for misspelled optional ones."""
     for method in METHODS[kind]:
         if method not in methods:
             message = f"{name} has no method {method}()"

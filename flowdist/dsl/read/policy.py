@@ -27,7 +27,10 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
 
 
 def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
-    """Return the policy of a Restart, and of the wider ones in its `then=`; `level` counts those around it."""
+    """Return the policy of a Restart, and of the wider ones in its `then=`; add errors for what contradicts itself.
+
+    `level` is the number of policies of which this one is the `then=`.
+    """
     wider, then = _after(fields, given, level)
     help = 'write rules=[On("oom", do="fail")]'
     written = fields.items("rules", help=help)
@@ -65,7 +68,7 @@ def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | 
 
 
 def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
-    """Check that the wider policy restarts more, and that it has no rules: only the rules of the first policy count."""
+    """Add an error unless the wider policy restarts more and has no rules: only the rules of the first policy count."""
     wider = policy.wider
     if wider is None or not isinstance(given.then, Restart):
         return
@@ -86,7 +89,10 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
 
 
 def _rule(policy: Fields, rule: On) -> Rule:
-    """Return the rule of an `On(...)`; report a kind, exit code or signal that no failure has, or has together."""
+    """Return the rule of an `On(...)`; add errors for kinds, exit codes and signals that do not exist.
+
+    Two of them that no failure has together, such as an exit code and a signal, are an error as well.
+    """
     fields = Fields(policy.owner, vars(rule), rule.site, policy.problems)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
@@ -112,7 +118,7 @@ def _rule(policy: Fields, rule: On) -> Rule:
 
 
 def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
-    """Refuse a rule that never decides, because an earlier one matches all that it matches."""
+    """Add an error for each rule that never decides, because an earlier one matches all that it matches (FD125)."""
     for n, (i, _, rule) in enumerate(rules):
         # `_rule` replaces an unknown kind by None, which matches everything: such a rule must not cover others
         if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
@@ -131,7 +137,7 @@ def _covers(earlier: Rule, later: Rule) -> bool:
 
 
 def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
-    """Refuse a budget that never runs out: its restarts take longer than its window by back-off alone."""
+    """Add an error for a budget that never runs out: its restarts take longer than its window by back-off alone."""
     if policy.within_ns is None:
         return
     total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)

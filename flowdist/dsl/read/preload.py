@@ -23,7 +23,7 @@ CALL = "flowdist.worker.call"
 
 
 def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[str, ...]:
-    """Return the modules in the role's `preload=`, with torch if its program imports torch; report unknown modules.
+    """Return the modules in the role's `preload=`, and torch if its program imports torch; add errors for unknown ones.
 
     Args:
         command: Command of the role.
@@ -46,7 +46,7 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
 
 
 def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
-    """Warn if the role has `preload=` or `warm=True`, but its workers cannot be forked (FD305)."""
+    """Add a warning if the role has `preload=` or `warm=True`, but its workers cannot be forked (FD305)."""
     asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
     if asked and (why := cold_because(spec, sys.executable, sys.executable)):
         help = "leave it out, or see 'Warm workers' in docs/run.md"
@@ -71,7 +71,7 @@ def _brings_torch(python: PythonCommand, folder: Path) -> bool:
 
 
 def _first_file(python: PythonCommand, folder: Path) -> Path | None:
-    """Return the file that the interpreter runs: the script, the module's file, or that of a `run=` function."""
+    """Return the file of the program: the script, the module's file, or that of `run=`; None if it is not found."""
     target = python.target
     if target == CALL and python.args:
         target = python.args[0].rpartition(":")[0]

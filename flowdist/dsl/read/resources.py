@@ -104,6 +104,7 @@ class _Reader:
         self._path, self._places, self._problems = path, places, problems
 
     def resources(self, content: Mapping[str, Any]) -> dict[str, Resources]:
+        """Return the sizes in the file's table `resources` by name; add errors for other tables and keys."""
         self._refuse_unknown(content, KNOWN, ())
         table = content.get("resources", {})
         if not isinstance(table, dict):

@@ -48,7 +48,7 @@ def _spread(work: Fields) -> float:
 
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:
-    """Check that a checkpoint does not block longer than it takes, and is complete before the next one begins."""
+    """Add an error if a checkpoint blocks for longer than it takes, or is not complete before the next begins."""
     if spec.checkpoint_blocks_ns is None:
         return
     time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.checkpoint_blocks_ns)
