@@ -113,11 +113,10 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return world.roles if world is not None else (name,)
 
     def to_succeed_before(self, name: str) -> set[str]:
-        """Return the roles that have to succeed before a role can start, because of its own gates or those of others.
+        """Return the names of all roles that have to succeed before a role can start.
 
-        If it waits for another role to start, it also waits for what that role waits for.
-
-        The roles of a joint world start and succeed together, so a gate of one of them counts for all.
+        Gates of the role count, and gates of the roles for which it waits in any way. The roles of a joint world start
+        and succeed together, so a gate of one of them counts for all.
         """
         found: set[str] = set()
         todo = list(dict.fromkeys(self.mates_of(name)))

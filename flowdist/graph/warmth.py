@@ -38,7 +38,7 @@ def python_command(argv: Sequence[str]) -> PythonCommand | str:
     """Parse a command line `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`, whose first word is the interpreter.
 
     Returns:
-        The parts, or a text that names what a forked process cannot do the same, such as a flag or `-c`.
+        The parts, or a text that names the part that a forked process cannot do the same way, such as a flag or `-c`.
     """
     flags: list[str] = []
     rest = list(argv[1:])

@@ -45,6 +45,8 @@ class Corpus:
     def open(self) -> list[Known]:
         """Check that the file can be read and written, and return its failures; an empty list if there is no file.
 
+        The folder of the file is made if there is none, the file itself is not.
+
         Raises:
             FlowdistError: The file cannot be read or written, or is not a corpus.
         """
@@ -148,7 +150,7 @@ def seeds_text(shown: Failure, seeds: tuple[int, ...], most: int = 8) -> str:
     Args:
         shown: The failure that is named first.
         seeds: Seeds of all of them, that one included.
-        most: Most of the other seeds that are listed.
+        most: Largest number of other seeds that are listed.
     """
     others = [seed for seed in seeds if seed != shown.seed]
     if not others:

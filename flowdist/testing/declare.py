@@ -98,7 +98,7 @@ def sometimes(name: str, check: None = None) -> Callable[[Check], Sometimes]: ..
 
 
 def sometimes(name: str | Check, check: Check | None = None) -> Sometimes | Callable[[Check], Sometimes]:
-    """Declare a point that at least one run of a campaign has to reach. It can be used as a decorator.
+    """Declare a point: a situation that at least one run of a campaign has to reach. It can be used as a decorator.
 
     A campaign in which no run reaches the point has not tested it, and fails.
 

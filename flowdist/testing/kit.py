@@ -105,7 +105,7 @@ def simulate(
         seed: Number that draws the start-up times of workers. With 0 they are as `workload=` says.
         schedule: Number that draws the order of events that happen at the same time; 0: as planned.
         collective: What the peers of a dead worker do, if `workload=` does not say: "wait", "fail" or "hang". None:
-            "wait".
+            they wait.
         until: Virtual time at which the simulation stops. None: at the end of the job.
         scale: Orders to change the size of a role, one text or several: `"trainer=4@60s"`.
         add: Nodes that join, one text or several: `"node5@90s"`.
@@ -113,9 +113,9 @@ def simulate(
         params: Arguments for the function `topology` of the file.
         always: Functions that are called with the state of the job after every event, or results of
             `flowdist.testing.always`. False, or an AssertionError, is a violation.
-        eventually: Properties made by `flowdist.testing.eventually`.
-        sometimes: Points to look for, made by `flowdist.testing.sometimes`, or a dict of functions by name. `seen` of
-            the result has those that were reached.
+        eventually: Properties made by `flowdist.testing.eventually`, which may be false for a limited time.
+        sometimes: Points (situations to look for) made by `flowdist.testing.sometimes`, or a dict of functions by name.
+            `seen` of the result has those that were reached.
         properties: File with more properties and points. None: `x_properties.py` beside the topology file `x.py`, if it
             exists.
 
@@ -173,10 +173,11 @@ def assert_recovers(
     Args:
         topology: As for `simulate`.
         faults: As for `simulate`.
-        within: Most time from the beginning of any incident until its worlds of tasks step again, such as `"30s"`.
-        lost_work: Most work of any world that is done again, as time: `"1m"`.
-        goodput: Least productive share of the time of task replicas, 0 to 1.
-        charged: Exact number of incidents that are charged to the budget of each role, by its name.
+        within: Longest time that is allowed from the beginning of an incident until its worlds of tasks step again:
+            `"30s"`.
+        lost_work: Most work, as time, that a world may have to do again: `"1m"`.
+        goodput: Smallest productive share of the time of task replicas that is allowed, 0 to 1.
+        charged: By role, the exact number of incidents that are charged to its budget: `{"trainer": 1}`.
         same_state: True: models of roles have to compute the same as without faults; see `assert_same_result`.
         options: Other arguments of `simulate`. Points in its `sometimes=` have to be reached.
 
@@ -294,7 +295,7 @@ def explore(
     cover: bool = False,
     corpus: str | Path | None = None,
 ) -> Report:
-    """Run a campaign: draw faults that the topology promises to survive for each seed, and demand that it does.
+    """Run a campaign: for each seed, draw faults that the topology promises to survive, and demand that it does.
 
     Where roles have models (`simulate=`), these have to give the result that they give without faults.
 
@@ -306,10 +307,10 @@ def explore(
         strict: True: an exception in a model is a failure, even if the topology survives the worker's exit.
         always, eventually, properties: As for `simulate`; they have to hold in every run.
         sometimes: As for `simulate`; at least one run has to reach each point.
-        recovers_within: Most time in any run from the beginning of an incident until its worlds of tasks step again:
-            `"1m"`.
-        lost_work: Most work of any world in any run that is done again, as time: `"5m"`.
-        goodput: Least productive share of the time of task replicas in any run, 0 to 1.
+        recovers_within: Longest time that is allowed in any run from the beginning of an incident until its worlds of
+            tasks step again: `"1m"`.
+        lost_work: Most work, as time, that a world may have to do again in any run: `"5m"`.
+        goodput: Smallest productive share of the time of task replicas that is allowed in any run, 0 to 1.
         cover: True: some run has to reach each built-in point that faults can reach in this topology.
         corpus: File that keeps failures; it is made if there is none. Failures in it are tried first, both their seeds
             and their plans.

@@ -228,7 +228,7 @@ def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
 
 
 def with_steady_services(graph: RoleGraph) -> RoleGraph:
-    """Return the graph with services that never lose a replica for good, by size or by an ignored failure.
+    """Return the graph with services that always have all their replicas: one size, and no failure is ignored.
 
     In simulation the clients of a service wait for every one of its replicas.
     """
@@ -246,14 +246,14 @@ def with_steady_services(graph: RoleGraph) -> RoleGraph:
 def fault_plans(
     topology: str | Path | Topology | RoleGraph, *, most: int = 4, operator: bool = True
 ) -> st.SearchStrategy[Plan]:
-    """Return a strategy for plans of faults for `simulate(topology, plan)`, also such that the topology cannot survive.
+    """Return a strategy for plans of any faults, for `simulate(topology, plan)`; the topology need not survive them.
 
     Few times are drawn, so that faults meet: at one moment, one just after another, inside a restart, after a
     cool-down. Plans shrink towards no fault, and towards the first kinds and times.
 
     Args:
         topology: Path of a topology file, a Topology, or a compiled graph.
-        most: Most faults or pairs of faults in a plan.
+        most: Largest number of faults, or pairs of faults, in a plan.
         operator: True: the operator may also scale a role and drain a node.
 
     Returns:
@@ -279,7 +279,7 @@ def schedules(topology: str | Path | Topology | RoleGraph, *, most: int = 3) -> 
 
     Args:
         topology: Path of a topology file, a Topology, or a compiled graph. Its gangs are scaled within their bounds.
-        most: Most orders of each kind (scale, add, drain).
+        most: Largest number of orders of each kind (scale, add, drain).
 
     Returns:
         A strategy that draws values of `Schedule`.

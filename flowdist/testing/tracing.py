@@ -20,7 +20,7 @@ TOOL, TOOL_ID = "scrutineer", 3  # name and number of Hypothesis in sys.monitori
 def untraced() -> Iterator[None]:
     """Switch the line tracing of Hypothesis off for the block, and on again after it.
 
-    Tracing by debuggers and by coverage goes on. Without tracing by Hypothesis the block runs as it is.
+    Tracing by debuggers and by coverage goes on. Nothing changes if Hypothesis does not trace.
     """
     if sys.version_info >= (3, 12):
         is_theirs = sys.monitoring.get_tool(TOOL_ID) == TOOL

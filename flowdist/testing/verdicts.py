@@ -83,7 +83,8 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         quick: True: fast-forward quiet times, and check only what has changed. That is ten times as fast.
 
     Returns:
-        The result, the name of the broken property, and what is wrong; both texts are empty if nothing is.
+        The result, the name of the broken property, and what is wrong; both texts are empty if nothing is. If no step
+        is committed in time after the faults, the result is that of a run up to that moment.
     """
 
     def run(until: int) -> SimResult:
