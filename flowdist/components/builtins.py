@@ -124,7 +124,7 @@ def spmd(
     Raises:
         TopologyProblems: An argument cannot be read or cannot be honoured.
     """
-    options = locals()  # the parameters alone
+    options = locals()  # the parameters: there is no other local variable yet
     return ddp(*options.pop("args"), **options)
 
 

@@ -71,7 +71,7 @@ def load_topology(
         module = _execute(path, text)
         topology = _pick(module, name, Path(file), dict(params or {}))
     finally:
-        if folder in sys.path:  # unless the user's code has removed it
+        if folder in sys.path:  # the user's code may have removed it
             sys.path.remove(folder)
     return compile_loaded(topology, sets, nodes)
 
@@ -179,7 +179,7 @@ def _execute(path: Path, text: bytes) -> ModuleType:
         _refuse("FD141", message, help, place)
     try:
         exec(code, module.__dict__)
-    except TopologyProblems:  # of a component, which has reported them
+    except TopologyProblems:  # a component, such as `ddp`, has found problems itself
         raise
     except (Exception, SystemExit) as error:
         _refuse_exception(path, error)

@@ -44,7 +44,7 @@ def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) 
     if not is_list or not isinstance(value, int) or not 1 <= value <= MOST:
         topology.fields["nodes"] = value
         topology.overridden["nodes"] = CLI
-    elif all(isinstance(node, Node) for node in declared):  # other values are a problem of the file
+    elif all(isinstance(node, Node) for node in declared):  # the compiler reports other values in the file
         if any(_size(node) != _size(declared[0]) for node in declared):
             problems.error(
                 "FD104", f"{given}: the nodes of the topology have different sizes", "change nodes= in the file", CLI

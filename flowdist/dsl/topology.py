@@ -166,7 +166,7 @@ class Role:
         self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: Mapping[str, CallSite]
     ) -> None:
         self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
-        self.sites = sites  # the call that wrote each argument, of the role or of a template
+        self.sites = sites  # for each argument the call that wrote it: `Topology.role` or `Template`
         self.overridden: dict[str, Place] = {}  # arguments that the command line has set
 
     def __repr__(self) -> str:
@@ -357,5 +357,5 @@ class Topology:
             roles: Two or more roles of this topology: all are tasks with a gang, all are primary or none is, none waits
                 for another one of them, and none is in another world.
         """
-        members = (str(index) for index in range(len(roles)))  # so that each role has a place of its own
+        members = (str(index) for index in range(len(roles)))  # names of the arguments, each with its own place
         self.worlds.append((str(name), roles, call_site(("name", *members))))

@@ -42,9 +42,9 @@ class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     within_ns: int | None = None  # window of the budget; None: the whole job
     then: Then = "fail"
     rules: tuple[Rule, ...] = ()
-    backoff_ns: int = 1 * SECOND  # before the second counted restart; the first starts at once
+    backoff_ns: int = 1 * SECOND  # wait before the second charged restart; the first does not wait
     backoff_max_ns: int = 1 * MINUTE
-    backoff_reset_ns: int = 10 * MINUTE  # without a counted incident for this long, the back-off starts anew
+    backoff_reset_ns: int = 10 * MINUTE  # time without a charged incident after which the back-off begins anew
     wider: RestartPolicy | None = None  # applies when the budget is used up, if `then` is "widen" (R11)
 
     def chain(self) -> tuple[RestartPolicy, ...]:

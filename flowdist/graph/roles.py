@@ -97,9 +97,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     checkpoint_ns: int = 1 * SECOND
     restore_ns: int = 0
     rejoin_ns: int | None = None  # for workers in place to join a new generation; None: they are restarted instead
-    collective: Literal["", "wait", "fail", "hang"] = (
-        ""  # what the peers of a dead worker do; empty: they wait, and campaigns try all
-    )
+    collective: Literal["", "wait", "fail", "hang"] = ""  # what the peers of a dead worker do; empty: they wait
     collective_timeout_ns: int | None = None  # of the process group; None: the default of its backend
     step_spread: float = 0.0  # share of `step_ns` by which a step of the slowest worker may be longer
     warmup_ns: int = 0  # from the end of the last worker's start-up to the first step

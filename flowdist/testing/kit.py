@@ -205,9 +205,7 @@ def assert_recovers(
     if same_state and not wrong:
         wrong += _changed(topology, result, options)
     wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
-    points = properties_of(
-        sometimes=options.get("sometimes", ())
-    ).sometimes  # points of a file are for campaigns: no single run has to reach them
+    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # campaigns look for those of a file
     wrong += [f"never seen: {point.name}" for point in points if point.name not in result.seen]
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:

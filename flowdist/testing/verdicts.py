@@ -93,9 +93,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         sim = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=asked)
         try:
             result = sim.run(until)
-        except (
-            CRASHES
-        ) as error:  # the controller raised: the plan is shrunk all the same; a single run shows the traceback
+        except CRASHES as error:  # the controller raised: the plan is shrunk; a single run shows the traceback
             result = sim.result(Violation(*crash(error)), has_crashed=True)
         sim.take_apart()
         return result

@@ -104,7 +104,7 @@ class _Rooms:
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
     """Return the nodes that `where`, `near` and `apart` of the role allow, given the seats of earlier roles."""
     names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
-    # roles without seats start later, or have ended: only the controller knows their nodes
+    # other roles start later, or have ended: only the controller knows their nodes
     names.intersection_update(*(_nodes_of(seats[near]) for near in spec.placement.near if near in seats))
     for apart in spec.placement.apart:
         names -= _nodes_of(seats.get(apart, ()))
@@ -154,7 +154,7 @@ def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
     mates |= {name: world.roles for world in graph.worlds for name in world.roles}
     found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
     before, count = -1, 0
-    while count > before:  # the gates of a joint world delay roles that stand before them, too
+    while count > before:  # a gate of one role delays all roles of its world, also those declared before
         for spec in graph.roles:
             for gate in spec.gates:
                 more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())

@@ -124,7 +124,7 @@ def _calls(file: str) -> dict[tuple[int | None, int | None], ast.Call]:
     """
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):  # a notebook cell with commands of the shell, or a file without text
+    except (SyntaxError, ValueError):  # a notebook cell with shell commands, or a binary file
         return {}
     return {(node.end_lineno, node.end_col_offset): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
 

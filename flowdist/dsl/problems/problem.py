@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.errors import FlowdistError
 
-NAMED_MAX = 4  # of a problem that more roles share, the message names so many
+NAMED_MAX = 4  # number of roles that a message names; more are counted
 
 
 class Problem(NamedTuple):
@@ -75,9 +75,7 @@ class Problems:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, Place], Problem] = {}
-        self._owners: dict[
-            tuple[str, str, Place], dict[str, None]
-        ] = {}  # for each problem the parts of the topology that have it, in order
+        self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # names of the parts that have each problem
 
     def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
         """Add an error at the given place.

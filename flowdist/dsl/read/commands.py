@@ -43,7 +43,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
     if ways[0] == "run":
         if args:
             fields.error("FD108", "args", "args= goes with script= or module=", "a function takes no arguments")
-        elsewhere = (str(folder),) if fields.path("workdir") else ()  # for imports
+        elsewhere = (str(folder),) if fields.path("workdir") else ()  # where the function is imported from
         return ("python", "-m", "flowdist.worker.call", function_of(fields, folder), *elsewhere)
     if ways[0] != "command":
         target = fields.path(ways[0])
@@ -125,7 +125,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
     elif not is_file(folder / target[1]) and not is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
-        own = Path(fields.place(name).file).name  # the topology itself is not a script
+        own = Path(fields.place(name).file).name  # the topology file is no suggestion
         beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
         near = did_you_mean(target[1], sorted(beside), otherwise="")
         fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}".strip())

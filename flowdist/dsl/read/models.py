@@ -62,7 +62,7 @@ def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
     """Add errors for the class that the text `module:Class` names, as far as the source of its module shows them."""
     found = definition_of(fields, CLASS, text, folder)
     if found is None or found.bases or found.decorator_list or found.keywords:
-        return  # which methods it inherits is only known when it runs
+        return  # what it inherits, or a decorator returns, is known only when it runs
     methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
     _check_methods(fields, found.name, methods, kind)
     arguments = required(methods["__init__"]) if "__init__" in methods else ["self"]

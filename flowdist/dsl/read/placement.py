@@ -46,7 +46,7 @@ def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     for name in placement.near:
         if name in placement.apart:
             fields.error("FD146", "near", f"it is both near {name!r} and apart from it", "leave one of them out")
-        if name not in earlier:  # seats are given in the order of the roles
+        if name not in earlier:  # replicas are placed in the order of the roles
             fields.error("FD146", "near", f"it is near {name!r}, which is not declared before it", "leave it out")
     if not graph.cluster.given:
         return

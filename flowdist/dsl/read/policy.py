@@ -73,7 +73,7 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
     if wider is None or not isinstance(given.then, Restart):
         return
     if given.scope != policy.scope or given.then.scope != wider.scope:
-        pass  # an unknown scope is reported elsewhere
+        pass  # `_policy` reports an unknown scope
     elif SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
         message = f"after {policy.scope!r} comes {wider.scope!r}, which does not restart more"
         help = f'write then=Restart("{SCOPES[-1]}", max_restarts=2)'

@@ -17,7 +17,7 @@ from flowdist.dsl.read.functions import specs_of
 from flowdist.graph import RoleSpec
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
-FILES_MAX = 300  # files that are read for one role
+FILES_MAX = 300  # most files that are read for one role
 BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and modules whose names begin with torch
 CALL = "flowdist.worker.call"
 
