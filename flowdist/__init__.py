@@ -1,7 +1,7 @@
 """flowdist: declare multi-role distributed training, run it elastically, test its failures before they happen.
 
-The names that a topology file uses are imported on first use, so that `import flowdist.worker` in a training script
-imports nothing but the standard library.
+The names that a topology file uses, such as `Topology`, and `launch` are imported on first use, so that `import
+flowdist.worker` in a training script imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # PEP 562. No other module has a __getattr__; this one saves every worker the import of the DSL and msgspec.
+    """Import a name of `__all__` when it is first used (PEP 562); raise AttributeError for any other name."""
+    # Every worker imports this package: the DSL and msgspec would make its start slower.
     if name == "launch":
         from flowdist.launching.caller import launch
 

@@ -1,3 +1,3 @@
-"""The version of flowdist, in a module without imports: `flowdist` itself imports what needs the version."""
+"""Version of flowdist, in a module without imports, so that any other module can import it."""
 
 __version__ = "0.1.0"

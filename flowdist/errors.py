@@ -1,15 +1,23 @@
-"""Errors that the user can correct, as exceptions that the command line prints without a traceback."""
+"""Errors that the user can correct. The command line prints them without a traceback."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-SHOWN_MAX = 20  # names in a help line: clusters have hundreds of nodes
+SHOWN_MAX = 20  # known words in a help line: a cluster can have hundreds of nodes
 
 
 class FlowdistError(Exception):
-    """Error that the user can correct. `exit_code` is the exit code of the command line, `help` says what to do."""
+    """Error that the user can correct.
+
+    Args:
+        message: What is wrong.
+        help: What to do about it; empty if there is nothing to say.
+
+    Attributes:
+        exit_code: Exit code of the command line for this error.
+    """
 
     exit_code = 2
 
@@ -18,17 +26,20 @@ class FlowdistError(Exception):
         self.message = message
         self.help = help
         if help:
-            self.add_note(f"help: {help}")  # shown if the exception reaches a notebook or a test
+            self.add_note(f"help: {help}")  # notebooks and tests show the notes of an exception
 
 
 class JobFailed(FlowdistError):
-    """The job has failed."""
+    """Error for a job that has ended as failed."""
 
     exit_code = 1
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a help line for an unknown word: the most similar known word, or the known words if none is similar."""
+    """Return a help line for an unknown word: the most similar known word, or the known words if none is similar.
+
+    Of more than SHOWN_MAX known words the line has only the first ones.
+    """
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     more = f" and {len(known) - SHOWN_MAX} more" if len(known) > SHOWN_MAX else ""
@@ -36,5 +47,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def underlined(text: str, start: int, end: int) -> str:
-    """Return the text, and a line of marks below its characters from `start` to before `end`."""
+    """Return the text on a line of its own, and a line of `^` below its characters from `start` to before `end`."""
     return f"\n  {text}\n  {' ' * start}{'^' * max(1, end - start)}"

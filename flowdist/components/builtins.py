@@ -1,8 +1,8 @@
-"""Builtins of TorchX as plain functions that return a `Topology`, written as a user would write them.
+"""Built-in components of TorchX as plain functions that return a `Topology`, written as a user would write them.
 
     flowdist run dist.ddp -j 2:4x8 --script main.py -- --epochs 5
 
-They can also be called in a topology file: `t = ddp("--epochs", "5", script="main.py", j="2:4x8")`.
+A topology file can call them, too: `t = ddp("--epochs", "5", script="main.py", j="2:4x8")`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROCS_MAX = 100_000
 
 
 class Size(NamedTuple):
-    """Minimum and maximum of nodes, and processes on each: `[MIN:]NNODESxNPROC`."""
+    """Fewest and most nodes, and processes on each node (`procs`): `[MIN:]NNODESxNPROC`."""
 
     low: int
     high: int
@@ -56,15 +56,18 @@ def ddp(
 
     Args:
         script_args: Arguments of the script or module.
-        script, m: The script or the module; exactly one of them.
-        name: `{experiment}/{run}`; the default of the run is the name of the script or module.
-        h: A named size of flowdist.toml, instead of cpu, gpu and memMB.
-        cpu, gpu, memMB: Cores, devices and megabytes of one node.
-        j: `[MIN:]NNODESxNPROC`, as in `2x8` or `2:4x8`.
+        script, m: Path of the script, or name of the module; exactly one of them.
+        name: `{experiment}/{run}`; an empty run is named after the script or module.
+        h: Name of a size in flowdist.toml, instead of cpu, gpu and memMB.
+        cpu, gpu, memMB: Cores, GPUs and megabytes (of 10**6 bytes) of one node.
+        j: `[MIN:]NNODESxNPROC`, such as `2x8` or `2:4x8`.
         env: Variables added to the environment of the workers.
-        max_retries: Number of failures that restart the job.
+        max_retries: Number of failures that restart the job; the next one fails it.
         mounts, image: Refused: processes on this machine see its files.
         debug: True: set the variables that make torch and NCCL log more.
+
+    Returns:
+        A topology that can be compiled. Its problems are reported at the call of this function.
 
     Raises:
         TopologyProblems: An argument cannot be read or cannot be honoured.
@@ -115,15 +118,18 @@ def spmd(
         args: Arguments of the script or module.
         script, m, name, h, j, env, max_retries, mounts, image, debug: As for `ddp`.
 
+    Returns:
+        A topology that can be compiled, as that of `ddp`.
+
     Raises:
         TopologyProblems: An argument cannot be read or cannot be honoured.
     """
-    options = locals()  # the parameters alone
+    options = locals()  # the parameters: there is no other local variable yet
     return ddp(*options.pop("args"), **options)
 
 
 def _caller() -> CallSite:
-    """Return the call of the user's file that called this module."""
+    """Return the call in the user's file by which a function of this module was called."""
     depth = 1
     while sys._getframe(depth).f_code.co_filename == __file__:
         depth += 1
@@ -131,6 +137,7 @@ def _caller() -> CallSite:
 
 
 def _check(script: str | None, m: str | None, mounts: Sequence[str], image: str | None, max_retries: int) -> None:
+    """Raise TopologyProblems (FD154) for arguments of TorchX that contradict each other or cannot be honoured."""
     if (script is None) == (m is None):
         _refuse("FD154", "exactly one of --script and -m is needed", "write --script main.py, or -m my.module")
     if mounts:
@@ -145,10 +152,16 @@ def _check(script: str | None, m: str | None, mounts: Sequence[str], image: str 
 
 
 def parse_j(j: str) -> Size:
-    """Parse `[MIN:]NNODESxNPROC`. A bare number is refused, because TorchX reads it in two ways.
+    """Return the size that `[MIN:]NNODESxNPROC` describes; without MIN, the minimum is NNODES.
+
+    A bare number is refused, because TorchX reads it in two ways.
+
+    Args:
+        j: The text, such as `2x8` or `2:4x8`.
 
     Raises:
-        TopologyProblems: The text cannot be read, or is not a range.
+        TopologyProblems: The text cannot be read, has a number out of range, or has a minimum above the maximum
+            (FD153).
     """
     text = str(j).strip()
     if re.fullmatch(r"\d{1,6}", text):
@@ -168,7 +181,15 @@ def parse_j(j: str) -> Size:
 
 
 def names_of(name: str, program: str) -> tuple[str, str]:
-    """Return experiment and run of `{experiment}/{run}`, `{experiment}/`, `/{run}`, `{run}` or `/`."""
+    """Return the names of the experiment and the run in `{experiment}/{run}`.
+
+    Both parts can be empty, and text without a slash is a run. An empty experiment is `default-experiment`, and an
+    empty run is named after the program.
+
+    Args:
+        name: The text.
+        program: Path of the script, or name of the module.
+    """
     experiment, slash, run = name.partition("/")
     if not slash:
         experiment, run = "", name
@@ -176,4 +197,5 @@ def names_of(name: str, program: str) -> tuple[str, str]:
 
 
 def _refuse(code: str, message: str, help: str) -> NoReturn:
+    """Raise TopologyProblems with one problem, at the user's call."""
     raise TopologyProblems([Problem(code, message, help, _caller().place())])

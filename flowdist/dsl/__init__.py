@@ -1,4 +1,4 @@
-"""The DSL: the words of a topology file, and the compiler that makes a role graph of them.
+"""Words of a topology file, such as `Topology`, `Node` and `Restart`, and the compiler that makes a role graph of them.
 
 The compiler reports all problems of a topology at once, each at its place in the user's file. Nothing here runs a job,
 and user code is executed only to build the topology.

@@ -1,7 +1,7 @@
 """The compiler from a topology to a role graph.
 
-It reads every argument, fills in every default and collects every problem. Roles are compiled one by one; checks that
-concern several roles are in `check/`.
+The compiler reads every argument, fills in every default and collects every problem. Roles are compiled one by one;
+checks that concern several roles are in `check/`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ SHARED = (
 
 
 def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
-    """Return the graph of the topology. It may only be used if `problems` has no error afterwards."""
+    """Return the role graph of the topology, and add every error and warning to `problems`.
+
+    The graph can be used only if `problems` has no error afterwards: wrong arguments have been replaced by harmless
+    values.
+    """
     top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = read_cluster(top, problems)
@@ -84,6 +88,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
+    """Return the restart domains; add errors for domains with fewer than two roles, and for roles in two of them."""
     domains: list[Domain] = []
     for name, members, site in topology.domains:
         roles: dict[str, None] = {}
@@ -106,6 +111,8 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
 
 
 class _RoleCompiler:
+    """Compiler of the roles of one topology, one after the other; it adds what is wrong with a role to `problems`."""
+
     def __init__(
         self, topology: Topology, folder: Path, shared: Mapping[str, int], cluster: Cluster, problems: Problems
     ) -> None:
@@ -115,6 +122,7 @@ class _RoleCompiler:
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
+        """Return the graph's value of a role. What is wrong with the role becomes problems, not exceptions."""
         fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
         self._check_arguments(role, fields)
@@ -175,6 +183,7 @@ class _RoleCompiler:
         return "node"
 
     def _check_name(self, role: Role, fields: Fields) -> None:
+        """Add an error for a name that is no host name, means something else in faults, or is an earlier role's."""
         name = role.name
         if not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
@@ -188,6 +197,7 @@ class _RoleCompiler:
         self._seen.setdefault(name, role)
 
     def _check_arguments(self, role: Role, fields: Fields) -> None:
+        """Add errors for arguments that `Topology.role` does not know, and for a `like=` that is no Template."""
         for name in role.sites:
             if name not in ROLE_DEFAULTS and not name.startswith("env."):
                 help = did_you_mean(name, ROLE_DEFAULTS)
@@ -197,6 +207,10 @@ class _RoleCompiler:
             fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
+        """Return minimum and maximum of replicas and workers per replica, by default as many as the replica has GPUs.
+
+        Sizes that cannot be used add an error, and return 1, 1, 1.
+        """
         value = fields.values["replicas"]
         try:
             sizes = parse_sizes(value)
@@ -226,6 +240,10 @@ class _RoleCompiler:
         return low, high, procs
 
     def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
+        """Add errors for macros that do not exist, and for ports that the role does not have.
+
+        Macros with addresses of other roles are checked later, in `check_graph`.
+        """
         for where, macro in macros:
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports:
@@ -234,6 +252,7 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
+        """Return the gates of the role; a second gate on one role, or anything but a gate, adds an error instead."""
         gates: dict[str, GateSpec] = {}
         help = "write depends_on=[role.ready()] with a role of this topology"
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
@@ -253,6 +272,7 @@ class _RoleCompiler:
         return tuple(gates.values())
 
     def _ready(self, fields: Fields, ports: tuple[str, ...]) -> Readiness | None:
+        """Return the readiness check of `ready_when=`; None if there is none, or, with an error, if it is unknown."""
         value = fields.values["ready_when"]
         if value is None:
             return None
@@ -277,13 +297,13 @@ class _RoleCompiler:
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the roles whose addresses the macros need."""
+    """Return the roles whose addresses the macros stand for: `rpc` for `addresses:rpc:PORT`, each once."""
     names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
 
 
 def _words_for(value: object) -> str:
-    """Name a value in the words of a topology file."""
+    """Name a value in a message: a role, or the role of a gate, with its topology; anything else by its repr."""
     if isinstance(value, Gate):
         return _words_for(value.role)
     return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

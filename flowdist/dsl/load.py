@@ -1,7 +1,7 @@
-"""Loading of topology files: `topology.py` or `file.py:name`, with parameters and overrides, to a role graph.
+"""Loading of topology files: from `topology.py` or `file.py:name`, parameters and overrides to a role graph.
 
-The file is executed as a module of its own, with its folder first on the path. An exception of the file is reported at
-the user's line.
+The file is executed as a module of its own, with its folder first in `sys.path`. An exception in the file is reported
+as a problem at the user's line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFAULT_FILE = "topology.py"
 
 
 class Loaded(NamedTuple):
-    """A compiled topology with the warnings about it."""
+    """A compiled topology without errors, and the warnings about it, in the order of the file."""
 
     graph: RoleGraph
     warnings: tuple[Problem, ...]
@@ -42,16 +42,22 @@ def load_topology(
     sets: Sequence[str] = (),
     nodes: str | None = None,
 ) -> Loaded:
-    """Compile a topology file.
+    """Execute a topology file and compile its topology.
 
     Args:
-        target: `file.py` or `file.py:name`; None: topology.py in the current folder.
-        params: Arguments for a function that returns the topology (`-p`).
-        sets: Overrides, `role.field=value` or `field=value` (`--set`).
-        nodes: Nodes instead of the topology's own `nodes=` (`--nodes`).
+        target: `file.py` or `file.py:name`, relative to the current folder; None: `topology.py`. Without a name, the
+            file's function `topology` counts, else its only `Topology`.
+        params: Arguments for the function that returns the topology (`-p`), as text, which is converted to int, float
+            or bool by the function's annotations.
+        sets: Overrides, `role.field=value` or `field=value` (`--set`), which win over the file; the last one wins.
+        nodes: Number of nodes, or a range such as "2:4", instead of the topology's own `nodes=` (`--nodes`).
+
+    Returns:
+        The role graph and the warnings.
 
     Raises:
-        TopologyProblems: The topology has errors; the exception has all of them.
+        TopologyProblems: The file cannot be read or executed, it has no topology, or the topology has errors. The
+            exception has all problems that were found.
     """
     file, _, name = (target or DEFAULT_FILE).partition(":")
     path = Path(file)
@@ -65,16 +71,21 @@ def load_topology(
         module = _execute(path, text)
         topology = _pick(module, name, Path(file), dict(params or {}))
     finally:
-        if folder in sys.path:  # unless the user's code has removed it
+        if folder in sys.path:  # the user's code may have removed it
             sys.path.remove(folder)
     return compile_loaded(topology, sets, nodes)
 
 
 def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | None = None) -> Loaded:
-    """Compile a topology object, with the overrides of the command line.
+    """Compile a topology object with overrides of the command line. The overrides change the object.
+
+    Args:
+        topology: The topology, as a topology file makes it.
+        sets: Overrides, `role.field=value` or `field=value`; the last one wins.
+        nodes: Number of nodes, or a range such as "2:4", instead of the topology's own `nodes=`. None keeps these.
 
     Raises:
-        TopologyProblems: The topology has errors.
+        TopologyProblems: The topology or an override has errors. The exception has all of them, and the warnings.
     """
     problems = Problems()
     apply_sets(topology, sets, problems)
@@ -86,6 +97,10 @@ def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | No
 
 
 def _read(path: Path) -> bytes:
+    """Return the content of a file; raise TopologyProblems (FD140) if it cannot be read.
+
+    The help of the error names a similar file in the same folder, if there is one.
+    """
     try:
         return path.read_bytes()
     except (FileNotFoundError, ValueError):  # ValueError: the path has a null byte
@@ -100,7 +115,11 @@ def _read(path: Path) -> bytes:
 
 
 def looks_like_topology(path: str | Path) -> bool:
-    """Return whether a file declares a topology, by its text alone: the file is not imported."""
+    """Return whether a file declares a topology, judged by its syntax tree: the file is not executed.
+
+    Such a file imports flowdist (not only names of `flowdist.worker`), and either calls `Topology` or defines a
+    function `topology`. False if the file cannot be read or parsed.
+    """
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -115,7 +134,10 @@ def looks_like_topology(path: str | Path) -> bool:
 
 
 def _imports_the_dsl(tree: ast.Module) -> bool:
-    """Return whether the file imports anything of flowdist except `flowdist.worker`."""
+    """Return whether the file imports flowdist, other than by `from flowdist.worker import ...`.
+
+    The statement `from flowdist import worker` does not count either; `import flowdist.worker` does.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "flowdist" for alias in node.names):
             return True
@@ -127,7 +149,7 @@ def _imports_the_dsl(tree: ast.Module) -> bool:
 
 
 def _refuse_script(path: Path, text: bytes) -> None:
-    """Refuse a file that imports no DSL: executing a training script to find a topology could start the training."""
+    """Raise TopologyProblems for a file that does not import the DSL: executing a training script could start it."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -142,6 +164,7 @@ def _refuse(code: str, message: str, help: str, place: Place = CLI) -> NoReturn:
 
 
 def _execute(path: Path, text: bytes) -> ModuleType:
+    """Execute the file as the module `flowdist_topology` and return it; raise TopologyProblems for its exceptions."""
     module = ModuleType("flowdist_topology")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
@@ -156,7 +179,7 @@ def _execute(path: Path, text: bytes) -> ModuleType:
         _refuse("FD141", message, help, place)
     try:
         exec(code, module.__dict__)
-    except TopologyProblems:  # of a component, which has reported them
+    except TopologyProblems:  # a component, such as `ddp`, has found problems itself
         raise
     except (Exception, SystemExit) as error:
         _refuse_exception(path, error)
@@ -164,7 +187,10 @@ def _execute(path: Path, text: bytes) -> ModuleType:
 
 
 def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
-    """Report an exception of the topology file, at the last line of that file in its traceback."""
+    """Raise TopologyProblems for an exception of the topology file, at the last line of that file in the traceback.
+
+    A wrong keyword argument of a word of the DSL is reported as such (FD132), with the argument that may be meant.
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = Place(str(path), 1)
     if frames:
@@ -182,7 +208,7 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
 
 
 def _arguments(name: str) -> list[str]:
-    """Return the parameters of a callable of the DSL, by its qualified name; none if the name is the user's."""
+    """Return the parameters of a class or method of the DSL, such as `Topology.role`; empty for a user's name."""
     owner, _, method = name.partition(".")
     word = vars(dsl).get(owner)
     called = vars(word).get(method) if isinstance(word, type) else None
@@ -190,7 +216,11 @@ def _arguments(name: str) -> list[str]:
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
-    """Return the topology that the target names, or what the chosen function returns for the parameters."""
+    """Return the topology of the module: the object with the given name, or the only one; a function is called for it.
+
+    Raises:
+        TopologyProblems: There is no such topology, or there are parameters but no function that takes them.
+    """
     found = _named(module, name, path) if name else _only_one(module, path)
     if inspect.isfunction(found):
         found = _call(found, path, params)
@@ -211,7 +241,7 @@ def _named(module: ModuleType, name: str, path: Path) -> Any:
 
 
 def _only_one(module: ModuleType, path: Path) -> Any:
-    """Return the function `topology` of the file, else its only Topology."""
+    """Return the module's function `topology`, else its only Topology; raise TopologyProblems for none or several."""
     function = vars(module).get("topology")
     if inspect.isfunction(function):
         return function
@@ -225,6 +255,11 @@ def _only_one(module: ModuleType, path: Path) -> Any:
 
 
 def _call(function: Any, path: Path, params: dict[str, str]) -> Any:
+    """Call the user's function with the parameters, converted by its annotations, and return its result.
+
+    Raises:
+        TopologyProblems: A parameter is unknown, missing or of the wrong type, or the function raises an exception.
+    """
     declared = inspect.signature(function).parameters
     known = {key: parameter for key, parameter in declared.items() if parameter.kind not in VARIADIC}
     any_name = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in declared.values())
@@ -245,6 +280,7 @@ def _call(function: Any, path: Path, params: dict[str, str]) -> Any:
 
 
 def _convert(key: str, text: str, annotation: Any) -> Any:
+    """Convert the text of a parameter to the type of its annotation; raise TopologyProblems (FD134) if that fails."""
     kind = _kind(annotation)
     try:
         if kind in ("int", "float"):

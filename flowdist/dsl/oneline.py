@@ -21,10 +21,20 @@ def one_role_graph(
     nodes: str | None = None,
     sets: Sequence[str] = (),
 ) -> Loaded:
-    """Compile a topology with one role `trainer` that runs the script as torchrun would: a failure restarts the role.
+    """Compile a topology with one role `trainer` that runs a script as torchrun would.
+
+    A failure restarts all workers of the role.
+
+    Args:
+        script: Path of the Python script, relative to the current folder, which is also the workers' working folder.
+        args: Arguments of the script.
+        replicas: Size of the role, `[MIN:]MAX[xPROCS]`.
+        max_restarts: Budget of restarts; with 0 the first failure fails the job.
+        nodes: Value of `--nodes`; None: this machine.
+        sets: Values of `--set`, which win over all of the above.
 
     Raises:
-        TopologyProblems: There is no such script, or a number cannot be used.
+        TopologyProblems: There is no such script, or an argument cannot be used. The exception has all problems.
     """
     topology = Topology(name_from(script), nodes=None)
     topology.role(
@@ -39,18 +49,21 @@ def one_role_graph(
 
 
 def name_from(path: str) -> str:
-    """Return the stem of a path, changed so that it can name a topology or a role."""
+    """Return a name for a topology or role, made of a path: `my-train` for `/a/My_Train.py`, `job` for `/a/_.py`."""
     name = re.sub(r"[^a-z0-9-]+", "-", Path(path).stem.lower()).strip("-")[:50].rstrip("-") or "job"
     return name if name[0].isalpha() else f"job-{name}"
 
 
 def written_on_the_command_line(topology: Topology) -> Topology:
-    """Return the topology with the command line as the place of its problems."""
+    """Change the topology so that its problems are reported at the command line instead of a file, and return it."""
     return written_at(topology, CallSite(COMMAND_LINE, 1, ()))
 
 
 def written_at(topology: Topology, site: CallSite) -> Topology:
-    """Return the topology as if one call had written all of it: the place of problems, and the base of paths."""
+    """Change the topology as if the call `site` had written it with its nodes, roles and policies, and return it.
+
+    Problems are then reported at `site`, and relative paths of roles start from the folder of its file.
+    """
     topology.site = site
     nodes = topology.fields["nodes"]
     for node in nodes if isinstance(nodes, list) else []:

@@ -1,7 +1,8 @@
 """`--set` and `--nodes`: overrides of the command line, which win over the file.
 
-`FIELD=VALUE` sets a field of the topology, `ROLE.FIELD=VALUE` a field of a role. A further dot reaches into the role's
-restart policy, workload or environment. A role's name without a dot is never taken for a field of the topology.
+`--set FIELD=VALUE` sets a field of the topology, `--set ROLE.FIELD=VALUE` a field of a role, and a further dot a field
+of the role's restart policy, workload or environment. A name without a dot that is a role's is refused, even if the
+topology has a field of that name.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ CONDITIONS = ("started", "ready", "succeeded")
 
 
 def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) -> None:
-    """Apply `--nodes N`: N nodes like those that the topology declares, or of the default size if it declares none.
+    """Replace the topology's nodes by as many as `--nodes` asks for.
+
+    With a list of `Node`, a number keeps the first nodes of the list and adds nodes of the same size. Otherwise the
+    nodes have the default size. If the nodes of the list have different sizes, an error is added and nothing changes.
 
     Args:
+        topology: The topology to change.
+        nodes: A number, or a range such as "2:4". The compiler reports what is neither.
+        problems: Takes the error.
         given: The option as the user wrote it, for messages.
     """
     declared = topology.fields["nodes"]
@@ -37,7 +44,7 @@ def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) 
     if not is_list or not isinstance(value, int) or not 1 <= value <= MOST:
         topology.fields["nodes"] = value
         topology.overridden["nodes"] = CLI
-    elif all(isinstance(node, Node) for node in declared):  # other values are a problem of the file
+    elif all(isinstance(node, Node) for node in declared):  # the compiler reports other values in the file
         if any(_size(node) != _size(declared[0]) for node in declared):
             problems.error(
                 "FD104", f"{given}: the nodes of the topology have different sizes", "change nodes= in the file", CLI
@@ -51,7 +58,7 @@ def _size(node: Node) -> tuple[Any, Any, Any]:
 
 
 def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
-    """Return more nodes of the same size, with free names."""
+    """Return `missing` new nodes of the size of the first declared one, with names that no declared node has."""
     cpu, gpu, memory = _size(declared[0])
     taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
     free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
@@ -59,19 +66,24 @@ def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
 
 
 def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> None:
-    """Apply the overrides in order, so that the last one wins; report unknown names."""
+    """Apply the values of `--set` to the topology in order, so that the last one wins; add errors to `problems`."""
     for text in sets:
         _Override(topology, text, problems).apply()
 
 
 class _Override:
-    """One `--set`."""
+    """One `--set KEY=VALUE` for a topology.
+
+    A key that does not exist, and a text that cannot be split into parts, add a problem and set nothing. The compiler
+    checks the value later.
+    """
 
     def __init__(self, topology: Topology, text: str, problems: Problems) -> None:
         self._topology, self._text, self._problems = topology, text, problems
         self._key, self._equals, self._value = text.partition("=")
 
     def apply(self) -> None:
+        """Set the field of the topology or of a role that the key names; add a problem if it names none."""
         owner, dot, field = self._key.partition(".")
         roles: dict[str, Role] = {}
         for role in self._topology.roles:
@@ -95,6 +107,7 @@ class _Override:
         return self._value.lower() == "none"
 
     def _set_in_topology(self, field: str, roles: list[str]) -> None:
+        """Set a field of the topology; `roles` has the names of its roles, for suggestions."""
         topology = self._topology
         known = [name for name in topology.fields if name != "resources"]
         if field == "resources":
@@ -109,6 +122,7 @@ class _Override:
             topology.name = str(topology.fields["name"])
 
     def _set_in_role(self, role: Role, field: str) -> None:
+        """Set a field of the role, or a part of its policy, workload or environment; the value `none` resets it."""
         head, dot, rest = field.partition(".")
         plain = [name for name in ROLE_DEFAULTS if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
         known = [*plain, "depends_on", "env", *NESTED]
@@ -131,18 +145,19 @@ class _Override:
             self._set_plain(role, field)
 
     def _set_plain(self, role: Role, field: str) -> None:
-        """Set a field, and reset the fields of the file that it replaces. Those of an earlier --set are kept."""
+        """Set a field, and reset those that it replaces (`script`: `command`), unless an earlier --set gave them."""
         for name in replaced_by(field):
             if name not in role.overridden:
                 role.fields[name] = ROLE_DEFAULTS[name]
         self._store(role, field, self._value)
 
     def _store(self, owner: Role | Topology, field: str, value: Any) -> None:
+        """Set the field of a role or of the topology, and record that it comes from the command line."""
         owner.fields[field] = value
         owner.overridden[field] = CLI
 
     def _set_nested(self, role: Role, head: str, rest: str) -> None:
-        """Set a field of the role's restart policy or workload, which is created if there is none."""
+        """Set field `rest` of the role's restart policy or workload (`head`), which is made if the role has none."""
         kind = NESTED[head]
         default: Any = kind()
         default.site = HERE
@@ -169,7 +184,7 @@ class _Override:
             role.overridden[f"env.{name}"] = CLI
 
     def _set_placement(self, role: Role, field: str) -> None:
-        """Set `near=ps,data`, `apart=true` or `where=zone=a,rack=7`."""
+        """Set `near=ps,data`, `apart=true` or `where=zone=a,rack=7`; a value that cannot be read adds a problem."""
         value: Any
         if field == "apart" and self._value.lower() in ("true", "false"):
             value = self._value.lower() == "true"
@@ -196,7 +211,7 @@ class _Override:
         return [word.strip() for word in self._value.split(",") if word.strip()]
 
     def _set_gates(self, role: Role) -> None:
-        """Set gates by `ps.ready,data.succeeded`; a role alone means `started`."""
+        """Set the role's gates from text such as `ps.ready:restart,data`; `data` means `data.started:reconnect`."""
         gates = []
         upstreams = {other.name: other for other in self._topology.roles if other is not role}
         for word in self._value.split(","):

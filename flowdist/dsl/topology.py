@@ -1,6 +1,8 @@
 """Words of a topology file that build the job: topologies, roles, templates and gates.
 
-As in `words.py`, nothing is checked here, and each call remembers where the user wrote it.
+The constructors check nothing. Each call records its place in the user's file, where the compiler (`compile.py`)
+reports problems. Durations are text such as `"1m30s"`, or numbers of seconds. Memory is text such as `"64GiB"`, or a
+number of bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ OnRestart = Literal["reconnect", "restart"]
 
 
 class RoleFields(TypedDict, total=False):
-    """Arguments of `Topology.role` and `Template`; the docstring of `Topology.role` explains each."""
+    """Types of the arguments of `Topology.role` and `Template`; the docstring of `Topology.role` explains each."""
 
     script: str | None
     module: str | None
@@ -76,11 +78,16 @@ ROLE_DEFAULTS: dict[str, Any] = {
     "numa": None,
     "virtual_local_rank": False,
 }
-WAYS = ("command", "script", "module", "run")  # arguments that give the command; the first that is given counts
+WAYS = ("command", "script", "module", "run")  # arguments that give a role's command; a role has one of them
 
 
 def replaced_by(name: str) -> tuple[str, ...]:
-    """Return the arguments that `name` replaces in what is inherited: a role has one command and one size."""
+    """Return the arguments of a role that have no effect any more once a role, or `--set`, gives the argument `name`.
+
+    A role has one command and one size: `script` replaces `command`, `module` and `run` of a template or of the file,
+    `command` replaces `args` as well, and `resources` replaces `cpu`, `gpu` and `memory`. Most arguments replace none:
+    the tuple is empty.
+    """
     if name in WAYS:
         return (*(way for way in WAYS if way != name), *(("args",) if name == "command" else ()))
     return ("cpu", "gpu", "memory") if name == "resources" else ()
@@ -89,9 +96,12 @@ def replaced_by(name: str) -> tuple[str, ...]:
 class Template:
     """Arguments that several roles share: `base = Template(cpu=4)`, then `t.role("a", like=base, gpu=1)`.
 
+    What the role gives wins over its template, None included; a `command` of None counts as not given. `env` is merged:
+    a variable of the role wins over the same variable of the template.
+
     Args:
         command: As for `Topology.role`.
-        like: Another template. Arguments given here win over it; `env` is merged.
+        like: Another template, from which this one inherits by the same rules.
         fields: As for `Topology.role`.
     """
 
@@ -102,7 +112,16 @@ class Template:
 
 
 def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str, Any], dict[str, CallSite]]:
-    """Merge the given arguments over those of the template; return them, and the call that wrote each."""
+    """Merge the arguments of a call over those of its template.
+
+    Args:
+        like: The template, or None. Anything else stays among the arguments as `like`, and the compiler reports it.
+        given: Arguments of the call; this function changes the dict.
+        site: The call that gave them.
+
+    Returns:
+        The merged arguments, and for each (for `env` also for each variable, as `env.NAME`) the call that wrote it.
+    """
     if given["command"] is None:
         del given["command"]
     fields: dict[str, Any] = {}
@@ -127,7 +146,11 @@ def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str
 
 
 class Gate:
-    """Dependency on a role, made by `role.started()`, `role.ready()` or `role.succeeded()`."""
+    """Condition for the start of a role: another role has started, is ready, or has succeeded.
+
+    `Role.started()`, `Role.ready()` and `Role.succeeded()` return gates. A role waits for all gates in its
+    `depends_on=`.
+    """
 
     def __init__(self, role: Role, condition: str, on_restart: str, site: CallSite) -> None:
         self.role, self.condition, self.on_restart, self.site = role, condition, on_restart, site
@@ -137,55 +160,89 @@ class Gate:
 
 
 class Role:
-    """Handle of a role, for `depends_on=`, `near=` and other arguments of later roles."""
+    """Handle of a role, returned by `Topology.role`, for `depends_on=`, `near=` and other arguments of later roles."""
 
     def __init__(
         self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: Mapping[str, CallSite]
     ) -> None:
         self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
-        self.sites = sites  # the call that wrote each argument, of the role or of a template
+        self.sites = sites  # for each argument the call that wrote it: `Topology.role` or `Template`
         self.overridden: dict[str, Place] = {}  # arguments that the command line has set
 
     def __repr__(self) -> str:
         return f"role {self.name!r}"
 
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
-        """Return a gate that opens when every replica of this role runs."""
+        """Return a gate that opens when this role's replicas run: all with a place on a node, its minimum at least.
+
+        Args:
+            on_restart: What the dependent does when this role restarts: "reconnect": it keeps running, and gets the new
+                addresses from `flowdist.worker.peers()`; "restart": it restarts, too.
+        """
         return Gate(self, "started", on_restart, call_site(()))
 
     def ready(self, *, on_restart: OnRestart = "reconnect") -> Gate:
-        """Return a gate that opens when every replica of this role has passed its readiness check."""
+        """Return a gate that opens when this role's replicas have passed their readiness check, its minimum at least.
+
+        This role needs a `ready_when=`; without one the compiler reports the gate (FD115).
+
+        Args:
+            on_restart: What the dependent does when this role restarts: "reconnect": it keeps running, and gets the new
+                addresses from `flowdist.worker.peers()`; "restart": it restarts, too.
+        """
         return Gate(self, "ready", on_restart, call_site(()))
 
     def succeeded(self, *, on_restart: OnRestart = "reconnect") -> Gate:
-        """Return a gate that opens when this role has succeeded."""
+        """Return a gate that opens when this role has succeeded: all of its replicas have exited with code 0.
+
+        A service never succeeds, so the compiler reports a gate on one (FD116).
+
+        Args:
+            on_restart: As for `started`.
+        """
         return Gate(self, "succeeded", on_restart, call_site(()))
 
     def addresses(self, port: str) -> str:
-        """Return a macro for `host:port,host:port` of all replicas in order, filled in when the dependent starts."""
+        """Return a macro that stands for the addresses of this role's replicas in a command or an environment variable.
+
+        The macro becomes `host:port,host:port`, in the order of the replicas, each time a worker of the role that uses
+        it starts. That role has to have a gate on this one; the compiler reports it otherwise (FD122).
+
+        Args:
+            port: Name of a port, one of this role's `ports=`.
+        """
         return f"${{addresses:{self.name}:{port}}}"
 
 
 class Topology:
-    """A job: its roles, nodes, and rules for restarts.
+    """A job: its roles, its nodes, and its rules for restarts.
+
+    A topology file makes one. Nothing is checked before the topology is compiled. Durations are text such as `"1m30s"`,
+    or numbers of seconds.
 
     Args:
-        name: Name of the job, with which the name of the run's folder begins.
-        nodes: A number, `"2:4"`, or a list of `Node`. None: this machine in `run`, and in `simulate` one node that is
-            large enough.
-        resources: Named sizes for `resources=` of roles.
-        heartbeat: Interval between the heartbeats of an agent.
-        lease: Time for which an agent may be silent. The agent stops its workers 1 s before the lease ends, and the
-            controller replaces them 1 s after.
-        cause_window, min_uptime, controller_outage: See the restart rules R7, R8 and R21 in docs/restarts.md.
-        move_after: Failures of one kind of a replica on one node within an hour, after which it runs on another node.
-        cordon_after: Failures of one kind on one node within an hour, of any replicas, after which the node is
-            cordoned, if the job can run without it.
-        checkpoint_dir: Value of `${checkpoint_dir}` (default: a folder of the run).
+        name: Name of the job, with which the name of the run's folder begins: lower case letters, digits and hyphens.
+        nodes: A number of nodes of the default size, such as 4; `"2:4"`: at least 2, at most 4; or a list of `Node`.
+            None: this machine in `run`, and in `simulate` one node that is large enough.
+        resources: Sizes by name, for `resources=` of roles.
+        heartbeat: Interval between the heartbeats that an agent (flowdist's process on a node) sends to the controller.
+        lease: Time for which an agent may be silent. The agent kills its workers 1 s before the lease ends; the
+            controller declares the node lost and replaces its workers 1 s after the end.
+        cause_window: A failure of a role within this time after a failure of a role that it depends on belongs to the
+            incident of the latter, and is not charged (rule R7 of docs/restarts.md).
+        min_uptime: Time after which a world that runs counts as healthy, if it has not reported progress before. More
+            than five changes of a world's members in a row, without health between them, fail the job if the last is
+            the loss of a node (R8).
+        controller_outage: Time for which agents keep their workers while no controller listens (R21).
+        move_after: Number of failures of one kind of a replica on one node within an hour, after which the replica runs
+            on another node, if there is room (R22).
+        cordon_after: Number of failures of one kind on one node within an hour, of any replicas, after which nothing
+            new is placed on the node, if the job can run without it (R22).
+        checkpoint_dir: Value of the macro `${checkpoint_dir}`. Empty: `checkpoints/` in the folder of the run.
         on_incident: A command, written as a role's, that `run` starts when an incident closes and when the job ends,
             with a JSON object on its stdin. It neither delays nor fails the job.
-        grace, stop_grace, drain, ready_timeout, join_window, pending_timeout, finish_timeout, cooldown:
-            Defaults for the roles.
+        grace, stop_grace, drain, ready_timeout, join_window, pending_timeout, finish_timeout, cooldown: Defaults for
+            the arguments of these names of `role`.
     """
 
     def __init__(
@@ -228,51 +285,50 @@ class Topology:
         like: Template | None = None,
         **fields: Unpack[RoleFields],
     ) -> Role:
-        """Declare a role and return its handle.
+        """Declare a role, a group of equal replicas, and return its handle; the compiler checks the arguments.
 
         Args:
-            name: Lower case, usable as a host name.
+            name: Lower case, usable as a host name, not `all`, `controller` or the name of a node.
             command: A list, or a string that is split as a shell would; no shell runs. `python` is this interpreter.
             like: A template; arguments given here win over it.
             script, module, args: Instead of a command: `python script.py args` or `python -m module args`.
             run: Instead of a command: a function that can be imported and takes no arguments, or `"module:function"`.
-            kind: A task ends by itself, a service must not.
-            replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
-            resources: Named size of one replica; `cpu`, `gpu` and `memory` win over it.
-            cpu, gpu, memory: Cores, GPUs or a share of one (`gpu=0.5`), and bytes of one replica.
+            kind: A task ends by itself; a service runs until it is stopped, and its end is a failure.
+            replicas: `[MIN:]MAX[xPROCS]`, with PROCS workers in each replica; N means N replicas, no fewer.
+            resources: Name of the size of one replica; `cpu`, `gpu` and `memory` win over it.
+            cpu, gpu, memory: Cores (1), GPUs or a share of one such as 0.5 (0), and bytes (0) of one replica.
             placement: `spread` takes the node with the most room first, `pack` the node with the least.
-            near: Roles of which a replica has to be on the same node.
+            near: Roles, declared before, of which a replica has to be on the same node.
             apart: True: no two replicas of this role on one node. Roles: no replica on a node with one of theirs.
             where: Labels that the node must have: `where={"zone": "a"}`.
             env: Variables added to the environment of the workers: text, or a `Secret`.
             ports: Names of ports; each replica gets a number for each, and keeps it for later attempts on that node.
             workdir: Working folder of the workers (default: the folder of the topology file).
-            depends_on: `x.started()`, `x.ready()`, `x.succeeded()`; a bare role means started.
+            depends_on: Gates, all of which have to open first, such as `x.ready()`; a bare role means `x.started()`.
             restart: Restart policy; None: a failure fails the job.
-            gang: True: the replicas share one world. Default: true for tasks, false for services and
-                `Restart("replica")`.
+            gang: True: the replicas share one world, and restart as one. Default: true for tasks, false for services
+                and `Restart("replica")`.
             primary: True: the job waits for this task; it succeeds when every primary task has succeeded.
-            ready_when: `tcp:PORT`, `http:PORT/PATH`, `file:PATH`, `log:REGEX`, or `call`.
-            ready_timeout: Time from the start of a replica to its readiness, after which it has failed.
+            ready_when: Readiness check: `tcp:PORT`, `http:PORT/PATH`, `file:PATH`, `log:REGEX`, or `call`.
+            ready_timeout: Time from the start of a replica to its readiness, after which it has failed (5 minutes).
             state: Place of the role's state: `none`, `memory` (lost at a restart) or `checkpoint` (reloaded).
-            grace: Time from SIGTERM to SIGKILL if nothing has failed.
-            stop_grace: Time from SIGTERM to SIGKILL after a failure.
-            drain: Time from SIGTERM to SIGKILL after the job has succeeded.
-            join_window: Time for which a gang that has its minimum waits for more replicas.
-            pending_timeout: Time for which a role may be below its minimum before the job fails.
-            finish_timeout: Time for which the rest of a gang may run after its first member has finished.
-            cooldown: Time between a re-formation and the next growth.
-            hang_after: Time without progress after which a worker has failed with kind `hang`. Progress is a call of
-                `flowdist.worker.progress()` once it has been called, else any output of its world. The stacks of Python
-                workers are written to their logs.
+            grace, stop_grace, drain: Time from SIGTERM to SIGKILL of a worker: if nothing has failed (10 s), after a
+                failure (2 s), and after the job has succeeded (30 s).
+            join_window: Time for which a gang that has its minimum waits for more replicas (10 s).
+            pending_timeout: Time for which a role may be below its minimum before the job fails (10 minutes).
+            finish_timeout: Time for which the rest of a gang may run after its first member has finished (5 minutes).
+            cooldown: Time between a re-formation and the next growth (30 s).
+            hang_after: Time without progress after which a worker has failed with kind `hang` (None: never). Progress
+                is a call of `flowdist.worker.progress()` once it has been called, else any output of its world. The
+                stacks of Python workers are written to their logs.
             start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
-                `hang`; readiness does not count as progress.
+                `hang` (None: never); readiness does not count as progress.
             preload: Modules that are imported before workers are forked; torch is added if the code imports it.
-            numa: "node": each worker runs on the cores of the NUMA node of its GPU.
+            numa: "node": each worker runs on the cores of the NUMA node of its GPU; None: on any core.
             virtual_local_rank: True: each worker has LOCAL_RANK=0 and sees one device, as with torchrun's option.
-            warm: False: workers are started by exec, never forked.
+            warm: False: workers are started by exec, never forked; else they are forked where that is possible.
             parallel: Dimensions of the mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
-            workload: Timing of a worker in the simulator.
+            workload: Timing of a worker in the simulator (600 steps of 1 s).
             simulate: A class that the simulator runs instead of the workers, or `"module:Class"`: see docs/models.md.
         """
         site = call_site(("name", "command"))
@@ -282,13 +338,24 @@ class Topology:
         return role
 
     def restart_together(self, name: str, *roles: Role) -> None:
-        """Declare a restart domain: roles with the scope "domain" restart together."""
+        """Declare a restart domain: if one of these roles fails, and its policy has the scope "domain", all restart.
+
+        Args:
+            name: Name of the domain.
+            roles: Two or more roles of this topology. A role can be in one domain only.
+        """
         self.domains.append((str(name), roles, call_site(("name",))))
 
     def world(self, name: str, *roles: Role) -> None:
-        """Declare one RANK space and one process group over several roles, which form, restart and end as one.
+        """Declare that several roles form one world, with one RANK space and one process group.
 
-        RANK counts over all of them, in the order of their declaration; ROLE_RANK within the role.
+        The roles start, restart and end together. RANK counts over all of them, in the order of their declaration;
+        ROLE_RANK counts within a role.
+
+        Args:
+            name: Name of the world, which no role and no other world may have.
+            roles: Two or more roles of this topology: all are tasks with a gang, all are primary or none is, none waits
+                for another one of them, and none is in another world.
         """
-        members = (str(index) for index in range(len(roles)))  # so that each role has a place of its own
+        members = (str(index) for index in range(len(roles)))  # names of the arguments, each with its own place
         self.worlds.append((str(name), roles, call_site(("name", *members))))

@@ -1,7 +1,7 @@
 """Words of a topology file that are plain values: nodes, sizes, restart policies, workloads and secrets.
 
-The constructors check nothing. Each value remembers the call that made it, so that the compiler can report every
-problem of a topology at once, each at its argument.
+The constructors check nothing. Each value records the call that made it, so that the compiler can report every
+problem of a topology at once, each at its argument. Durations are text such as `"1m30s"`, or numbers of seconds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Node:
     """Capacity and labels of one node: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
 
     Args:
-        name: Name of the node (default: `node0`, `node1`, ... by its position).
-        cpu: Cores.
-        gpu: Whole devices.
-        memory: Bytes, or text such as `64GiB`.
-        labels: Names and values of your choice, for `where=` of roles.
+        name: Name of the node, usable as a host name. None: `node0`, `node1`, ... by its position.
+        cpu: Number of cores.
+        gpu: Number of GPUs, a whole number.
+        memory: Bytes, or text such as `"64GiB"`.
+        labels: Names and values of your choice, which `where=` of roles refers to.
     """
 
     name: str | None = None
@@ -43,7 +43,13 @@ class Node:
 
 
 class Resources:
-    """A named size for roles: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`."""
+    """Named size of a replica: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`.
+
+    Args:
+        cpu: Number of cores; fractions are allowed.
+        gpu: Number of GPUs, or a share of one such as 0.5.
+        memory: Bytes, or text such as `"64GiB"`.
+    """
 
     def __init__(self, *, cpu: float = 1, gpu: float = 0, memory: Memory = 0) -> None:
         self.cpu, self.gpu, self.memory = cpu, gpu, memory
@@ -52,13 +58,15 @@ class Resources:
 
 @dataclass(eq=False, repr=False)
 class On:
-    """One rule of a restart policy: the action for a failure that matches. The first rule that matches decides.
+    """One rule of a restart policy: the failures that it matches, and the action. The first rule that matches decides.
+
+    A rule matches a failure if each of `kind`, `exit` and `signal` that is given does.
 
     Args:
-        kind: Kind of failure; None matches every kind.
-        exit: Exit code; None matches every code.
-        signal: Signal, such as `"SEGV"`; None matches every signal.
-        do: `restart`, `fail` the job, or `ignore` the replica.
+        kind: Kind of failure, such as `"oom"` or `"node_lost"`; None matches every kind.
+        exit: Exit code, 1 to 255; None matches every code.
+        signal: Name of the signal that ended the worker, such as `"SEGV"`; None matches every signal.
+        do: "restart": restart the policy's scope; "fail": fail the job; "ignore": go on without the replica.
         count: True if a restart by this rule is charged to the budget.
     """
 
@@ -78,15 +86,18 @@ class Restart:
     """Restart policy of a role: what a failure restarts, how often, and what follows.
 
     Args:
-        scope: `replica` (roles without gang), `role`, `domain` or `job`.
-        max_restarts: Budget of restarts; with 0 a failure is final.
-        within: Window of the budget; None: the whole job.
-        then: Action when the budget is used up: `fail` the job, `ignore` the replica, or a wider Restart with a budget
-            of its own, such as `Restart("job", max_restarts=2)`.
-        rules: Exceptions by kind of failure; the first match decides.
-        backoff: Wait before the second counted restart. It doubles with each further one; the first does not wait.
+        scope: What restarts: the failed `replica` (only for roles without gang), its `role`, its `domain` (see
+            `Topology.restart_together`), or the whole `job`.
+        max_restarts: Number of charged restarts that the policy allows (its budget). With 0, `then` applies to the
+            first charged failure.
+        within: Time that the budget looks back: charges that are older do not count. None: all charges of the job
+            count.
+        then: Action when the budget is used up: "fail" the job, "ignore" the replica, or a `Restart` with a wider scope
+            and a budget of its own, such as `Restart("job", max_restarts=2)`.
+        rules: Exceptions for kinds of failures; the first that matches decides. A wider `Restart` has none.
+        backoff: Wait before the second charged restart. It doubles with each further one; the first does not wait.
         backoff_max: Longest wait.
-        backoff_reset: Time without a counted incident after which the back-off starts anew.
+        backoff_reset: Time without a charged incident after which the next restart does not wait again.
     """
 
     scope: Literal["replica", "role", "domain", "job"] = "role"
@@ -105,7 +116,7 @@ class Restart:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Workload:
-    """Timing of a worker of the role in the simulator.
+    """Timing of a worker of a role in the simulator, `workload=` of the role.
 
     Args:
         steps: Steps until the task is done; services ignore it.
@@ -115,7 +126,7 @@ class Workload:
             step takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
         startup: Time from the start of the process to its first step, or to readiness.
         warmup: Time from the start-up of the last worker of the world to the first step: compilation, caches, first
-            connections. Spent in each generation in which a worker is a new process.
+            connections. It passes in each generation in which a worker is a new process.
         checkpoint_every: Time from one checkpoint to the next, without the time for which a checkpoint blocks.
         checkpoint_time: Time until a checkpoint is complete. Workers that fail earlier resume from the one before.
         checkpoint_blocks: Part of `checkpoint_time` for which workers do not step. None: all of it. With less, the
@@ -148,11 +159,14 @@ class Workload:
 
 
 class Secret:
-    """Secret value for `env=`. It is read when a worker starts, and is never in the graph, the plan or the journal.
+    """Secret value for `env=`, read when a worker starts; the graph, the plan and the journal have only its source.
+
+    Exactly one argument has to be given; the compiler reports anything else (FD138).
 
     Args:
-        env: Variable of the flowdist process that has the value.
-        file: File that has the value, relative to the topology file; `~` is the home. A newline at its end is removed.
+        env: Name of a variable in the environment of flowdist that has the value.
+        file: Path of a file that has the value, relative to the folder of the topology file; `~` is the home folder. A
+            newline at the end of the file is removed.
     """
 
     def __init__(self, *, env: str | None = None, file: str | None = None) -> None:

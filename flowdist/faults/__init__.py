@@ -1,4 +1,4 @@
-"""Faults as values: the fault grammar, rates, files, scenarios, random streams.
+"""Faults as plain data: the fault grammar, rates, files, scenarios, random streams.
 
-The simulator and the runtime both carry out these values. Nothing here touches a process or a simulated node.
+The simulator and the runtime both carry out these faults. Nothing here touches a process or a simulated node.
 """

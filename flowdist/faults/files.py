@@ -1,4 +1,4 @@
-"""Files of `--faults FILE`: a plan of faults, one fault a line, or as TOML.
+"""Files of `--faults FILE`: a plan of faults as lines, one fault each, or as TOML.
 
     # two nodes at once, and while the job recovers a third
     node1@3m/5m
@@ -7,7 +7,7 @@
     trainer@10m:scale=4
     rate node-kill=6.5e-3/node-day/15m
 
-In TOML the same texts stand in lists: `faults`, `rates`, `scale`, `add` and `drain`, as in a scenario file.
+In TOML the same texts are in lists: `faults`, `rates`, `scale`, `add` and `drain`, as in a scenario file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.grammar import FaultError, Plan, located, parse_add, parse_drain, parse_fault, parse_scale
 from flowdist.faults.rates import parse_rate
 
-# By key of a TOML file, in the order of the fields of a plan.
+# The function that parses the texts under each key of a TOML file, in the order of the fields of a plan.
 PARSERS: dict[str, Callable[[str], Any]] = {
     "faults": parse_fault,
     "scale": parse_scale,
@@ -33,10 +33,10 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def read_plan(path: Path) -> Plan:
-    """Return the plan in a file: TOML if its name ends so, else one fault or rate a line.
+    """Read a plan from a file: TOML if its name ends in `.toml`, else one fault or `rate` per line.
 
     Raises:
-        FlowdistError: with the file and the line, for text that cannot be read.
+        FlowdistError: The file, or a text in it, cannot be read; the message has the file and the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def join_plans(plans: Iterable[Plan]) -> Plan:
-    """Return one plan with everything in these plans, in that order."""
+    """Return one plan with all faults, rates and orders of these plans, in the order of the plans."""
     return Plan(*(tuple(chain(*of_a_kind)) for of_a_kind in zip(*plans, strict=True)))
 
 
@@ -60,10 +60,14 @@ def parse_plan(
     rates: Iterable[str] = (),
     files: Iterable[str] = (),
 ) -> Plan:
-    """Return the plan that --fail, --scale, --add, --drain, --rate and --faults describe.
+    """Return the plan that the options of the command line describe.
+
+    Args:
+        faults, scales, adds, drains, rates: Texts of --fail, --scale, --add, --drain and --rate.
+        files: Paths of --faults; their contents come first in the plan.
 
     Raises:
-        FlowdistError: for a text or a file that cannot be read.
+        FlowdistError: A text or a file cannot be read.
     """
     texts = zip(PARSERS.values(), (faults, scales, adds, drains, rates), strict=True)
     given = Plan(*(tuple(map(parse, given)) for parse, given in texts))
@@ -96,19 +100,24 @@ def _from_toml(path: Path, text: str) -> Plan:
 
 
 def plan_of_scenario(path: Path) -> Plan:
-    """Return faults, rates and orders of a valid scenario file, each with its file and line."""
+    """Return the faults, rates and orders of a scenario file that `load_scenario` accepts, each with its file and line.
+
+    Raises:
+        FaultError: A text cannot be read.
+    """
     text = path.read_text(encoding="utf-8")
     return _listed(path, text, tomllib.loads(text))
 
 
 def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
+    """Parse the lists of a TOML file into a plan; each value gets its file and line."""
     places = _Places(path, text)
     texts = ((parse, content.get(key, ())) for key, parse in PARSERS.items())
     return Plan(*(tuple(_read(parse, item, places.of(item)) for item in items) for parse, items in texts))
 
 
 def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
-    """Parse a text that was read from this place in a file."""
+    """Parse a text from the place `where` in a file, and record that place in the result or in the error."""
     try:
         return parse(text)._replace(where=where)
     except FaultError as error:
@@ -116,13 +125,14 @@ def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
 
 
 class _Places:
-    """Lines of texts in a TOML file, which `tomllib` does not report. The same text again is at its next place."""
+    """Lines at which texts stand in a TOML file, which `tomllib` does not report."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._lines = path, text.splitlines()
         self._seen: dict[str, int] = {}
 
     def of(self, item: str) -> str:
+        """Return `file:line` of the text; when called again with the same text, of its next place in the file."""
         places = [number for number, line in enumerate(self._lines, 1) for _ in range(line.count(item))]
         seen = self._seen.get(item, 0)
         self._seen[item] = seen + 1

@@ -1,9 +1,10 @@
-"""Fault grammar, and the values that it describes.
+"""Fault grammar, and the values that its texts describe.
 
     TARGET@WHEN[+OFFSET][:KIND[=ARG]][/DURATION]        node2@30s/60s   trainer/0@step=trainer,500:exit=3
 
-The same text works in `flowdist simulate`, in `flowdist run` and in scenario files, and needs no quotes in a shell. A
-plan of faults is plain data. The simulator and the runtime each say which kinds they carry out, and refuse the others.
+The same text works in `flowdist simulate`, in `flowdist run` and in scenario files, and needs no quotes in a shell.
+Without KIND the fault is a kill. The simulator and the runtime each have the kinds that they can carry out, and refuse
+the others.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration, parse
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = get_args(Event)
 COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these need a number: step=trainer,500
-MAY_COUNT = ("start",)  # start=trainer,2 is when the second generation starts, not when all of it runs
+MAY_COUNT = ("start",)  # start=trainer,2 is when a replica of the second generation starts, not when all of them run
 
-# By kind: its argument; None: it takes none.
+# The argument of each kind; None: the kind takes none.
 KINDS: dict[str, str | None] = {
     "kill": None,
     "exit": "exit code",
@@ -54,7 +55,7 @@ SIMULATED_ONLY = {  # kinds that only the simulator carries out, and why
     "corrupt-checkpoint": _FILES,
     "slow-checkpoint": "the disk is that of the whole machine; flowdist simulate has one of its own",
 }
-ORDERS = ("scale", "add", "drain")  # acts of the operator or the cluster, not failures
+ORDERS = ("scale", "add", "drain")  # orders of the operator and nodes that join: no failures
 EXAMPLES = {
     "exit code": "3",
     "duration": "30s",
@@ -64,7 +65,7 @@ EXAMPLES = {
     "number of replicas": "4",
     "Xid": "79",
 }
-# By kind of argument: its pattern, what another text is not, and what to write instead of an example.
+# For each argument: its pattern, its name in messages, and a help text (empty: the one in EXAMPLES).
 _ARGUMENTS = {
     "exit code": (r"(?!\d{10})0*([1-9]\d?|1\d\d|2[0-4]\d|25[0-5])", "exit code of a failure", "exit=1 to exit=255"),
     "number of replicas": (r"\d{1,9}", "number of replicas", ""),
@@ -72,7 +73,7 @@ _ARGUMENTS = {
     "factor": (r"\d+(\.\d+)?x?", "factor", ""),
     "probability": (r"0(\.\d+)?|1(\.0+)?", "probability", ""),
 }
-MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
+MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller, these have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
@@ -81,11 +82,11 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
 
 class FaultError(FlowdistError):
-    """Error for a fault that cannot be read or carried out. The message underlines the place."""
+    """Error for a fault that cannot be read or carried out. The message underlines the wrong part of its text."""
 
 
 class When(NamedTuple):
-    """Moment of a fault: a time, an event, or a period. Exactly one of `at_ns`, `event` and `every_ns` is set."""
+    """Moment of a fault. Exactly one of `at_ns` (a time), `event` of `role`, and `every_ns` (a period) is set."""
 
     at_ns: int | None = None
     event: Event | None = None
@@ -95,7 +96,18 @@ class When(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault, as the user wrote it in `spec`. Durations are ns; `duration_ns` None: it does not heal."""
+    """One fault, parsed from the text `spec`.
+
+    Attributes:
+        target: A node, role, replica (`trainer/0`), worker (`trainer/0.1`), label (`zone=a`), `all` or `controller`.
+        when: Moment from which `offset_ns` counts.
+        offset_ns: Time from that moment to the fault, in ns.
+        kind: Key of KINDS.
+        arg: Argument of the kind as text; empty if the kind takes none.
+        duration_ns: Time in ns after which the fault heals; None: it does not heal.
+        spec: The fault in the fault grammar.
+        where: `file:line` if the fault comes from a file, else empty.
+    """
 
     target: str
     when: When
@@ -104,43 +116,43 @@ class Fault(NamedTuple):
     arg: str
     duration_ns: int | None
     spec: str
-    where: str = ""  # file:line, if it was read from a file
+    where: str = ""  # file:line, if the fault comes from a file; else empty
 
     def __repr__(self) -> str:
-        return f"parse_fault({self.spec!r})"  # what a failing test shows, and can be pasted back
+        return f"parse_fault({self.spec!r})"  # failing tests show it, and users can paste it back
 
     @property
     def replica(self) -> tuple[str, int] | None:
-        """Role and number of the one replica that it hits, or of whose workers it hits one; else None."""
+        """Role and number of the replica that the fault hits, in all its workers or one; None for other targets."""
         role, slash, rest = self.target.partition("/")
         return (role, int(rest.split(".")[0])) if slash else None
 
     @property
     def label(self) -> tuple[str, str] | None:
-        """Key and value if it hits all nodes with a label (`zone=a`), else None."""
+        """Key and value of the label if the target is all nodes with a label (`zone=a`); None for other targets."""
         match = _LABEL.fullmatch(self.target)
         return (match[1], match[2]) if match else None
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Nodes that the argument of a partition names."""
+        """Nodes (or `controller`) in the argument of a partition or cut-to; empty for other kinds."""
         return tuple(self.arg.split(",")) if self.kind in NODE_LIST else ()
 
     @property
     def xid(self) -> tuple[int, int]:
-        """Number of the error and of the GPU on the node: `xid=79,1`, or `xid=79` for GPU 0."""
+        """Xid (number of a GPU error) and number of the GPU on its node: (79, 1) for `xid=79,1`, GPU 0 for `xid=79`."""
         number, _, gpu = self.arg.partition(",")
         return int(number), int(gpu or 0)
 
     @property
     def local_rank(self) -> int | None:
-        """Local rank of the one worker that it hits; None: it hits all workers of the replica."""
+        """Local rank of the one worker that is the target (`trainer/0.1`); None if the target is not one worker."""
         _, dot, rank = self.target.partition(".")
         return int(rank) if dot else None
 
 
 class Scale(NamedTuple):
-    """Order to scale a role: `--scale trainer=4@60s`."""
+    """Operator's order to change the number of a role's replicas at a time in ns: `--scale trainer=4@60s`."""
 
     role: str
     replicas: int
@@ -149,7 +161,7 @@ class Scale(NamedTuple):
 
 
 class NodeOrder(NamedTuple):
-    """Node that joins at a time, `--add node5@90s`, or is drained then: `--drain node1@2m`."""
+    """Node that joins at a time in ns, `--add node5@90s`, or is drained at that time: `--drain node1@2m`."""
 
     node: str
     at_ns: int
@@ -157,11 +169,18 @@ class NodeOrder(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Random faults: `--rate node-kill=6.5e-3/node-day/15m`.
+    """Random faults of one kind at a rate, parsed from the text `spec`: `--rate node-kill=6.5e-3/node-day/15m`.
 
     Attributes:
-        subject: `node`, `replica`, `controller`, a role, a node, or the key of a label. Each entity is hit by itself.
-        per_ns: Faults a nanosecond, of each entity, or if `shared` of all entities together.
+        subject: `node`, `replica`, `controller`, a role, a node, or the key of a label. Each entity of it is hit by
+            itself.
+        kind: Key of KINDS.
+        per_ns: Faults per ns, of each entity, or if `shared` of all entities together.
+        shared: The rate is per job (`/job-day`).
+        arg: Argument of the kind as text; empty if the kind takes none.
+        duration_ns: Time in ns after which each fault heals; None: it does not heal.
+        spec: The rate as the user wrote it.
+        where: `file:line` if the rate comes from a file, else empty.
     """
 
     subject: str
@@ -175,12 +194,15 @@ class Rate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Key of the draws. The number is not in it, so that twice the rate gives the same draws in half the time."""
+        """Name of the random stream of the rate, such as `node-kill`.
+
+        The number is not in it, so that twice the rate gives the same draws in half the time.
+        """
         return f"{self.subject}-{self.kind}"
 
 
 class Plan(NamedTuple):
-    """Everything that happens to a job from outside: faults, rates of faults, and acts of the operator."""
+    """Everything that happens to a job from outside: faults, rates of faults, the operator's orders, new nodes."""
 
     faults: tuple[Fault, ...] = ()
     scales: tuple[Scale, ...] = ()
@@ -190,12 +212,15 @@ class Plan(NamedTuple):
 
     @property
     def new_nodes(self) -> list[str]:
-        """Names of the nodes that the plan adds."""
+        """Names of the nodes that the plan adds, by `--add` or by faults of the kind `add`."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """Options of the command line for its faults and the acts of the operator: flag and text of each."""
+        """Options of the command line for the plan's faults, scalings, additions and drains, but not its rates.
+
+        Each is a flag and its text: `("--fail", "node1@30s")`.
+        """
         options = [("--fail", fault.spec) for fault in self.faults]
         orders = [("--scale", f"{scale.role}={scale.replicas}", scale.at_ns) for scale in self.scales]
         orders += [("--add", add.node, add.at_ns) for add in self.adds]
@@ -204,7 +229,7 @@ class Plan(NamedTuple):
 
     @property
     def rate_options(self) -> dict[str, str]:
-        """Options of a run that its record needs for a replay: the texts of the rates."""
+        """Entry of a record's header from which a replay reads the rates: `{"rates": "..."}`; empty without rates."""
         return {"rates": " ".join(rate.spec for rate in self.rates)} if self.rates else {}
 
 
@@ -212,7 +237,11 @@ NOTHING = Plan()
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that the text describes; raise FaultError, with the place underlined, if it cannot be read."""
+    """Return the fault that a text in the fault grammar describes.
+
+    Raises:
+        FaultError: The text cannot be read; the message underlines the wrong part.
+    """
     target, at, rest = text.partition("@")
     if not at:
         refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
@@ -233,6 +262,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def _refuse_duration(fault: Fault) -> None:
+    """Raise FaultError for a duration of a kind that happens at one moment, such as a kill of a replica."""
     if fault.duration_ns is not None and fault.kind in MOMENTARY:
         start, is_controller = fault.spec.rindex("/"), fault.target == "controller"
         whom = "the controller" if is_controller else "a replica"
@@ -242,6 +272,7 @@ def _refuse_duration(fault: Fault) -> None:
 
 
 def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
+    """Parse the part of a fault's text from `@` to KIND, which begins at `start`; return moment and offset in ns."""
     base, plus, offset = when.partition("+")
     offset_ns = _duration(text, offset, start + len(base) + 1) if plus else 0
     name, equals, value = base.partition("=")
@@ -270,6 +301,7 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
 
 
 def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
+    """Parse the part of a fault's text after the `:`, which begins at `start`; return the kind and its argument."""
     kind, equals, arg = kind_text.partition("=")
     if kind not in KINDS:
         refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", did_you_mean(kind, KINDS))
@@ -288,7 +320,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
 
 
 def parse_scale(text: str) -> Scale:
-    """Return the order `trainer=4@60s`; raise FaultError if it cannot be read."""
+    """Return the order that a text such as `trainer=4@60s` describes; raise FaultError if it cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
@@ -296,12 +328,12 @@ def parse_scale(text: str) -> Scale:
 
 
 def parse_add(text: str) -> NodeOrder:
-    """Return the addition `node5@90s`; raise FaultError if it cannot be read."""
+    """Return the node and time in a text such as `node5@90s` (`--add`); raise FaultError if it cannot be read."""
     return _node_at(text, "--add node5@90s")
 
 
 def parse_drain(text: str) -> NodeOrder:
-    """Return the order `node1@2m`; raise FaultError if it cannot be read."""
+    """Return the node and time in a text such as `node1@2m` (`--drain`); raise FaultError if it cannot be read."""
     return _node_at(text, "--drain node1@2m")
 
 
@@ -313,7 +345,11 @@ def _node_at(text: str, example: str) -> NodeOrder:
 
 
 def check_plan(plan: Plan, graph: RoleGraph) -> None:
-    """Raise FaultError for a role, a node or a replica that the job does not have, or an added node that it has."""
+    """Check the names in a plan against the job.
+
+    Raises:
+        FaultError: The plan names a role, node or replica that the job does not have, or adds a node that it has.
+    """
     roles = [role.name for role in graph.roles]
     nodes = [node.name for node in graph.cluster.nodes]
     added = [(add.node, add.node, add.where) for add in plan.adds]
@@ -333,13 +369,20 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
 
 
 def added_node(name: str, graph: RoleGraph) -> NodeSpec:
-    """Return the node that joins under this name: one like the first node of the job."""
+    """Return the node that joins under this name: its capacity and labels are those of the job's first node."""
     like = graph.cluster.nodes[0]
     return NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
-    """Raise FaultError for a target, or a role in WHEN, that the job does not have."""
+    """Check the targets of faults, and the roles in their WHEN, against the job.
+
+    Args:
+        nodes: Names of the nodes that may be there, added ones included.
+
+    Raises:
+        FaultError: A fault names something that the job does not have, or has a duration that its target cannot have.
+    """
     nodes = list(nodes)
     for fault in faults:
         try:
@@ -349,7 +392,7 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
 
 
 def located(error: FaultError, where: str) -> FaultError:
-    """Return the error with the file and the line in front, if the fault was read from a file."""
+    """Return the error with `where` (file:line) in front of its message; the same error if `where` is empty."""
     return FaultError(f"{where}: {error.message}", help=error.help) if where else error
 
 
@@ -382,6 +425,7 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
 
 
 def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
+    """Raise FaultError if the fault's target is a replica or worker whose number the role never has."""
     assert fault.replica is not None
     name, index = fault.replica
     role = roles.get(name)
@@ -399,10 +443,12 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
 
 
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
-    """Raise FaultError for a fault that the command `where` (`flowdist run`) cannot carry out.
+    """Raise FaultError for the first fault whose kind a command cannot carry out.
 
-    `kinds` has what it can, by target: `node`, `replica`, `controller`. A target such as `x@30s` may be a role or a
-    node; for it the kinds of both count.
+    Args:
+        kinds: Kinds that the command can carry out, by target: `node`, `replica`, `controller`. A target such as
+            `x@30s` may be a role or a node; for it the kinds of both count.
+        where: Name of the command, for the message: `flowdist run`.
     """
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
@@ -416,12 +462,17 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
 
 
 def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
-    """Raise FaultError with the kind of the fault underlined, for a reason of the simulator or the runtime."""
+    """Raise FaultError for a fault, with its kind underlined, for a reason (`message`) of the simulator or runtime."""
     refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
-    """Raise FaultError for a kind that its target cannot suffer: some hit only nodes, others only replicas."""
+    """Raise FaultError for the first fault whose kind its target cannot have: some kinds hit only nodes.
+
+    Args:
+        kinds: Kinds by target: `node`, `replica`, `controller`.
+        nodes: Names of the nodes; other targets than these, labels and the controller are replicas.
+    """
     nodes = list(nodes)
     for fault in faults:
         what = "node" if fault.target in nodes or fault.label is not None else "replica"
@@ -432,15 +483,16 @@ def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]]
 
 
 def _kind_place(fault: Fault) -> tuple[int, int]:
-    """Return where the kind begins and ends in the text. For a kill, which need not be written, it is the target."""
+    """Return begin and end of the kind in the fault's text; those of the target for a kill without a written kind."""
     start = fault.spec.find(":") + 1
     return start, start + len(fault.kind if start else fault.target)
 
 
 def _duration(text: str, value: str, start: int) -> int:
+    """Return the ns of the duration `value`, which stands at `start` in the text; raise FaultError if it is none."""
     try:
         ns = parse_duration(value) if _DURATION.fullmatch(value) else None
-    except ValueError:  # longer than the clock goes
+    except ValueError:  # longer than 64 bits of ns can hold
         ns = None
     if ns is None:
         refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
@@ -452,5 +504,13 @@ def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable
 
 
 def refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
-    """Raise FaultError with that part of the text underlined, and with the place of the text in a file."""
+    """Raise FaultError with the part of the text from `start` to `end` underlined.
+
+    Args:
+        text: The text of a fault, rate or order.
+        start, end: First character of the wrong part, and the one after it, from 0.
+        message: The problem.
+        help: What to write instead.
+        where: `file:line` of the text; empty if it comes from the command line.
+    """
     raise located(FaultError(message + underlined(text, start, end), help=help), where)

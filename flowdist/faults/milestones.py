@@ -1,4 +1,4 @@
-"""Milestones of a job that faults wait for, in simulation and on real processes alike."""
+"""Milestones of a job for which faults wait (`step=trainer,500`), the same in simulation and on real processes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from flowdist.faults.grammar import Event as Milestone
 
 
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:
-    """Return whether the job has reached the milestone with this event, which it has just handled.
+    """Return whether the event, which the controller has just handled, brings the job to a milestone.
 
     Args:
-        job: The job.
+        job: The state of the job after the event.
         event: The event.
         what: `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
             `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a
-            later one. `checkpoint`: as many checkpoints of the role have been accepted.
+            later one. `checkpoint`: `number` checkpoints of the role have been accepted.
         role: Name of the role.
-        number: See `what`; 0 where it has none.
+        number: See `what`; 0 for a `start` or `ready` without a number.
     """
     if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | CheckpointOffered):
         return False

@@ -1,11 +1,11 @@
-"""Random faults at a rate: so many a day of each node, each replica, each zone.
+"""Random faults at a rate: so many per day of each node, each replica, each zone.
 
     SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION]        node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h
 
 The times between two faults of one entity are exponentially distributed. Each entity draws from a stream of its own,
-keyed by the seed, its name and the rate's name. So one more rate, fault or node leaves all other draws where they are,
-and another number in the rate only stretches them. Times are whole milliseconds, so that each fault can be written in
-the fault grammar and played again.
+whose key is the seed, the entity's name and the rate's name. So one more rate, fault or node leaves all other draws as
+they are, and another number in the rate only stretches them. Times are whole milliseconds, so that each fault can be
+written in the fault grammar and played again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ EXAMPLE = "write node-kill=6.5e-3/node-day, or node-kill=6.5e-3/node-day/15m for
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate that the text of `--rate` describes.
+    """Return the rate that a text of `--rate` describes.
 
     Raises:
-        FaultError: with the place underlined, if the text cannot be read.
+        FaultError: The text cannot be read; the message underlines the wrong part.
     """
     name, equals, value = text.partition("=")
     if not equals:
@@ -64,7 +64,10 @@ def parse_rate(text: str) -> Rate:
 
 
 def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
-    """Split at the longest kind that the name ends with: names and kinds may both have hyphens."""
+    """Return subject and kind of a name such as `node-kill`, which is split before the longest kind that it ends with.
+
+    Both may have hyphens. Raise FaultError if the name ends with no kind, or with one that is an operator's order.
+    """
     kinds = [kind for kind in sorted(KINDS, key=len, reverse=True) if name.endswith(f"-{kind}")]
     if not kinds:
         start = name.rfind("-") + 1
@@ -81,6 +84,7 @@ def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
 
 
 def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
+    """Return the entity and the period in ns of a unit such as `node-day`; raise FaultError for an unknown period."""
     what, _, period = unit.rpartition("-")
     if period not in PERIODS:
         place = start + len(unit) - len(period)
@@ -96,10 +100,14 @@ def _duration(text: str, value: str) -> int:
 
 
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
-    """Return the targets of faults that the rate hits, each by itself.
+    """Return the targets that the rate hits, each with faults of its own: `node1`, `trainer/0`, `zone=a`, `controller`.
+
+    Args:
+        nodes: Names of all nodes that may be there.
 
     Raises:
-        FaultError: for a subject that the job does not have, a unit of another subject, or a duration of what has none.
+        FaultError: The job does not have the subject, the unit is that of another subject, or the faults cannot have a
+            duration.
     """
     unit, found = _subjects(rate, graph, nodes)
     _check_unit(rate, unit)
@@ -110,7 +118,7 @@ def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
 
 
 def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the unit of the subject (`node`, `replica`, `controller` or the key of a label), and the targets."""
+    """Return the unit of the rate's subject (`node`, `replica`, `controller` or the key of a label) and the targets."""
     subject = rate.subject
     replicas = {role.name: [f"{role.name}/{i}" for i in range(role.max_replicas)] for role in graph.roles}
     labels = dict.fromkeys(label for node in graph.cluster.nodes for label in node.labels)
@@ -132,7 +140,7 @@ def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, 
 
 
 def _check_unit(rate: Rate, unit: str) -> None:
-    """Raise FaultError for `node-kill=1/replica-day`: the unit after the slash is that of the subject, or `job`."""
+    """Raise FaultError for a unit of another subject, as in `node-kill=1/replica-day`; `job` is always right."""
     start = rate.spec.index("/") + 1
     written = re.match(r"([^:/]*)-[a-z]+(?=[:/]|$)", rate.spec[start:])
     if written is not None and written[1] not in ("job", unit):
@@ -143,13 +151,17 @@ def _check_unit(rate: Rate, unit: str) -> None:
 def check_rates(
     rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], check: Callable[[list[Fault]], None]
 ) -> None:
-    """Raise FaultError for a rate that the job does not have, or that `check` refuses as a single fault.
+    """Check rates against the job.
 
     Args:
         rates: The rates of a plan.
         graph: The job.
-        nodes: All nodes that may be there.
-        check: Raises FaultError for faults that the simulator, or the runtime, does not carry out.
+        nodes: Names of all nodes that may be there.
+        check: Function that raises FaultError for faults that the simulator, or the runtime, cannot carry out.
+
+    Raises:
+        FaultError: Two rates have the same name, the job has no such subject, `check` refuses a fault of the rate, or
+            the rate is above one fault per millisecond.
     """
     names: dict[str, None] = {}
     for rate in rates:
@@ -173,7 +185,7 @@ def check_rates(
 
 
 def fault_of(rate: Rate, target: str, at_ns: int) -> Fault:
-    """Return one fault of the rate, at a time in ns, with the text that describes it in the fault grammar."""
+    """Return a fault of the rate with this target and time in ns, and its text in the fault grammar."""
     kind = f":{rate.kind}" + (f"={rate.arg}" if rate.arg else "")
     back = f"/{format_duration(rate.duration_ns)}" if rate.duration_ns is not None else ""
     spec = f"{target}@{format_duration(at_ns)}{kind if kind != ':kill' else ''}{back}"
@@ -181,12 +193,12 @@ def fault_of(rate: Rate, target: str, at_ns: int) -> Fault:
 
 
 def mean_ns(rate: Rate, count: int) -> float:
-    """Return the mean time in ns between two faults of one of `count` entities."""
+    """Return the mean time in ns between two faults of one entity, if the rate has `count` entities."""
     return (count if rate.shared else 1) / rate.per_ns
 
 
 def expected(rate: Rate, count: int) -> str:
-    """Return a line about the rate of `count` entities, for the heading of a run."""
+    """Return a line for the heading of a run: the rate, its number of entities, the mean time between two faults."""
     mean = round(mean_ns(rate, count) / max(count, 1))
     unit = SECOND if mean > MINUTE else MS
     return f"{rate.spec}: {count} of them, together a fault in {format_duration(mean // unit * unit)}"
@@ -197,10 +209,12 @@ class Entity:
     """Entity that faults of one rate hit.
 
     Attributes:
-        n: Number of its next fault.
-        at: When that comes, in ns.
+        n: Number of its next fault, from 0.
+        at: Time of its next fault, in ns.
         mean: Mean time between two of its faults, in ns.
-        of: Key of the stream that their times are drawn from.
+        of: Key of the stream from which the times are drawn.
+        rate: The rate.
+        target: Target of the faults, in the fault grammar.
     """
 
     n: int
@@ -214,10 +228,12 @@ class Entity:
 class Arrivals:
     """Endless sequence of the faults of several rates, in the order of their times.
 
+    The constructor draws the first fault of each entity; `pop` or `take` returns the next fault and draws another.
+
     Args:
         rates: The rates, which `check_rates` has accepted.
         graph: The job.
-        nodes: All nodes that may be there, in order.
+        nodes: Names of all nodes that may be there, in order.
         seed: Another seed draws other faults.
     """
 
@@ -237,23 +253,23 @@ class Arrivals:
         heapify(self.heap)
 
     def next_ns(self) -> int | None:
-        """Return when the next fault comes, in ns; None if there are no rates."""
+        """Return the time of the next fault, in ns; None if no rate has an entity. The fault stays the next one."""
         return (self.heap[0] >> self.bits) * MS if self.heap else None
 
     def pop(self) -> Fault:
-        """Return the next fault, and go on to the one after it."""
+        """Return the next fault and remove it from the sequence. There must be one."""
         at_ns, rate, target = self.take()
         return fault_of(rate, target, at_ns)
 
     def take(self) -> tuple[int, Rate, str]:
-        """Return time in ns, rate and target of the next fault, and go on: `pop` without the cost of the text."""
+        """Return time in ns, rate and target of the next fault, and remove it: `pop` without the cost of its text."""
         first = self.heap[0]
         self.advance()
         entity = self.entities[first & self.mask]
         return (first >> self.bits) * MS, entity.rate, entity.target
 
     def advance(self) -> None:
-        """Go on to the fault after the next, for callers that read `heap` themselves."""
+        """Remove the next fault and draw another one of its entity, for callers that read `heap` themselves."""
         heap = self.heap
         index = heap[0] & self.mask
         entity = self.entities[index]
@@ -262,6 +278,6 @@ class Arrivals:
         heapreplace(heap, at // MS << self.bits | index)
 
     def until(self, end_ns: int) -> Iterable[Fault]:
-        """Yield the faults up to that time, in ns."""
+        """Yield the faults up to a time in ns, that one included, and remove each from the sequence."""
         while (at := self.next_ns()) is not None and at <= end_ns:
             yield self.pop()

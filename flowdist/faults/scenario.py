@@ -1,4 +1,4 @@
-"""Scenario files: a topology, a cluster, faults, and what is expected at the end. One story a file."""
+"""Scenario files: each has a topology, a cluster, faults, and what is expected at the end."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from flowdist.graph import RoleGraph, parse_duration
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Expectations at the end of a scenario. Keys that are not given are not checked."""
+    """Expectations at the end of a scenario. A key that is None or empty is not checked."""
 
     outcome: str | None = None
-    restarted: dict[str, int] = {}  # restarts by role; roles that are not named are not checked
-    generations: dict[str, int] = {}
-    world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang, or of a joint world
-    members: dict[str, list[str]] = {}  # of each generation, numbers of the replicas in the order of ranks: "0 1 3"
-    charged: dict[str, int] = {}  # incidents that the budget of a role was charged for
-    says: list[str] = []  # texts that stand in messages of the controller
-    lost_work_max: str | None = None  # of any world
-    recovered_within: str | None = None  # each incident, until its worlds step again
+    restarted: dict[str, int] = {}  # by role: number of restarts of a gang as one, or of all replicas together
+    generations: dict[str, int] = {}  # by role: number of its last generation
+    world_sizes: dict[str, list[int]] = {}  # by role or world: the number of replicas in each generation
+    members: dict[str, list[str]] = {}  # by role or world: replica numbers of each generation by rank: "0 1 3"
+    charged: dict[str, int] = {}  # by role: number of incidents charged to its budget
+    says: list[str] = []  # texts in messages of the controller
+    lost_work_max: str | None = None  # the longest work that any world did again: "1m"
+    recovered_within: str | None = None  # the longest time of any incident until its worlds step again: "6s"
     goodput_min: float | None = None  # the productive share of the time of tasks, 0 to 1
-    seen: list[str] = []  # points that are reached: built-in ones such as "failure during restore", or the user's
+    seen: list[str] = []  # points that the run reaches: built-in ones such as "failure during restore", or the user's
     reason_contains: str | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One scenario. `topology` is relative to the file; times are written as in the fault grammar."""
+    """One scenario file. `topology` is a path relative to the file; times and faults are texts of the fault grammar.
+
+    The other keys are options of `flowdist simulate`: `faults` is `--fail`, `rates` is `--rate`, `params` is `-p`.
+    """
 
     title: str
     topology: str
@@ -76,10 +79,12 @@ EXAMPLES = {
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Return the scenario in a file.
+    """Read the scenario in a file.
+
+    Texts of faults, and names of roles, are checked later: by `plan_of_scenario` and `check_expectations`.
 
     Raises:
-        FlowdistError: with the file and the key, if it is not a scenario.
+        FlowdistError: The file cannot be read, or is not a scenario; the message names the file and the key.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -102,7 +107,10 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistError:
-    """Return the error of `msgspec` (Expected `int`, got `str` - at `$.expect.charged[...]`) in words of the file."""
+    """Return a FlowdistError in words of the file for a message of `msgspec`.
+
+    Such a message is "Expected `int`, got `str` - at `$.expect.charged[...]`".
+    """
     _, found, place = text.partition("`$.")
     if not found:
         missing = "topology" if "topology" not in content else "title"
@@ -116,7 +124,11 @@ def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistEr
 
 
 def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
-    """Raise FlowdistError for an expectation of a role or world that the job does not have, or for an invalid bound."""
+    """Check the expectations of a scenario against its job. `path` is the scenario file, for messages.
+
+    Raises:
+        FlowdistError: The job has no such role or world, or a bound is not a duration, or not a share from 0 to 1.
+    """
     roles = [role.name for role in graph.roles]
     worlds = [*roles, *(world.name for world in graph.worlds)]
     worlds += [f"{role.name}/{i}" for role in graph.roles if not role.gang for i in range(role.max_replicas)]
@@ -138,6 +150,7 @@ def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
 
 
 def _refuse_unknown(path: Path, content: Any, struct: type[msgspec.Struct], prefix: str) -> None:
+    """Raise FlowdistError for the first key of the table that the struct does not have."""
     known = struct.__struct_fields__
     for key in content if isinstance(content, dict) else ():
         if key not in known:

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and on names alone, so that one more fault leaves all other draws alone."""
+"""Random numbers that depend on a seed and on names alone, so that one more fault changes no other draw."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from hashlib import blake2b
 
 
 def draw(seed: int, entity: str, purpose: str, n: int = 0) -> float:
-    """Return the n-th number of the stream of these names, evenly distributed in [0, 1)."""
+    """Return the n-th number of the stream for this seed, entity and purpose, evenly distributed in [0, 1).
+
+    Equal arguments give equal numbers.
+    """
     return number(stream(seed, entity, purpose), n)
 
 
 def spread(seed: int, entity: str, purpose: str) -> float:
-    """Return a factor from 0.8 to 1.2, the same for the same arguments; 1 for seed 0, which is nominal."""
+    """Return a factor from 0.8 to 1.2 for this seed, entity and purpose; 1 for seed 0, the nominal run."""
     return 0.8 + 0.4 * draw(seed, entity, purpose) if seed else 1.0
 
 
 def stream(seed: int, entity: str, purpose: str) -> bytes:
-    """Return the key of a stream, for callers that draw many numbers."""
+    """Return the key of a stream, for `number`: building it once saves time if many numbers are drawn."""
     return f"{seed}/{entity}/{purpose}/".encode()
 
 
 def numbers(of: bytes) -> Callable[[int], float]:
-    """Return `number` of one stream as a function of n, which hashes the key once, for callers that draw very many."""
+    """Return a function of n that returns the n-th number of the stream with this key, as `number` does, but faster."""
     begun = blake2b(of, digest_size=8)
 
     def number(n: int) -> float:
@@ -34,5 +37,5 @@ def numbers(of: bytes) -> Callable[[int], float]:
 
 
 def number(of: bytes, n: int) -> float:
-    """Return the n-th number of the stream with this key, in [0, 1)."""
+    """Return the n-th number of the stream with the key `of` (see `stream`), evenly distributed in [0, 1)."""
     return int.from_bytes(blake2b(of + b"%d" % n, digest_size=8).digest(), "big") * 2.0**-64

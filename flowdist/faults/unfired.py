@@ -1,4 +1,4 @@
-"""Reasons why a fault of a plan has hit nothing: its moment never came, or its target was not there then."""
+"""Reasons why a fault of a plan has hit nothing: its moment never came, or its target was not there at that moment."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from flowdist.graph import SECOND, RoleSpec, format_duration
 
 
 def why_it_never_fired(fault: Fault, job: JobState, now_ns: int) -> str:
-    """Return why the fault never fired, as words for a report.
+    """Return why the fault never fired, in words for a report.
 
     Args:
-        fault: The fault.
+        fault: A fault of the plan that has hit nothing.
         job: The job at its end.
-        now_ns: When the job, or its clock, stopped.
+        now_ns: Time at which the job ended or its clock stopped, in ns.
     """
     return why_never_due(fault, job, now_ns) or why_nothing_was_hit(fault, job)
 
 
 def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
-    """Return why the moment of the fault did not come; empty if it came."""
+    """Return why the moment of the fault did not come before `now_ns`, in words; empty if it came."""
     when = fault.when
     first_ns = when.every_ns if when.at_ns is None else when.at_ns
     if first_ns is not None and first_ns + fault.offset_ns > now_ns:
@@ -44,7 +44,7 @@ def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
 
 
 def why_nothing_was_hit(fault: Fault, job: JobState) -> str:
-    """Return why the fault hit nothing although its moment came."""
+    """Return why a fault whose moment came hit nothing, in words: its target did not exist or run at that moment."""
     nodes = {node.name for node in job.graph.cluster.nodes} | set(job.nodes)
     if fault.kind.endswith("-checkpoint"):
         return f"there was no checkpoint of {fault.target} then"
@@ -58,6 +58,7 @@ def why_nothing_was_hit(fault: Fault, job: JobState) -> str:
 
 
 def _had(role: RoleSpec, generations: int) -> str:
+    """Return how many generations the role had, in words."""
     if not generations:
         return f"{role.name} never started"
     return f"{role.name} had {generations} generation{'s' * (generations != 1)}"

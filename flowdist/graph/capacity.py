@@ -12,15 +12,15 @@ from typing import NamedTuple
 from flowdist.graph.nodes import NodeSpec
 from flowdist.graph.roles import Resources
 
-WHOLE = 1000  # thousandths of a device
-UNLIMITED = 1000  # slots for a replica that needs nothing
-MOMENTS_MAX = 64  # from half as many on, `moments` does not combine all of them
+WHOLE = 1000  # thousandths of one GPU
+UNLIMITED = 1000  # the number of replicas that fit on a node if each needs nothing
+MOMENTS_MAX = 64  # sets of roles: from half as many on, `moments` leaves unions of them out
 
 
 class Need(NamedTuple):
-    """Need of one replica: cpu in thousandths of a core, gpu in devices, memory in bytes.
+    """Capacity that one replica needs: cpu in thousandths of a core, memory in bytes, and a number of GPUs.
 
-    `share` is the part of each device, in thousandths.
+    `share` is the part that it needs of each GPU, in thousandths: below WHOLE for one GPU that several replicas share.
     """
 
     mcpu: int = 0
@@ -30,11 +30,15 @@ class Need(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
+        """True if the replica needs no cpu, no GPU and no memory."""
         return not (self.mcpu or self.gpu or self.memory)
 
 
 class Capacity(NamedTuple):
-    """Free capacity of a node: cpu in thousandths of a core, memory in bytes, each device in thousandths."""
+    """Free capacity of one node: cpu in thousandths of a core, memory in bytes, thousandths of each GPU by number.
+
+    cpu and memory are negative if the node is oversubscribed.
+    """
 
     mcpu: int
     devices: tuple[int, ...]
@@ -42,27 +46,30 @@ class Capacity(NamedTuple):
 
 
 def offered(node: NodeSpec) -> Capacity:
-    """Return the capacity of an empty node."""
+    """Return the free capacity of a node on which nothing runs."""
     return Capacity(round(node.cpu * 1000), (WHOLE,) * node.gpu, node.memory)
 
 
 def needed(resources: Resources) -> Need:
-    """Return the need of one replica with these resources."""
+    """Return what one replica with these resources needs, in the units of this module."""
     return Need(round(resources.cpu * 1000), resources.gpu, resources.memory, resources.gpu_share)
 
 
 def fits(need: Need, free: Capacity) -> bool:
-    """Return whether one more replica fits. A dimension that it does not need may be oversubscribed."""
+    """Return whether one more replica fits into the free capacity of a node.
+
+    A dimension that the replica does not need plays no part, even if the node is oversubscribed in it.
+    """
     if (need.mcpu and need.mcpu > free.mcpu) or (need.memory and need.memory > free.memory):
         return False
     return not need.gpu or _gpu_slots(need, free) > 0
 
 
 def pick(need: Need, free: Capacity) -> tuple[int, ...]:
-    """Return the devices for one more replica; empty if there are not enough.
+    """Return the numbers of the GPUs that one more replica gets; empty if too few are free.
 
-    Whole devices are the free ones with the lowest numbers. A share is put on the fullest device that has room for it,
-    with the lowest number among equals.
+    Whole GPUs are the free ones with the lowest numbers. A share is put on the fullest GPU that has room for it, with
+    the lowest number among equals.
     """
     if need.share == WHOLE:
         whole = [number for number, left in enumerate(free.devices) if left == WHOLE]
@@ -71,10 +78,10 @@ def pick(need: Need, free: Capacity) -> tuple[int, ...]:
 
 
 def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None) -> Capacity:
-    """Return the free capacity with one more replica.
+    """Return the capacity of the node that is left after one more replica has been placed there.
 
     Args:
-        devices: Devices of the replica; None: those that `pick` returns.
+        devices: Numbers of the GPUs that the replica gets; None: those that `pick` returns.
     """
     if need.gpu and devices is None:
         devices = pick(need, free)
@@ -82,19 +89,23 @@ def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None)
 
 
 def add(free: Capacity, need: Need, devices: tuple[int, ...] = ()) -> Capacity:
-    """Return the free capacity with one replica less, which had those devices."""
+    """Return the capacity of the node that is free after one replica has left it.
+
+    Args:
+        devices: Numbers of the GPUs that the replica had.
+    """
     return Capacity(free.mcpu + need.mcpu, _change(free.devices, devices, need.share), free.memory + need.memory)
 
 
 def without(free: Capacity, devices: tuple[int, ...]) -> Capacity:
-    """Return the free capacity without those devices."""
+    """Return the capacity with these GPUs taken out: nothing of them is free."""
     if not devices:
         return free
     return free._replace(devices=tuple(0 if i in devices else left for i, left in enumerate(free.devices)))
 
 
 def slots(need: Need, free: Capacity) -> int:
-    """Return how many replicas fit into the free capacity; UNLIMITED for a replica that needs nothing."""
+    """Return how many replicas with this need fit into the free capacity; UNLIMITED for a need of nothing."""
     count = free.mcpu // need.mcpu if need.mcpu else None
     if need.memory and (count is None or free.memory // need.memory < count):
         count = free.memory // need.memory
@@ -104,25 +115,28 @@ def slots(need: Need, free: Capacity) -> int:
 
 
 def _gpu_slots(need: Need, free: Capacity) -> int:
+    """Return how many replicas with this need of GPUs fit on the free ones."""
     if need.share == WHOLE:
         return free.devices.count(WHOLE) // need.gpu
     return sum(left // need.share for left in free.devices)
 
 
 def _change(devices: tuple[int, ...], which: tuple[int, ...], by: int) -> tuple[int, ...]:
+    """Return the thousandths of all GPUs after those numbered `which` have changed by `by`."""
     if not which:
         return devices
     return tuple(left + by if i in which else left for i, left in enumerate(devices))
 
 
 def moments(before: Mapping[str, Collection[str]]) -> list[frozenset[str]]:
-    """Return the sets of roles that may have succeeded when another role can start.
+    """Return the sets of roles that can have succeeded by the time at which some other role can start.
 
-    At each such moment all roles that are alive need room. Two roles that wait for different roles are alive together
-    after all of these have succeeded. With very many different moments, some are left out.
+    `flowdist check` and the controller ask at each such moment whether all other roles that can start have room
+    together. The empty set, for the start of the job, is the first. If two roles wait for different sets, the union of
+    both is a moment, too. Some unions are left out when there are more than about MOMENTS_MAX sets.
 
     Args:
-        before: For each role, the roles that have to succeed before it starts.
+        before: For each role, the roles that have to succeed before it can start.
     """
     found: dict[frozenset[str], None] = {frozenset(): None}
     for gone in dict.fromkeys(frozenset(names) for names in before.values()):

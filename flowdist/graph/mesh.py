@@ -1,7 +1,8 @@
-"""Parallel dimensions of a world: the mesh that its ranks form, and the sizes that form one.
+"""Parallel dimensions of a world: the mesh that its ranks form, and the numbers of ranks that form one.
 
 `("pp", 2), ("dp", 0), ("tp", 2)` is a mesh of three dimensions, of which the first varies slowest, as with torch's
-`init_device_mesh`. The size 0 marks the elastic dimension, whose size is what the others leave of the world.
+`init_device_mesh`. The size 0 marks the elastic dimension: its size is the number of ranks divided by the sizes of the
+others.
 """
 
 from __future__ import annotations
@@ -12,30 +13,32 @@ Parallel = tuple[tuple[str, int], ...]
 
 
 def fixed_ranks(parallel: Parallel) -> int:
-    """Return the product of the fixed dimensions; the size of a world is a multiple of it."""
+    """Return the product of all dimensions but the elastic one; the number of ranks of a world is a multiple of it."""
     return prod(size for _, size in parallel if size)
 
 
 def is_elastic(parallel: Parallel) -> bool:
-    """Return whether a dimension is elastic."""
+    """Return whether the mesh has an elastic dimension, so that worlds of several sizes form it."""
     return any(not size for _, size in parallel)
 
 
 def replica_step(parallel: Parallel, procs: int) -> int:
-    """Return the number of which the replicas are a multiple if their ranks form a mesh.
+    """Return the smallest number of replicas whose ranks are a multiple of the fixed ranks of the mesh.
+
+    A world forms the mesh only if the number of its replicas is a multiple of the result.
 
     Args:
-        procs: Ranks of one replica.
+        procs: Ranks (workers) of one replica.
     """
     ranks = fixed_ranks(parallel)
     return ranks // gcd(ranks, procs)
 
 
 def mesh_of(parallel: Parallel, world_size: int) -> Parallel:
-    """Return the dimensions with their sizes in a world of `world_size` ranks.
+    """Return the dimensions with their sizes in a world of `world_size` ranks, the elastic dimension included.
 
     Raises:
-        ValueError: The ranks form no mesh.
+        ValueError: So many ranks do not form the mesh.
     """
     ranks = fixed_ranks(parallel)
     if world_size % ranks or (not is_elastic(parallel) and world_size != ranks):
@@ -44,5 +47,5 @@ def mesh_of(parallel: Parallel, world_size: int) -> Parallel:
 
 
 def spelled(parallel: Parallel) -> str:
-    """Return the dimensions as text: `pp=2 x dp=elastic x tp=2`."""
+    """Return the dimensions as text for messages: `pp=2 x dp=elastic x tp=2`."""
     return " x ".join(f"{name}={size or 'elastic'}" for name, size in parallel)

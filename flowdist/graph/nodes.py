@@ -1,4 +1,4 @@
-"""Nodes of the job, as the topology declares them or as a host offers itself."""
+"""Nodes of the job, as the topology declares them or as a host that joins describes itself."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 Pairs = tuple[tuple[str, str], ...]
 
-# Label by which a host sets its own number of workers per replica. Labels of users never have a `=` in their names.
+# Label by which a host sets its own number of workers per replica. Names of users' labels never have a `=` in them.
 NODE_PROCS = "procs="
 
 
 class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Name, labels and capacity of one node: cpu in cores, gpu in devices, memory in bytes."""
+    """Name, labels and capacity of one node: cpu in cores, gpu as a number of GPUs, memory in bytes."""
 
     name: str
     cpu: float = 8.0
@@ -23,7 +23,7 @@ class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def procs(self) -> int:
-        """Workers that a replica has on this node, if the host sets a number of its own; else 0."""
+        """Number of workers that each replica has on this node, if the host has set one (label NODE_PROCS); else 0."""
         if not self.labels:
             return 0
         text = dict(self.labels).get(NODE_PROCS, "")
@@ -31,7 +31,10 @@ class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Nodes of the job. `given` is false if the topology declares none: `run` then uses this machine as one node."""
+    """Nodes of the job. It starts when `min_nodes` of them have joined.
+
+    `given` is false if the topology declares no nodes: `flowdist run` then uses this machine as one node.
+    """
 
     nodes: tuple[NodeSpec, ...] = ()
     min_nodes: int = 1

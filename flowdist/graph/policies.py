@@ -18,7 +18,10 @@ FailureKind = Literal[
 
 
 class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """One `On(...)` of a policy. The first rule that matches a failure decides (R9); None matches every value."""
+    """One rule of a restart policy, `On(...)` in a topology: the failures that it matches, and the action `do`.
+
+    The first rule that matches a failure decides (R9). None in `kind`, `exit` or `signal` matches every value.
+    """
 
     do: Action
     kind: FailureKind | None = None
@@ -28,17 +31,21 @@ class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Restart policy of a role: scope, rules, budget, back-off and the wider policy after it (R5, R7, R9, R10, R11)."""
+    """Restart policy of a role: what a failure restarts (R5), how often (R7), and after which wait (R10).
+
+    `rules` are the exceptions (R9). `then` is the action when the budget is used up; "widen" means that `wider` applies
+    (R11).
+    """
 
     scope: Scope = "role"
     max_restarts: int = 0
     within_ns: int | None = None  # window of the budget; None: the whole job
     then: Then = "fail"
     rules: tuple[Rule, ...] = ()
-    backoff_ns: int = 1 * SECOND  # before the second counted restart; the first starts at once
+    backoff_ns: int = 1 * SECOND  # wait before the second charged restart; the first does not wait
     backoff_max_ns: int = 1 * MINUTE
-    backoff_reset_ns: int = 10 * MINUTE  # without a counted incident for this long, the back-off starts anew
-    wider: RestartPolicy | None = None  # with then="widen": its scope, budget and `then` apply next (R11)
+    backoff_reset_ns: int = 10 * MINUTE  # time without a charged incident after which the back-off begins anew
+    wider: RestartPolicy | None = None  # applies when the budget is used up, if `then` is "widen" (R11)
 
     def chain(self) -> tuple[RestartPolicy, ...]:
         """Return this policy and the wider ones after it, in the order in which their budgets are used up."""

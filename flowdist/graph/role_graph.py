@@ -1,6 +1,6 @@
-"""The role graph: a compiled topology, that is all roles with their domains, worlds, nodes and options.
+"""The role graph, a compiled topology: all roles with their domains, worlds, nodes and options.
 
-Every field holds the user's value or the default that applies to it, so that a reader of the graph needs to know no
+Every field holds the user's value or the default that applies to it, so that code that reads the graph needs to know no
 defaults. Durations are nanoseconds (`_ns`), memory is bytes. Mappings are tuples of pairs in the order in which the
 user wrote them, so that equal graphs have equal bytes.
 """
@@ -15,47 +15,53 @@ from flowdist.graph.units import MINUTE, MS, SECOND
 
 
 class Domain(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Roles that restart together."""
+    """Restart domain: roles that all restart when one of them fails whose policy has the scope "domain"."""
 
     name: str
     roles: tuple[str, ...]
 
 
 class JointWorld(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Roles that share one RANK space and one process group, and restart together."""
+    """World of several roles: they share one RANK space and one process group, and form, restart and end together."""
 
     name: str
     roles: tuple[str, ...]
 
 
 class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Timeouts and limits that belong to the job rather than to a role."""
+    """Timeouts in ns and limits of the whole job instead of one role; numbers such as R7 refer to docs/restarts.md."""
 
     heartbeat_ns: int = 500 * MS
     lease_ns: int = 4 * SECOND
-    lease_margin_ns: int = 1 * SECOND  # agents fence this long before a lease ends, nodes are lost after (R19)
-    cause_window_ns: int = 2 * SECOND  # R7
-    min_uptime_ns: int = 60 * SECOND  # R8
-    free_incidents_max: int = 5  # R8
-    unkillable_after_ns: int = 30 * SECOND  # R6
-    controller_outage_ns: int = 10 * MINUTE  # how long agents keep their workers without a controller (R21)
-    bad_node_window_ns: int = 60 * MINUTE  # R22
+    lease_margin_ns: int = 1 * SECOND  # agents fence so long before a lease ends; nodes are lost so long after (R19)
+    cause_window_ns: int = 2 * SECOND  # in which a failure follows from one of an upstream role (R7)
+    min_uptime_ns: int = 60 * SECOND  # after which a world without progress counts as healthy (R8)
+    free_incidents_max: int = 5  # changes of members in a row, without health, that a world survives (R8)
+    unkillable_after_ns: int = 30 * SECOND  # from SIGKILL until the node of a worker that still lives is lost (R6)
+    controller_outage_ns: int = 10 * MINUTE  # for which agents keep their workers without a controller (R21)
+    bad_node_window_ns: int = 60 * MINUTE  # in which `move_after` and `cordon_after` count failures (R22)
     move_after: int = 2  # failures of one kind of a replica on one node before it runs elsewhere (R22)
     cordon_after: int = 3  # failures of one kind on one node before the node is cordoned (R22)
 
     @property
     def silent_after_ns(self) -> int:
-        """Silence after which a node is lost, in ns: by then its agent has fenced its workers (R19)."""
+        """Time without a heartbeat after which a node is lost, in ns; its agent has killed its workers then (R19)."""
         return self.lease_ns + self.lease_margin_ns
 
     @property
     def suspect_after_ns(self) -> int:
-        """Silence after which a node is suspected, in ns: halfway between a late heartbeat and the agent's fencing."""
+        """Time without a heartbeat after which a node is suspected, in ns.
+
+        The time is halfway between the moment at which the next heartbeat is due and the one at which the agent fences.
+        """
         return min(self.silent_after_ns, (self.heartbeat_ns + self.lease_ns - self.lease_margin_ns) // 2)
 
 
 class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A compiled topology. Roles are in the order of their declaration, and gates point to earlier roles."""
+    """A compiled topology: everything about a job that is known before it runs.
+
+    Roles are in the order of their declaration, and gates point to earlier roles.
+    """
 
     name: str
     roles: tuple[RoleSpec, ...]
@@ -69,14 +75,17 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     format: int = 1
 
     def on(self, node: NodeSpec) -> RoleGraph:
-        """Return the graph as the node runs it: each role with the number of workers that a replica has there."""
+        """Return the graph as one node sees it: `procs` of each role is the number of workers that a replica has there.
+
+        The graph itself is returned if the host of the node has set no such number.
+        """
         if not node.procs:
             return self
         roles = tuple(msgspec.structs.replace(role, procs=role.procs_on(node)) for role in self.roles)
         return msgspec.structs.replace(self, roles=roles)
 
     def role(self, name: str) -> RoleSpec:
-        """Return the role of that name.
+        """Return the role with that name.
 
         Raises:
             KeyError: There is no such role.
@@ -99,12 +108,16 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return next((world for world in self.worlds if name in world.roles), None)
 
     def mates_of(self, name: str) -> tuple[str, ...]:
-        """Return the roles of the joint world that the role is in, or the role alone."""
+        """Return the names of the roles in the role's joint world, itself included; itself alone if it is in none."""
         world = self.world_of(name)
         return world.roles if world is not None else (name,)
 
     def to_succeed_before(self, name: str) -> set[str]:
-        """Return the roles that have to succeed before this one can start. A joint world starts as one."""
+        """Return the names of all roles that have to succeed before a role can start.
+
+        Gates of the role count, and gates of the roles for which it waits in any way. The roles of a joint world start
+        and succeed together, so a gate of one of them counts for all.
+        """
         found: set[str] = set()
         todo = list(dict.fromkeys(self.mates_of(name)))
         for other in todo:  # grows while it is walked
@@ -119,14 +132,14 @@ _DECODER = msgspec.json.Decoder(RoleGraph)
 
 
 def encode_graph(graph: RoleGraph) -> bytes:
-    """Encode the graph as compact JSON; equal graphs give equal bytes."""
+    """Encode the graph as compact JSON in UTF-8; equal graphs give equal bytes."""
     return _ENCODER.encode(graph)
 
 
 def decode_graph(data: bytes | str) -> RoleGraph:
-    """Decode a graph from JSON.
+    """Decode a graph from the JSON that `encode_graph` makes.
 
     Raises:
-        msgspec.DecodeError: The data is no role graph.
+        msgspec.DecodeError: The data is not a role graph.
     """
     return _DECODER.decode(data)

@@ -1,4 +1,4 @@
-"""Roles: command, size, resources, placement, gates, readiness and timeouts of a group of equal replicas."""
+"""Roles and their parts as the graph has them: size, resources, placement, gates, readiness, workload and timeouts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Strategy = Literal["spread", "pack"]
 
 
 class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Resources of one replica: cpu in cores (fractions allowed), gpu in devices, memory in bytes.
+    """Resources of one replica: cpu in cores (fractions allowed), gpu as a number of GPUs, memory in bytes.
 
-    `gpu_share` is its part of one device, in thousandths: with less than 1000, other replicas may use the device too.
+    `gpu_share` is the part that it gets of each GPU, in thousandths: below 1000, other replicas may use the GPU too.
     """
 
     cpu: float = 1.0
@@ -30,17 +30,18 @@ class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def gpu_words(self) -> str:
-        """GPUs as text, `2 gpu` or `0.5 gpu`; empty if the replica needs none."""
+        """GPUs as text for messages, `2 gpu` or `0.5 gpu`; empty if the replica needs none."""
         if self.gpu_share == 1000:
             return f"{self.gpu} gpu" if self.gpu else ""
         return f"{self.gpu_share / 1000:g} gpu"
 
 
 class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Rules for the nodes that may take a replica, and the order in which they are tried.
+    """Rules for the nodes on which replicas of a role may run, and the order in which nodes are tried.
 
     A replica runs on a node with a replica of every role in `near`, and of no role in `apart`. A role that names itself
-    in `apart` has at most one replica on a node. `where` lists the labels that the node must have.
+    in `apart` has at most one replica on a node. `where` has the labels that the node must have. `strategy` says which
+    node is tried first: that with the most room ("spread") or with the least ("pack").
     """
 
     strategy: Strategy = "spread"
@@ -50,14 +51,21 @@ class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Readiness check of a replica. `target` is the port, file or regular expression; empty for `call`."""
+    """Readiness check of a replica, `ready_when=` in a topology: its method and what it looks at.
+
+    `target` is a port (with a path for `http`), a file, or a regular expression for lines of the log. It is empty for
+    `call`: the worker itself says that it is ready.
+    """
 
     how: Literal["tcp", "http", "file", "log", "call"]
     target: str = ""
 
 
 class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Dependency on `role`: start after it meets the condition, and do `on_restart` when it restarts."""
+    """Gate of a role: it starts only after `role`, another one, meets the condition.
+
+    When `role` restarts, this one either keeps running ("reconnect") or restarts too ("restart").
+    """
 
     role: str
     condition: GateCondition = "started"
@@ -65,9 +73,9 @@ class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Source of a secret environment variable: a variable of the flowdist process, or a file.
+    """Source of a secret environment variable `name`: a variable of flowdist's own environment (`env`), or a file.
 
-    The value is read when a worker starts, and is never in the graph.
+    The value is read when a worker starts, and is never in the graph. Of `env` and `file` one is empty.
     """
 
     name: str  # variable of the worker
@@ -78,7 +86,8 @@ class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Timing of a simulated worker: steps of `step_ns` after `startup_ns`, and a checkpoint at every interval.
 
-    A checkpoint is complete `checkpoint_ns` after its beginning. Its workers do not step for the first `blocking_ns`.
+    A checkpoint is complete `checkpoint_ns` after it has begun. The workers do not step for the first `blocking_ns` of
+    that.
     """
 
     steps: int = 600
@@ -87,11 +96,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     checkpoint_every_ns: int = 1 * MINUTE
     checkpoint_ns: int = 1 * SECOND
     restore_ns: int = 0
-    rejoin_ns: int | None = None  # to join a new generation in place; None: workers are restarted instead
-    collective: Literal["", "wait", "fail", "hang"] = ""  # what a dead worker's peers do; empty: not said, they wait
+    rejoin_ns: int | None = None  # for workers in place to join a new generation; None: they are restarted instead
+    collective: Literal["", "wait", "fail", "hang"] = ""  # what the peers of a dead worker do; empty: they wait
     collective_timeout_ns: int | None = None  # of the process group; None: the default of its backend
     step_spread: float = 0.0  # share of `step_ns` by which a step of the slowest worker may be longer
-    warmup_ns: int = 0  # from the start-up of the last worker to the first step
+    warmup_ns: int = 0  # from the end of the last worker's start-up to the first step
     checkpoint_blocks_ns: int | None = None  # None: a checkpoint blocks for all of `checkpoint_ns`
 
     @property
@@ -101,7 +110,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def lag_ns(self) -> int:
-        """Part of a checkpoint in which workers step again before it is complete, in ns."""
+        """Part of a checkpoint for which the workers step again although it is not complete, in ns."""
         return self.checkpoint_ns - self.blocking_ns
 
     @property
@@ -111,14 +120,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A group of equal replicas: one command, one resource request, one restart policy."""
+    """A group of equal replicas: one command, one resource request, one restart policy.
+
+    The arguments of `flowdist.dsl.Topology.role` describe the fields in full.
+    """
 
     name: str
-    command: tuple[str, ...]  # with its macros: their values are known when a worker starts
+    command: tuple[str, ...]  # with macros in it, which have values only when a worker starts
     kind: RoleKind = "task"
     min_replicas: int = 1
     max_replicas: int = 1
-    procs: int = 1  # workers of a replica; `procs_on` has the number on a given node
+    procs: int = 1  # workers of a replica; `procs_on` returns the number on a given node
     resources: Resources = Resources()
     placement: Placement = Placement()
     env: Pairs = ()
@@ -148,15 +160,15 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     parallel: Parallel = ()
     workload: WorkloadSpec = WorkloadSpec()
     simulate: str = ""  # `module:Class` or `/path/file.py:Class`, the user's model of a worker; empty: the workload
-    address_edges: tuple[str, ...] = ()  # roles whose addresses stand in the command or environment
+    address_edges: tuple[str, ...] = ()  # roles of which the command or environment has an addresses macro
 
     @property
     def step(self) -> int:
-        """Number of replicas of which the gang has a multiple: with others its ranks form no mesh."""
+        """Number of which a gang's replicas are a multiple, so that their ranks form its mesh; 1 without a mesh."""
         return replica_step(self.parallel, self.procs) if self.parallel else 1
 
     def procs_on(self, node: NodeSpec) -> int:
-        """Return the number of workers that a replica has on the node.
+        """Return the number of workers that a replica of this role has on the node: `procs`, or the host's own number.
 
         The host's own number counts for gangs alone, and only without GPUs and without a mesh: the number of workers of
         a replica with GPUs follows its devices, and a mesh has the same number of ranks in every replica.
@@ -165,5 +177,5 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return (node.procs if follows else 0) or self.procs
 
     def gate_on(self, role: str) -> Gate | None:
-        """Return the gate on the role of that name; None if there is none."""
+        """Return the gate of this role on the role with the given name; None if it has none."""
         return next((gate for gate in self.gates if gate.role == role), None)

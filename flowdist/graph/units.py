@@ -1,4 +1,4 @@
-"""Units: inside, time is integer nanoseconds and memory integer bytes; users read and write `30s` and `64GiB`."""
+"""Units: time is counted in integer nanoseconds, memory in integer bytes; users read and write `30s` and `64GiB`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY = 24 * HOUR
 
 
 def format_duration(ns: int) -> str:
-    """Return a duration as text, such as `1m30s` for 90 s; fractions have at most 3 digits."""
+    """Return a duration in ns as text, such as `1m30s`; seconds and milliseconds have at most 3 decimal places."""
     if ns < 0:
         return "-" + format_duration(-ns)
     if ns < SECOND:
@@ -28,7 +28,7 @@ def format_duration(ns: int) -> str:
 
 
 def format_memory(size: int) -> str:
-    """Return a size of memory as text, such as `64GiB`; a fraction of a unit has one digit."""
+    """Return a size in bytes as text, such as `64GiB` or `1.5MiB`; it is rounded to one decimal place."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.1f}".removesuffix(".0") + name
@@ -42,7 +42,9 @@ _MEMORY |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Return the nanoseconds of `30s`, `1m30s` or `400ms`; a bare number is seconds.
+    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`; a number without unit is seconds.
+
+    The units are ns, us, ms, s, m, h and d.
 
     Raises:
         ValueError: The value is anything else, or longer than 292 years, which 64 bits cannot hold.
@@ -61,18 +63,19 @@ def parse_duration(value: str | int | float) -> int:
 
 
 def _exact(number: str, unit: int) -> int | float:
-    """Multiply a number with its unit; whole numbers stay integers, as a float would lose digits of long times."""
+    """Return the product of a number and its unit; whole numbers stay integers: a float would lose digits."""
     return float(number) * unit if "." in number else int(number) * unit
 
 
 def _whole(value: int | float) -> int:
+    """Return the value rounded to an integer; raise ValueError if 64 bits with a sign cannot hold it."""
     if not abs(value) < 1 << 63:
         raise ValueError("too large")
     return round(value)
 
 
 def parse_memory(value: str | int) -> int:
-    """Return the bytes of `64GiB` or `500MB`; a bare number is bytes.
+    """Return the bytes of a text such as `64GiB` (of 1024) or `500MB` (of 1000); a number without unit is bytes.
 
     Raises:
         ValueError: The value is anything else, or 8 EiB and more.

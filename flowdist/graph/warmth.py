@@ -1,7 +1,7 @@
 """Warm starts: whether the workers of a role can be forked from a process that has imported their modules, or why not.
 
-The answer follows from the role alone, before anything runs: the plan shows it, and agents use it. Conditions that only
-the process itself shows, such as a thread that an import has left running, are checked by the fork server.
+The answer follows from the role alone, before anything runs: the plan shows it, and agents use it. The fork server
+checks what shows only in its own process, such as a thread that an import has left running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ _VARYING = re.compile(
 
 
 class PythonCommand(msgspec.Struct, frozen=True):
-    """Parsed command line of the interpreter, which runs a script or, with `is_module`, a module."""
+    """Parsed command line of a Python interpreter.
+
+    `flags` are the interpreter's own. `target` is the path of a script, or with `is_module` the name of a module.
+    `args` are the arguments after it.
+    """
 
     flags: tuple[str, ...]
     target: str
@@ -31,7 +35,11 @@ class PythonCommand(msgspec.Struct, frozen=True):
 
 
 def python_command(argv: Sequence[str]) -> PythonCommand | str:
-    """Parse a command line of the interpreter, or return why a forked process cannot do the same."""
+    """Parse a command line `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`, whose first word is the interpreter.
+
+    Returns:
+        The parts, or a text that names the part that a forked process cannot do the same way, such as a flag or `-c`.
+    """
     flags: list[str] = []
     rest = list(argv[1:])
     while rest:
@@ -52,15 +60,15 @@ def python_command(argv: Sequence[str]) -> PythonCommand | str:
 
 
 def varies(value: str) -> bool:
-    """Return whether a value of `env=` has a macro whose value differs between starts."""
+    """Return whether a variable's value has a macro that can differ from one start of a worker to the next."""
     return _VARYING.search(value) is not None
 
 
 def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
-    """Return why workers of the role are started by exec; empty if they are forked from a fork server.
+    """Return why workers of the role cannot be forked, and are started by exec (cold); empty if they can be forked.
 
     Args:
-        python: Path of the interpreter that `python` in a command means.
+        python: Path of the interpreter that `python` in a command stands for.
         ours: Path of the interpreter that runs flowdist and the fork servers.
     """
     if not spec.warm:

@@ -1,4 +1,7 @@
-"""The public name of `flowdist.worker.model`, the interface of workers that can be simulated and run."""
+"""Interface of users' models of workers, which the simulator runs in virtual time, and `run` in a worker process.
+
+All names are those of `flowdist.worker.model`.
+"""
 
 from flowdist.worker.model import Context as Context
 from flowdist.worker.model import Folder as Folder

@@ -1,7 +1,7 @@
 """Test kit for topologies: simulate one in a test, demand that it recovers, explore what else could happen.
 
-The functions below are what users import, and `flowdist.testing.strategies` for Hypothesis, which needs the extra
-`flowdist[testing]`. The kit never touches real processes. Proofs about flowdist itself are in `flowdist.proofs`.
+Users import the functions of `__all__`, and `flowdist.testing.strategies` for Hypothesis, which needs the extra
+`flowdist[testing]`. The kit never starts real processes. Proofs about flowdist itself are in `flowdist.proofs`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _DECLARED = ("always", "eventually", "sometimes")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function when it is used: pytest loads this package for its plugin in every run."""
+    """Import a function of `__all__` when it is first used; raise AttributeError for any other name.
+
+    pytest imports this package for its plugin in every run, and most runs need no simulator.
+    """
     if name in __all__:
         from flowdist.testing import declare, kit
 

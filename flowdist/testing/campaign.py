@@ -1,9 +1,9 @@
-"""Campaign of many seeds, each with a plan of faults that the topology has to survive; failures are shrunk.
+"""Campaign: many seeds, each with a plan of faults that the topology has to survive. Failures are shrunk.
 
 Safety is checked after every event: split brain always, the invariants where something has changed (all of them now and
-then, and at the end), and the user's properties. Quiet stretches are fast-forwarded unless a property of the user's has
-to see them. A seed that fails is run again with every step played and everything checked after every event. Then its
-plan is shrunk: faults are left out as long as it fails. `verdicts` judges a run.
+then, and at the end), and the user's properties. Quiet times are fast-forwarded unless a property of the user's has to
+see them. A seed that fails is run again with every step played and everything checked after every event. Then its plan
+is shrunk: faults are left out as long as it fails. `verdicts` judges a run.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from flowdist.testing.verdicts import Failure, Rules, judge, shrink, specs
 __all__ = ["Failure", "Report", "Rules", "Verdict", "campaign", "horizon", "judge", "replay_command"]
 
 MUST_SEE = ("steady", "starting", "in recovery")
-SAVING = "saving"  # only where roles have models
+SAVING = "saving"  # must be seen only if roles have models
 CHUNK = 20
-COLLECT_AFTER = 50_000  # new objects, between two garbage collections
+COLLECT_AFTER = 50_000  # number of new objects between two garbage collections
 NOTHING_DEMANDED, UNBOUNDED = Properties(), Bounds()
 
 
 class Verdict(NamedTuple):
-    """Result of one seed.
+    """Result of one seed of a campaign.
 
     Attributes:
-        faults: The plan, in the fault grammar.
-        failure: None: the topology survived.
-        hits: Faults that hit something, by kind and by the phase of the job.
-        recoveries: Incidents that ended in a recovery.
-        seen: Points that were reached, built-in ones and the user's.
-        collective: What peers of dead workers did, where the topology does not say.
+        seed: The seed.
+        faults: The plan that was drawn for it, in the fault grammar.
+        failure: The broken promise, with a shrunk plan; None: the topology survived.
+        hits: Number of faults that hit something, by kind and by the phase of the job.
+        recoveries: Number of incidents that ended in a recovery.
+        seen: Names of the points that were reached, built-in ones and the user's.
+        collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
     """
 
     seed: int
@@ -63,19 +64,19 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """Result of a campaign, which grows with each seed.
+    """Result of a campaign so far; `count` adds the verdict of one more seed.
 
     Attributes:
-        seeds: How many seeds were tried.
-        failures: One for each seed that failed.
-        coverage: Faults that hit something, by kind and by the phase of the job.
-        recoveries: Incidents that ended in a recovery.
-        has_models: A role has a model of the user's.
-        points: By point, built in or the user's: in how many runs it was reached.
-        demanded: The user's points.
-        collectives: In how many runs peers of dead workers failed, or hung.
-        stopped: Why the campaign ended early; empty: it did not. A point may be unreached for that reason alone.
-        outdated: Plans of the corpus with nodes, roles or kinds that this topology does not have.
+        seeds: Number of seeds that were tried.
+        failures: The failures, one for each seed that failed.
+        coverage: Number of faults that hit something, by kind and by the phase of the job.
+        recoveries: Number of incidents that ended in a recovery.
+        has_models: True if a role has a user's model (`simulate=`).
+        points: For each point, built in or the user's, the number of runs that reached it.
+        demanded: Names of the user's points.
+        collectives: Number of runs in which the campaign made the peers of dead workers fail ("fail") or hang ("hang").
+        stopped: Why the campaign ended early; empty if it did not. Points may be unreached for that reason alone.
+        outdated: Failures of the corpus whose plans have nodes, roles or kinds that this topology does not have.
     """
 
     seeds: int = 0
@@ -90,7 +91,7 @@ class Report:
     outdated: list[Known] = field(default_factory=list)
 
     def count(self, verdict: Verdict) -> None:
-        """Count the verdict of one more seed."""
+        """Add the verdict of one more seed to the counts."""
         self.seeds += 1
         self.recoveries += verdict.recoveries
         self.coverage = _sums(self.coverage, verdict.hits)
@@ -100,34 +101,34 @@ class Report:
 
     @property
     def never_seen(self) -> list[str]:
-        """Points of the user's that no run reached: the campaign has not tested what the user wanted."""
+        """The user's points that no run reached: the campaign has not tested what the user wanted."""
         return [point for point in self.demanded if not self.points.get(point)]
 
     @property
     def never_reached(self) -> list[str]:
-        """Built-in points that no run reached."""
+        """Built-in points that faults can reach in this topology, but no run did."""
         return [point for point, runs in self.points.items() if not runs and point not in self.demanded]
 
     @property
     def unseen(self) -> list[str]:
-        """Phases of the job in which no fault hit: the campaign has not tested them."""
+        """Phases of the job in which no fault hit anything: the campaign has not tested them."""
         seen = {phase for (_, phase), count in self.coverage.items() if count}
         must = (*MUST_SEE, SAVING) if self.has_models else MUST_SEE
         return [phase for phase in must if phase not in seen]
 
 
 def horizon(graph: RoleGraph) -> int:
-    """Return how long the job takes without faults, in ns."""
+    """Simulate the job without faults, and return the virtual time that it takes, in ns."""
     return _undisturbed(graph).run(1000 * HOUR).now
 
 
 def _undisturbed(graph: RoleGraph) -> Simulation:
-    """Return the simulation of the job without faults, with the checks of the seeds."""
+    """Return a simulation of the job without faults, which makes the same checks as those of the seeds."""
     return Simulation(graph, checks="changed", fast_forward=True)
 
 
 def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
-    """Draw the plan of the seed, run it, and shrink it if it fails."""
+    """Draw the plan of the seed, simulate it, and shrink the plan if the run breaks a demand."""
     rules, failure = _with_truth(graph, seed, rules)
     if failure is not None:
         return Verdict(seed, (), failure, {}, 0)
@@ -140,10 +141,10 @@ def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
 
 
 def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
-    """Run a plan that failed before.
+    """Simulate the plan of a known failure again, and shrink it if it still fails. `hits` of the verdict is empty.
 
     Raises:
-        FaultError: if the topology no longer has a node, role or kind of the plan.
+        FaultError: The topology does not have a node, role or kind of the plan any more.
     """
     plan = Plan(tuple(map(parse_fault, known.faults)))
     check_faults(plan, graph)
@@ -155,7 +156,10 @@ def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
 
 
 def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failure | None]:
-    """Return the rules, with the run without faults if roles have models, and a failure if that run fails."""
+    """Return the rules with the result of the run without faults, and the failure of that run, or None if it succeeds.
+
+    Without models of roles the run is not needed: the rules are returned as they are.
+    """
     if not has_models(graph):
         return rules, None
     truth, property, text = judge(graph, NOTHING, seed, rules)
@@ -167,12 +171,18 @@ def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failu
 def _made_small(
     graph: RoleGraph, plan: Plan, seed: int, rules: Rules, collective: str, broken: tuple[str, str]
 ) -> Failure:
-    """Shrink the plan of a failure, and drop what peers of dead workers do if the failure does not need it.
+    """Return the failure of a seed with a shrunk plan.
 
-    `broken` is the property and the text of the quick run.
+    The plan is run again with every step played. What the peers of dead workers do is dropped if the run fails without
+    it, too. If only the fast-forwarded run fails, the failure says so, and its plan is not shrunk.
+
+    Args:
+        plan: The plan of the seed, whose quick run has failed.
+        collective: What the peers of dead workers did in that run; empty: what the topology says.
+        broken: Property and text of that run.
     """
     drawn = with_collective(graph, collective)
-    _, played, _ = judge(drawn, plan, seed, rules)  # with all checks the violation may be found earlier
+    _, played, _ = judge(drawn, plan, seed, rules)  # with all checks, another property may be found broken first
     if not played:
         text = f"{broken[1]}; only when quiet stretches are computed"
         return Failure(seed, broken[0], text, specs(plan), schedule=seed, collective=collective)
@@ -193,20 +203,22 @@ def campaign(
     known: Sequence[Known] = (),
     tell: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
-    """Try every seed. The report is the same for any number of processes.
+    """Try every seed, and return the report, which is the same for any number of processes.
 
-    A KeyboardInterrupt ends the campaign with the report of what was tried until then.
+    A KeyboardInterrupt ends the campaign with the report so far. A job that fails without faults, and a model that does
+    not do the same twice, end it before the first seed, with that failure.
 
     Args:
         graph: The topology, with nodes.
-        seeds: Each is one run.
+        seeds: The seeds, each of which is one run.
         jobs: Number of processes.
-        fail_fast: Stop at the first failure, also at one of `known`.
-        strict: An exception of user code is a failure, whatever the topology makes of it.
-        properties: The user's properties, which hold in every run, and points that some run has to reach.
-        bounds: What the faults of a run may cost.
-        known: Plans that failed before. They are tried first. The seed of one that fails again is not tried.
-        tell: Called with the verdict of each seed, in order, and of each known plan that fails again.
+        fail_fast: True: stop at the first failure, also at one of `known`.
+        strict: True: an exception in a user's model is a failure, even if the topology survives the worker's exit.
+        properties: Properties of the user's that hold in every run, and points that some run has to reach.
+        bounds: Limits of what the faults of a run may cost.
+        known: Failures of earlier campaigns, whose plans are tried first. The seed of one that fails again is not
+            tried.
+        tell: Function that is called with the verdict of each seed, in order, and of each known plan that fails again.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
@@ -236,14 +248,17 @@ Key = TypeVar("Key", str, tuple[str, str])
 
 
 def _sums(counts: Mapping[Key, int], more: Mapping[Key, int]) -> dict[Key, int]:
-    """Return the sums by key, in the order of the keys, so that a report is the same for any order of seeds."""
+    """Return the sums of two counts by key, in the order of the keys: a report is the same for any order of seeds."""
     return {key: counts.get(key, 0) + more.get(key, 0) for key in sorted({**counts, **more})}
 
 
 def _from_corpus_on(
     graph: RoleGraph, known: Sequence[Known], seeds: Sequence[int], rules: Rules, jobs: int, outdated: list[Known]
 ) -> Iterator[Verdict]:
-    """Yield the verdicts of known plans that fail again, then those of other seeds; collect the outdated plans."""
+    """Yield the verdicts of known plans that fail again, then those of the seeds except the seeds of these plans.
+
+    Plans that the topology has outgrown are appended to `outdated`.
+    """
     failed: set[int] = set()
     for one in known:
         try:
@@ -258,7 +273,7 @@ def _from_corpus_on(
 
 
 def _without_faults(result: SimResult) -> Failure | None:
-    """Return the failure of the run of seed 0 without faults; None if it succeeded."""
+    """Return the failure of a run of seed 0 without faults; None if its job has succeeded."""
     if result.violation is not None:
         return Failure(0, result.violation.property, f"without any fault: {result.violation}", ())
     if result.job.outcome == "succeeded":
@@ -270,7 +285,7 @@ def _without_faults(result: SimResult) -> Failure | None:
 
 
 def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
-    """Return the built-in points that plans within the declared tolerance can reach."""
+    """Return the names of the built-in points that plans within the topology's tolerance can reach."""
     tolerance = tolerance_of(graph)
     bears = sum(tolerance.budgets.values()) + tolerance.nodes
     points = reachable(graph, has_spare=has_spare)
@@ -278,12 +293,13 @@ def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
 
 
 def _unsteady(graph: RoleGraph, seed: int) -> Failure | None:
-    """Return a failure if user code does not do the same twice: nothing that it shows could be replayed."""
+    """Simulate the seed twice without faults; return a failure if users' models do not do the same both times."""
     text = unlike(*(Simulation(graph, seed=seed).run(1000 * HOUR) for _ in range(2)))
     return Failure(seed, "determinism", text, ()) if text else None
 
 
 def _verdicts(graph: RoleGraph, seeds: list[int], rules: Rules, jobs: int) -> Iterator[Verdict]:
+    """Try the seeds, in `jobs` processes if that is more than one, and yield their verdicts in order."""
     if jobs <= 1:
         with _rare_collections():
             yield from (try_seed(graph, seed, rules) for seed in seeds)
@@ -303,15 +319,17 @@ def _verdicts(graph: RoleGraph, seeds: list[int], rules: Rules, jobs: int) -> It
                 future.cancel()
 
 
-_CAMPAIGN: list[tuple[RoleGraph, Rules, Any]] = []  # of a process that was forked for a campaign
+_CAMPAIGN: list[tuple[RoleGraph, Rules, Any]] = []  # what a process that is forked for a campaign works on
 
 
 def _take_over(graph: RoleGraph, rules: Rules, enough: Any) -> None:
+    """Prepare a forked process for the campaign: it ignores Ctrl-C, and stops trying seeds once `enough` is set."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent sets `enough`
     _CAMPAIGN[:] = [(graph, rules, enough)]
 
 
 def _try_all(seeds: list[int]) -> list[Verdict]:
+    """Return the verdicts of the seeds, in a forked process; of those before `enough` was set only."""
     [(graph, rules, enough)] = _CAMPAIGN
     with _rare_collections():
         return [try_seed(graph, seed, rules) for seed in seeds if not enough.is_set()]
@@ -319,7 +337,7 @@ def _try_all(seeds: list[int]) -> list[Verdict]:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect garbage rarely: nearly all objects of a run live up to its end, so frequent collections find none."""
+    """Collect garbage rarely within the block: nearly all objects of a run live until its end."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *before[1:])
     try:
@@ -329,9 +347,15 @@ def _rare_collections() -> Iterator[None]:
 
 
 def replay_command(target: str, options: Iterable[str], failure: Failure) -> str:
-    """Return the command line that replays the failure."""
+    """Return the command line that replays a failure.
+
+    Args:
+        target: The topology file, as the user named it; empty if there is none.
+        options: Further words, such as `--until 10m`.
+        failure: The failure: its seed, schedule and faults become options.
+    """
     words = ["flowdist", "simulate", *([target] if target else []), *options]
-    if failure.property == "determinism":  # a single run has no other to be compared with
+    if failure.property == "determinism":  # a campaign runs a seed twice and compares; a single run would show nothing
         return shlex.join([*words, "--seeds", str(failure.seed)])
     words += ["--seed", str(failure.seed)]
     words += ["--schedule", str(failure.schedule)] if failure.schedule else []

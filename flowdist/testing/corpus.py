@@ -1,6 +1,6 @@
-"""Corpus of a campaign: a file of failures with their seeds and shortest plans; groups of failures that are alike.
+"""Corpus of a campaign: a file of failures with their seeds and shortest plans; and groups of failures that are alike.
 
-The plan is tried as well as the seed, because in a changed topology the seed draws another plan.
+The plan is tried again as well as the seed, because in a changed topology the seed draws another plan.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from flowdist.testing.verdicts import Failure
 ALIKE_MAX = 10  # one bug can make most seeds fail, and each kept failure costs a run in every later campaign
 _DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|us|ns|s|m|h|d))+\b")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-_AFTERWARDS = re.compile(r"; (?:waiting for|resumed: ).*")  # differs from seed to seed
+_AFTERWARDS = re.compile(r"; (?:waiting for|resumed: ).*")  # the end of a message, which differs from seed to seed
 
 
 class Known(NamedTuple):
-    """One failure in the file. `collective` is what peers of dead workers did, where the topology does not say."""
+    """One failure in the corpus: its seed, the shortest plan in the fault grammar, and the property that was broken.
+
+    `collective` is what the peers of dead workers did, where the topology does not say; empty: they waited.
+    """
 
     seed: int
     faults: tuple[str, ...]
@@ -30,17 +33,22 @@ class Known(NamedTuple):
 
 
 class Corpus:
-    """File of failures as JSON lines, in the order in which they were found."""
+    """File of failures, one JSON object per line, in the order in which they were found.
+
+    The constructor does not read the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._alike: dict[tuple[str, str], dict[tuple[int, tuple[str, ...]], None]] = {}
 
     def open(self) -> list[Known]:
-        """Return the failures in the file, after a check that new ones can be written to it.
+        """Check that the file can be read and written, and return its failures; an empty list if there is no file.
+
+        The folder of the file is made if there is none, the file itself is not.
 
         Raises:
-            FlowdistError: if the file cannot be read or written, or is not a corpus.
+            FlowdistError: The file cannot be read or written, or is not a corpus.
         """
         was_there = self._path.exists()
         try:
@@ -60,16 +68,19 @@ class Corpus:
         return known
 
     def known(self) -> list[Known]:
-        """Return the failures in the file, oldest first. A line that cannot be read is skipped."""
+        """Return the failures in the file, oldest first; none without a file. A line that cannot be read is skipped."""
         lines = self._path.read_text().splitlines() if self._path.is_file() else []
         return [known for known in map(_read, lines) if known is not None]
 
     def seeds(self) -> list[int]:
-        """Return the seeds in the file, each once, oldest first."""
+        """Return the seeds of the failures in the file, each once, oldest first."""
         return list(dict.fromkeys(known.seed for known in self.known()))
 
     def keep(self, failures: Iterable[Failure]) -> None:
-        """Append the failures that are new; of failures that are alike `ALIKE_MAX` at most, over all calls."""
+        """Append failures to the file, unless it has them. Of failures that are alike, at most ALIKE_MAX are appended.
+
+        The limit counts over all calls on this object.
+        """
         before = {(known.seed, known.faults) for known in self.known()}
         new = []
         for failure in failures:
@@ -85,6 +96,7 @@ class Corpus:
 
 
 def _read(line: str) -> Known | None:
+    """Return the failure that a line of the file describes; None if the line cannot be read."""
     try:
         entry: Any = json.loads(line)
         faults = tuple(map(str, entry.get("faults", ())))
@@ -97,14 +109,17 @@ def _read(line: str) -> Known | None:
 
 
 class Kind(NamedTuple):
-    """Failures that are alike: the one with the fewest faults, and the seeds of all of them in order."""
+    """Failures that are alike: the one with the fewest faults to show, and the seeds of all of them in order."""
 
     shown: Failure
     seeds: tuple[int, ...]
 
 
 def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
-    """Group failures that say the same but for times and numbers, in the order in which each group was first found."""
+    """Group failures that are alike, in the order in which the first of each group was found.
+
+    Failures are alike if their messages differ in times and numbers only.
+    """
     found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         found.setdefault(likeness(failure), []).append(failure)
@@ -112,12 +127,12 @@ def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
 
 
 def likeness(failure: Failure) -> tuple[str, str]:
-    """Return a key that is equal for failures that are alike."""
+    """Return a key that failures share if they are alike: the property, and the message without times and numbers."""
     return failure.property, _pattern(failure)
 
 
 def _pattern(failure: Failure) -> str:
-    """Return the text without times and numbers. For user code that raised it is the place in the code instead."""
+    """Return the failure's message without times and numbers; if a user's model raised, the place in its code."""
     where = re.search(r"user code raised in .*, at (.*)$", failure.text)
     if where is not None:
         return where[1]
@@ -125,11 +140,18 @@ def _pattern(failure: Failure) -> str:
 
 
 def _size(failure: Failure) -> tuple[int, int]:
+    """Return the key by which the failure to show is chosen: the number of faults, then the seed."""
     return len(failure.faults), failure.seed
 
 
 def seeds_text(shown: Failure, seeds: tuple[int, ...], most: int = 8) -> str:
-    """Return words such as `seed 2, and 81 alike (3, 4, 6, ...)`."""
+    """Return words for the seeds of failures that are alike: `seed 2, and 81 alike (3, 4, 6, ...)`.
+
+    Args:
+        shown: The failure that is named first.
+        seeds: Seeds of all of them, that one included.
+        most: Largest number of other seeds that are listed.
+    """
     others = [seed for seed in seeds if seed != shown.seed]
     if not others:
         return f"seed {shown.seed}"

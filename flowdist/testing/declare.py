@@ -1,19 +1,21 @@
-"""Declarations of properties, in a test or in a file of their own beside the topology:
+"""Functions that declare properties of a job, in a test or in a file of their own beside the topology:
 
-# topology_properties.py
-from flowdist.testing import always, eventually, sometimes
+    # topology_properties.py
+    from flowdist.testing import always, eventually, sometimes
 
-@always
-def the_evaluator_never_restarts_the_trainers(job):
-    return job.worlds["trainer"].generation <= 1 + len(job.roles["trainer"].charges)
+    @always
+    def the_evaluator_never_restarts_the_trainers(job):
+        return job.worlds["trainer"].generation <= 1 + len(job.roles["trainer"].charges)
 
-@eventually(within="2m")
-def the_trainers_are_all_up(job):
-    return job.ending or job.worlds["trainer"].up == 4
+    @eventually(within="2m")
+    def the_trainers_are_all_up(job):
+        return job.ending or job.worlds["trainer"].up == 4
 
-@sometimes("the trainers go on with fewer")
-def fewer(job):
-    return 0 < job.worlds["trainer"].up < 4
+    @sometimes("the trainers go on with fewer")
+    def fewer(job):
+        return 0 < job.worlds["trainer"].up < 4
+
+The file for `x.py` is `x_properties.py`, in the same folder.
 """
 
 from __future__ import annotations
@@ -36,11 +38,14 @@ SUFFIX = "_properties.py"
 
 
 def always(check: Check) -> Always:
-    """Declare a property that holds after every event.
+    """Declare a property that holds after every event. It can be used as a decorator.
 
     Args:
-        check: Called with the state of the job (`flowdist.control.job.state.JobState`). It breaks the property if it
-            returns False or raises an AssertionError.
+        check: Function that is called with the state of the job (`flowdist.control.job.state.JobState`), and must not
+            change it. The property is broken if it returns False or raises an AssertionError.
+
+    Returns:
+        The property, named after the function, for `always=` of `simulate` or in a file of properties.
     """
     return Always(name_of(check), check)
 
@@ -54,14 +59,20 @@ def eventually(check: None = None, *, within: str) -> Callable[[Check], Eventual
 
 
 def eventually(check: Check | None = None, *, within: str) -> Eventually | Callable[[Check], Eventually]:
-    """Declare a property that comes back: whenever it is not true, it is again in time, and it is true at the end.
+    """Declare a property that may be false for some time only, and is true at the end. It can be used as a decorator.
 
     Args:
-        check: Called with the state of the job; true where the property holds. Without it, a decorator is returned.
-        within: The longest that it may take, in virtual time: `"2m"`. The start of the job counts as such a moment.
+        check: Function that is called with the state of the job, and must not change it; it returns true while the
+            property holds. None: a decorator is returned.
+        within: Longest virtual time for which the property may be false, such as `"2m"`. The time before it is true
+            first, from the start of the job on, counts too.
+
+    Returns:
+        The property, named after the function, for `eventually=` of `simulate` or in a file of properties; or a
+        decorator that makes one.
 
     Raises:
-        FlowdistError: if `within` is not a duration.
+        FlowdistError: `within` is not a duration.
     """
     try:
         within_ns = parse_duration(within)
@@ -87,11 +98,17 @@ def sometimes(name: str, check: None = None) -> Callable[[Check], Sometimes]: ..
 
 
 def sometimes(name: str | Check, check: Check | None = None) -> Sometimes | Callable[[Check], Sometimes]:
-    """Declare a point that some run of a campaign has to reach: a campaign that never did has not tested it.
+    """Declare a point: a situation that at least one run of a campaign has to reach. It can be used as a decorator.
+
+    A campaign in which no run reaches the point has not tested it, and fails.
 
     Args:
-        name: The name in reports; or the check itself, whose name is used.
-        check: Called with the state of the job; true where the point is reached. Without it, a decorator is returned.
+        name: Name of the point in reports; or the check itself, after which the point is named.
+        check: Function that is called with the state of the job, and must not change it; it returns true when the point
+            is reached. None: if `name` is a text, a decorator is returned.
+
+    Returns:
+        The point, for `sometimes=` of `simulate` or in a file of properties; or a decorator that makes one.
     """
     if not isinstance(name, str):
         return Sometimes(name_of(name), name)
@@ -99,17 +116,18 @@ def sometimes(name: str | Check, check: Check | None = None) -> Sometimes | Call
 
 
 def side_file(topology: str | Path) -> Path | None:
-    """Return the path of `job_properties.py` beside `job.py`; None if there is no such file."""
+    """Return the path of `job_properties.py` beside the topology file `job.py`; None if there is no such file."""
     path = Path(str(topology).partition(":")[0])
     side = path.with_name(path.stem + SUFFIX) if path.name else path
     return side if side.is_file() else None
 
 
 def load_properties(path: Path) -> Properties:
-    """Import a file of properties, and return what it declares.
+    """Import a file of properties, and return the properties that it declares.
 
     Raises:
-        FlowdistError: with the line at which it cannot be imported; or if it declares nothing, or a name twice.
+        FlowdistError: The file cannot be imported (the message has the line), declares no property, or declares two of
+            one name.
     """
     if not path.is_file():
         raise FlowdistError(f"no file of properties {str(path)!r}", help="name a Python file: --properties props.py")
@@ -128,7 +146,10 @@ def load_properties(path: Path) -> Properties:
 
 
 def refuse_doubles(properties: Properties, where: str = "") -> None:
-    """Raise FlowdistError for two properties of one name, and for a point with the name of a built-in one."""
+    """Raise FlowdistError if two properties have the same name, or a point has the name of a built-in one.
+
+    `where` begins the message.
+    """
     names = Counter(rule.name for rules in properties for rule in rules)
     for name, count in names.items():
         if count > 1:
@@ -139,6 +160,7 @@ def refuse_doubles(properties: Properties, where: str = "") -> None:
 
 
 def _imported(path: Path) -> ModuleType:
+    """Import a file as a module of its own, with its folder first in sys.path; raise FlowdistError for any error."""
     path = path.resolve()
     name = f"flowdist_properties_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -162,5 +184,6 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _line_in(error: BaseException, path: Path) -> int:
+    """Return the last line of the file in the traceback of the error; 0 if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return frames[-1].lineno or 0 if frames else 0

@@ -38,17 +38,17 @@ from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypot
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced
 
-KINDS_SHOWN = 5  # failures that are not alike, in the message of `explore`
+KINDS_SHOWN = 5  # kinds of failures in the message of `explore`
 Given = ParamSpec("Given")
 T = TypeVar("T")
 
 
 def _in_words(function: Callable[Given, T]) -> Callable[Given, T]:
-    """Wrap a function of the kit so that its FlowdistError points to the caller, without the frames of the kit."""
+    """Wrap a function of the kit so that the traceback of its FlowdistError ends at the caller."""
 
     @functools.wraps(function)
     def asked(*args: Given.args, **options: Given.kwargs) -> T:
-        __tracebackhide__ = True  # of pytest
+        __tracebackhide__ = True  # pytest leaves the frame out
         try:
             return function(*args, **options)
         except FlowdistError as error:
@@ -60,14 +60,17 @@ def _in_words(function: Callable[Given, T]) -> Callable[Given, T]:
 
 @_in_words
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
-    """Return the compiled topology, with nodes.
+    """Compile a topology for simulation. If it declares no nodes, it gets one node that is large enough for all of it.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        params: Parameters of a topology file that is a function.
+        topology: Path of a topology file (`file.py` or `file.py:name`), a Topology, or a compiled graph.
+        params: Arguments for the function `topology` of the file; their values are passed as text. Only for files.
+
+    Returns:
+        The role graph, a frozen value.
 
     Raises:
-        TopologyProblems: with every problem of the topology.
+        TopologyProblems: The topology has errors. The exception has all of them.
     """
     if isinstance(topology, RoleGraph):
         return with_nodes(topology)
@@ -94,32 +97,37 @@ def simulate(
     sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
     properties: str | Path | None = None,
 ) -> SimResult:
-    """Simulate one run of the topology in virtual time.
+    """Simulate one run of the topology in virtual time. Times are texts such as `"30s"` or `"2h"`.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        faults: Texts in the fault grammar, `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`, or plans.
-        seed: Draws start-up times. With 0 they are nominal.
-        schedule: Orders events of the same time, each number in another way.
-        collective: What the peers of a dead worker do, where `workload=` does not say: see `Workload`.
-        until: When the clock stops, such as `"2h"`. None: at the end of the job.
-        scale: Orders to scale as on the command line, one or several: `"trainer=4@60s"`.
-        add: Nodes that join: `"node5@90s"`.
-        drain: Orders to drain: `"node1@2m"`.
-        params: Parameters of a topology file that is a function.
-        always: Properties that are called with the state of the job after every event. False, or an AssertionError,
-            is a violation.
-        eventually: Properties made by `flowdist.testing.eventually`: true again within their time, and at the end.
-        sometimes: Points to look for: made by `flowdist.testing.sometimes`, or functions by name. Those that were
-            reached are in `result.seen`, beside the built-in ones.
-        properties: A file with more of all three; None: `x_properties.py` beside `x.py`, if it exists.
+        topology: Path of a topology file (`file.py` or `file.py:name`), a Topology, or a compiled graph.
+        faults: Texts in the fault grammar, such as `"node1@5m/2m"` or `"trainer/0@step=trainer,500:exit=3"`, or plans.
+        seed: Number that draws the start-up times of workers. With 0 they are as `workload=` says.
+        schedule: Number that draws the order of events that happen at the same time; 0: as planned.
+        collective: What the peers of a dead worker do, if `workload=` does not say: "wait", "fail" or "hang". None:
+            they wait.
+        until: Virtual time at which the simulation stops. None: at the end of the job.
+        scale: Orders to change the size of a role, one text or several: `"trainer=4@60s"`.
+        add: Nodes that join, one text or several: `"node5@90s"`.
+        drain: Orders to drain a node, one text or several: `"node1@2m"`.
+        params: Arguments for the function `topology` of the file.
+        always: Functions that are called with the state of the job after every event, or results of
+            `flowdist.testing.always`. False, or an AssertionError, is a violation.
+        eventually: Properties made by `flowdist.testing.eventually`, which may be false for a limited time.
+        sometimes: Points (situations to look for) made by `flowdist.testing.sometimes`, or a dict of functions by name.
+            `seen` of the result has those that were reached.
+        properties: File with more properties and points. None: `x_properties.py` beside the topology file `x.py`, if it
+            exists.
 
     Returns:
-        The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`, `seen`.
+        The result: `job` (the state of the job at the end), `lines` (the trace), `spent` (ns by role and kind of time),
+            `violation` (what did not hold, or None), `seen` (points that were reached, with their first times in ns),
+            `unfired` (faults that hit nothing). A violation ends the simulation, and raises nothing.
 
     Raises:
-        FaultError: for a fault that cannot be read, or that has no target in this topology.
-        FlowdistError: for properties that cannot be read, or that raise an exception.
+        FaultError: A fault cannot be read, or has no target in this topology.
+        TopologyProblems: The topology has errors.
+        FlowdistError: Properties cannot be read, or raise an exception.
     """
     compiled = graph_of(topology, params)
     graph = with_collective(compiled, collective or "")
@@ -137,7 +145,11 @@ def simulate(
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
-    """Return the properties of the test, and those of the file that is named or stands beside the topology."""
+    """Return the properties that the test gives, and those of the file.
+
+    The file is the one that `properties=` names, else the one beside the topology file, if there is one. Raise
+    FlowdistError if two properties have the same name.
+    """
     if file is None and isinstance(topology, str | Path):
         file = side_file(topology)
     demanded = load_properties(Path(file)).and_also(given) if file is not None else given
@@ -159,23 +171,25 @@ def assert_recovers(
     """Simulate one run, and demand that the job succeeds, every fault fires, and the cost stays within bounds.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        faults: As of `simulate`.
-        within: The worlds of each incident step again after so long at most: `"30s"`.
-        lost_work: The longest work of any world that may have to be done again: `"1m"`.
-        goodput: The least productive share of the time of the replicas of tasks, from 0 to 1.
-        charged: By role: how many incidents its budgets are charged for, exactly.
-        same_state: The models of the roles do what they do without faults: see `assert_same_result`.
-        options: As of `simulate`. Points given as `sometimes` have to be reached.
+        topology: As for `simulate`.
+        faults: As for `simulate`.
+        within: Longest time that is allowed from the beginning of an incident until its worlds of tasks step again:
+            `"30s"`.
+        lost_work: Most work, as time, that a world may have to do again: `"1m"`.
+        goodput: Smallest productive share of the time of task replicas that is allowed, 0 to 1.
+        charged: By role, the exact number of incidents that are charged to its budget: `{"trainer": 1}`.
+        same_state: True: models of roles have to compute the same as without faults; see `assert_same_result`.
+        options: Other arguments of `simulate`. Points in its `sometimes=` have to be reached.
 
     Returns:
-        The result, as of `simulate`.
+        The result of `simulate`.
 
     Raises:
-        AssertionError: with all demands that are not met, and the command that replays the run.
-        FlowdistError: as of `simulate`, and for a role in `charged` that the job does not have.
+        AssertionError: Demands are not met. The message has all of them, and for a topology file the command that
+            replays the run.
+        FlowdistError: As for `simulate`; a bound cannot be read; `charged` has a role that the job does not have.
     """
-    __tracebackhide__ = True  # of pytest: the message says more than the frames of the kit
+    __tracebackhide__ = True  # pytest leaves the frame out: the message says more
     result = simulate(topology, *faults, **options)
     for role in charged or {}:
         if role not in result.job.roles:
@@ -191,7 +205,7 @@ def assert_recovers(
     if same_state and not wrong:
         wrong += _changed(topology, result, options)
     wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
-    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # points of a file are for campaigns
+    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # campaigns look for those of a file
     wrong += [f"never seen: {point.name}" for point in points if point.name not in result.seen]
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:
@@ -204,29 +218,31 @@ def assert_recovers(
 
 
 def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> SimResult:
-    """Demand that resume logic is right: after these faults the result is the same as without them.
+    """Demand that resume logic is right: after these faults, the result of users' models is the same as without them.
 
-    What the models of the roles (`simulate=`) did is compared with a run of the same seed without faults. In the
-    history that counts each sample was used as often, rank 0 has logged the same in every step, and the states at the
-    end are the same.
+    The models of roles (`simulate=`) run a second time with the same seed and without faults. In the history that
+    counts, each sample has to be used as often, rank 0 has to log the same in every step, and the states at the end
+    have to be equal.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        faults: As of `simulate`. Each has to fire.
-        options: As of `simulate`.
+        topology: As for `simulate`. At least one role has a model.
+        faults: As for `simulate`. Each has to fire.
+        options: Other arguments of `simulate`.
 
     Returns:
-        The result of the run with faults, as of `simulate`.
+        The result of the run with faults, as `simulate` returns it.
 
     Raises:
-        AssertionError: with the first difference, and the command that replays the run; also if the job does not
-            succeed, or no role has a model.
+        AssertionError: The results differ (the message has the first difference, and for a topology file the command
+            that replays the run), the job does not succeed, or no role has a model.
+        FlowdistError: As for `simulate`.
     """
     __tracebackhide__ = True
     return assert_recovers(topology, *faults, same_state=True, **options)
 
 
 def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, options: Mapping[str, Any]) -> list[str]:
+    """Run the job again without faults; return a list with the difference in words, or an empty list."""
     if not has_models(result.job.graph):
         return ["no role has a model: write simulate= in the topology"]
     kept = {name: value for name, value in options.items() if name in ("seed", "collective", "until", "params")}
@@ -239,15 +255,19 @@ def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, opt
 
 
 def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> None:
-    """Demand that user code does the same when it runs again: it reads no clock, and no randomness but `ctx.random`.
+    """Demand that users' models do the same when they run again, so that a failure can be replayed.
+
+    The run is simulated twice with the same arguments. The runs differ if a model reads a clock, or draws random
+    numbers other than those of `ctx.random`.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        faults: As of `simulate`.
-        options: As of `simulate`.
+        topology: As for `simulate`.
+        faults: As for `simulate`.
+        options: Other arguments of `simulate`.
 
     Raises:
-        AssertionError: with the first step that differs.
+        AssertionError: The two runs differ. The message has the first step that differs.
+        FlowdistError: As for `simulate`.
     """
     __tracebackhide__ = True
     text = unlike(*(simulate(topology, *faults, **options) for _ in range(2)))
@@ -273,29 +293,35 @@ def explore(
     cover: bool = False,
     corpus: str | Path | None = None,
 ) -> Report:
-    """Draw a plan of faults that the topology promises to survive for each seed, and demand that it does.
+    """Run a campaign: for each seed, draw faults that the topology promises to survive, and demand that it does.
 
-    The models of roles have to give the result that they give without faults.
+    Where roles have models (`simulate=`), these have to give the result that they give without faults.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        seeds: The number of seeds, from 1 on; or the seeds.
-        jobs: Number of processes.
-        strict: An exception of user code is a failure, whatever the topology makes of it.
-        params, always, eventually, properties: As of `simulate`.
-        sometimes: As of `simulate`. Each point has to be reached by some run.
-        recovers_within: In every run the worlds of each incident step again after so long at most: `"1m"`.
-        lost_work: The longest work of any world in any run that may have to be done again: `"5m"`.
-        goodput: The least productive share of the time of the replicas of tasks in any run, from 0 to 1.
-        cover: The built-in points that faults can reach in this topology have to be reached as well.
-        corpus: A file that keeps failures. Those in it are tried first, both the seed and the plan.
+        topology: As for `simulate`.
+        seeds: Number of seeds, which are 1, 2, ...; or the seeds themselves.
+        jobs: Number of processes that run seeds.
+        params: As for `simulate`.
+        strict: True: an exception in a model is a failure, even if the topology survives the worker's exit.
+        always, eventually, properties: As for `simulate`; they have to hold in every run.
+        sometimes: As for `simulate`; at least one run has to reach each point.
+        recovers_within: Longest time that is allowed in any run from the beginning of an incident until its worlds of
+            tasks step again: `"1m"`.
+        lost_work: Most work, as time, that a world may have to do again in any run: `"5m"`.
+        goodput: Smallest productive share of the time of task replicas that is allowed in any run, 0 to 1.
+        cover: True: some run has to reach each built-in point that faults can reach in this topology.
+        corpus: File that keeps failures; it is made if there is none. Failures in it are tried first, both their seeds
+            and their plans.
 
     Returns:
-        The report: `coverage` (faults by kind and phase), `points` (in how many runs each was reached), `recoveries`.
+        The report: `seeds` (number of seeds), `coverage` (faults by kind and phase of the job), `points` (number of
+            runs that reached each point), `recoveries` (number of incidents that ended in a recovery).
 
     Raises:
-        AssertionError: with the shortest plan of each failure and the command to replay it, or with points not reached.
-        FlowdistError: for bounds, properties or a corpus that cannot be read.
+        AssertionError: Runs fail, or points are not reached. The message has the shortest plan of each kind of failure,
+            and for a topology file the command that replays it.
+        FlowdistError: Bounds, properties, the corpus or the topology cannot be read.
+        KeyboardInterrupt: The user interrupted the campaign. Failures so far are in the corpus.
     """
     __tracebackhide__ = True
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
@@ -319,7 +345,10 @@ def explore(
 
 
 def _failure_lines(topology: object, report: Report, words: Sequence[str]) -> list[str]:
-    """Return the lines about the failures of a campaign, and about the first kinds the command that replays one."""
+    """Return the lines of a message about failures: for each kind the shortest plan and a replay command.
+
+    Only the first KINDS_SHOWN kinds are shown. The list is empty if no seed failed.
+    """
     kinds = kinds_of(report.failures)
     lines = [f"{len(report.failures)} of {report.seeds} seeds fail"] if kinds else []
     for failure, alike in kinds[:KINDS_SHOWN]:
@@ -333,6 +362,9 @@ def _failure_lines(topology: object, report: Report, words: Sequence[str]) -> li
 
 
 def _missed_lines(report: Report, *, cover: bool) -> list[str]:
-    """Return a line with the points that no run reached: the user's, and with `cover` the built-in ones."""
+    """Return a line with the points that no run reached: the user's, and with `cover` the built-in ones; else none.
+
+    A campaign that ended early has not missed them: the list is empty.
+    """
     missed = [] if report.stopped else report.never_seen + (report.never_reached if cover else [])
     return [f"never seen in {report.seeds} seeds: {', '.join(missed)}"] if missed else []

@@ -1,6 +1,6 @@
 """Plugin of pytest: a `simulate` fixture with the seed of the command line, and commands that replay a failed test.
 
-Pytest loads it wherever flowdist is installed, so the simulator is imported only by tests that use it.
+pytest loads it wherever flowdist is installed, so the simulator is imported only by tests that use the fixture.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ _CALLS = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option `--flowdist-seed` to pytest."""
     group = parser.getgroup("flowdist")
     group.addoption("--flowdist-seed", type=int, default=0, help="the seed of simulations by the `simulate` fixture")
 
@@ -30,7 +31,7 @@ def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     def simulate_with_seed(topology: Any, *faults: Any, **options: Any) -> Any:
         __tracebackhide__ = True
         options.setdefault("seed", request.config.getoption("--flowdist-seed"))
-        if not is_hypothesis_at_work():  # else its report shows the command of the smallest example
+        if not is_hypothesis_at_work():  # Hypothesis itself reports the command of the smallest example
             calls.extend(line.removeprefix("again: ") for line in replay_lines(topology, faults, options))
         return run(topology, *faults, **options)
 
@@ -39,9 +40,10 @@ def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Add the commands that replay the simulations of a failed test to its report, and to what `--junitxml` writes."""
     report: pytest.TestReport = yield
     calls = item.stash.get(_CALLS, [])
     if report.failed and calls:
         report.sections.append((TITLE, "\n".join(dict.fromkeys(calls))))
-        item.user_properties += [(TITLE, call) for call in dict.fromkeys(calls)]  # what --junitxml writes
+        item.user_properties += [(TITLE, call) for call in dict.fromkeys(calls)]  # `--junitxml` writes these
     return report

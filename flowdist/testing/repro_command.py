@@ -1,4 +1,4 @@
-"""Command that replays a run, for reports of tests and for the smallest example of Hypothesis."""
+"""Command line that replays a run, for reports of tests and for the smallest example that Hypothesis finds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ TITLE = "see it again: "
 def replay_lines(
     topology: object, faults: Sequence[str | Plan], options: Mapping[str, Any], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return a line with the command that replays a run of a topology file; no line for a topology without a file.
+    """Return a list with one line, `again: COMMAND`, that replays a run; an empty list for a topology without a file.
+
+    Properties that a test passes as objects are not part of the command; a note in the line says so.
 
     Args:
-        topology: As of `simulate`.
-        faults: As of `simulate`.
-        options: As of `simulate`.
+        topology: As for `flowdist.testing.simulate`.
+        faults: As for `simulate`.
+        options: Other arguments of `simulate`.
         more: Further words of the command line.
     """
     if not isinstance(topology, str | Path):
@@ -43,7 +45,7 @@ def replay_lines(
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Return the words of the command line for options of `simulate`."""
+    """Return the words of the command line for params, scale, add, drain, until and properties of `simulate`."""
     words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
     for flag in ("scale", "add", "drain"):
         words += [word for value in as_texts(options.get(flag, ())) for word in (f"--{flag}", value)]
@@ -52,17 +54,18 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def as_texts(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return a sequence of texts; a single text is one, not its letters."""
+    """Return the texts as a tuple; a single text is one element, not one for each letter."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:
+    """Return the words of the command line for bounds of `explore`; a bound that is None has none."""
     given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
     return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
 
 def is_hypothesis_at_work() -> bool:
-    """Return whether a Hypothesis test runs: of its many examples only the smallest is reported."""
+    """Return whether the caller runs inside a Hypothesis test, of whose many examples only the smallest is reported."""
     hypothesis = sys.modules.get("hypothesis")
     return hypothesis is not None and bool(hypothesis.currently_in_test_context())
 
@@ -70,9 +73,16 @@ def is_hypothesis_at_work() -> bool:
 def note_for_hypothesis(
     topology: object, graph: RoleGraph, faults: Sequence[str | Plan], options: Mapping[str, Any]
 ) -> None:
-    """Inside a Hypothesis test, add the command to the report of the smallest example.
+    """Inside a Hypothesis test, make the replay command of a run a note of the present example; do nothing outside.
 
-    A compiled graph is named by its source file, if compiling that file without parameters still gives the same graph.
+    Hypothesis reports the notes of the smallest example that fails. For a compiled graph or a Topology, the command
+    names the source file, if compiling that file without parameters still gives the same graph.
+
+    Args:
+        topology: As for `flowdist.testing.simulate`.
+        graph: The compiled topology.
+        faults: As for `simulate`.
+        options: Other arguments of `simulate`.
     """
     if not is_hypothesis_at_work():
         return
@@ -84,6 +94,7 @@ def note_for_hypothesis(
 
 @lru_cache(maxsize=4)
 def _compiled(source: str) -> RoleGraph | None:
+    """Return the graph that a topology file gives without parameters; None if it cannot be compiled so."""
     try:
         return with_nodes(load_topology(source, {}, (), None).graph)
     except FlowdistError:  # the file needs parameters, or has changed
@@ -91,5 +102,6 @@ def _compiled(source: str) -> RoleGraph | None:
 
 
 def _shown_path(source: str) -> str:
+    """Return the path relative to the current folder if the file is below it, else unchanged."""
     path = Path(source)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,7 +1,7 @@
-"""Comparison of two runs of user code: with faults, and of the same seed without faults.
+"""Comparison of what users' models did in two runs of the same seed: one with faults, one without.
 
-In the history that counts each sample is used as often, rank 0 logs the same in every step, and the state at the end
-is the same. The first difference is reported, with the steps that the generations resumed from.
+In the history that counts, each sample is used as often, rank 0 logs the same in every step, and the states at the end
+are equal. The first difference is reported, with the steps from which the generations resumed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ SHOWN_MAX = 80  # characters of a value in a message
 
 
 class Broken(NamedTuple):
-    """Property that does not hold, and what is wrong in words."""
+    """Name of a property that does not hold, and what is wrong in words."""
 
     property: str
     text: str
 
 
 def has_models(graph: RoleGraph) -> bool:
+    """Return whether a role of the graph has a user's model (`simulate=`)."""
     return any(role.simulate for role in graph.roles)
 
 
 def difference(truth: SimResult, result: SimResult) -> Broken | None:
-    """Return the first difference of two runs that succeeded; None if there is none.
+    """Return the first difference between two runs that succeeded; None if there is none.
 
     Args:
-        truth: The run without faults.
-        result: The run with faults.
+        truth: Result of the run without faults.
+        result: Result of the run with faults.
     """
     for world in truth.played.steps:
         for property, compare in (("same result", _steps), ("exactly once", _samples), ("same result", _logs)):
@@ -46,6 +47,7 @@ def difference(truth: SimResult, result: SimResult) -> Broken | None:
 
 
 def _steps(world: str, truth: Played, played: Played) -> str:
+    """Return, in words, the first step of the world that only the run without faults has done; empty if none."""
     missing = [step for step in truth.steps[world] if step not in played.steps.get(world, {})]
     if not missing:
         return ""
@@ -53,6 +55,7 @@ def _steps(world: str, truth: Played, played: Played) -> str:
 
 
 def _samples(world: str, truth: Played, played: Played) -> str:
+    """Return, in words, samples that the world used more or less often than without faults; empty if there are none."""
     wanted = Counter(sample for step in truth.steps[world].values() for sample in step.samples)
     used = Counter(sample for step in played.steps[world].values() for sample in step.samples)
     if wanted == used:
@@ -73,6 +76,7 @@ def _samples(world: str, truth: Played, played: Played) -> str:
 
 
 def _logs(world: str, truth: Played, played: Played) -> str:
+    """Return, in words, the first value that rank 0 logged in another way than without faults; empty if none."""
     for number, step in truth.steps[world].items():
         other = played.steps[world][number]
         for key, value in step.logged.items():
@@ -83,6 +87,7 @@ def _logs(world: str, truth: Played, played: Played) -> str:
 
 
 def _ends(truth: Played, played: Played) -> str:
+    """Return, in words, the first value of a state at the end that differs between two runs; empty if none does."""
     for name, state in truth.ends.items():
         other = played.ends.get(name, {})
         for key in {**state, **other}:
@@ -93,18 +98,19 @@ def _ends(truth: Played, played: Played) -> str:
 
 
 def _resumed(world: str, played: Played) -> str:
-    """Return the steps from which the last generations of the world resumed, in words."""
+    """Return the steps from which the last four generations of the world resumed, in words."""
     found = [f"generation {r.generation} from step {r.step}" for r in played.resumed.get(world, [])]
     return f"resumed: {', '.join(found[-4:])}" if found else "it never resumed"
 
 
 def _shown(value: object) -> str:
+    """Return the repr of a value, cut to SHOWN_MAX characters."""
     text = repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 def errors_text(played: Played) -> str:
-    """Return the last exception of user code in words; empty if there was none."""
+    """Return the last exception that a user's model raised in the run, in words; empty if there was none."""
     if not played.errors:
         return ""
     last = played.errors[-1]
@@ -113,13 +119,14 @@ def errors_text(played: Played) -> str:
 
 
 def _alike(step: PlayedStep, other: PlayedStep) -> bool:
+    """Return whether two runs of one step have used the same samples in the same generation, and logged the same."""
     return step[:2] == other[:2] and same(step.logged, other.logged)
 
 
 def unlike(first: SimResult, second: SimResult) -> str:
-    """Return how two runs of the same seed and plan differ, in words; empty if they do not.
+    """Return in words how two runs with the same seed and plan differ; empty if they do not.
 
-    They differ if user code reads a clock, or draws random numbers that are not `ctx.random`'s.
+    They differ if a user's model reads a clock, or draws random numbers other than those of `ctx.random`.
     """
     for world, steps in first.played.steps.items():
         for number, step in steps.items():

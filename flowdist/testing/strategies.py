@@ -1,7 +1,7 @@
 """Hypothesis strategies for topologies, plans of faults and schedules. All shrink towards few roles, faults and orders.
 
-For users: `topologies()`, `fault_plans(topology)`, `schedules(topology)`. What is drawn is plain data: Hypothesis alone
-searches and shrinks, and a case that fails is the same case in every run.
+Users import `topologies()`, `fault_plans(topology)` and `schedules(topology)`. What is drawn is plain data: Hypothesis
+alone searches and shrinks, and a case that fails is the same case in every run.
 """
 
 from __future__ import annotations
@@ -46,13 +46,18 @@ FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
 BRISK = WorkloadSpec(
     steps=40, step_ns=SECOND, startup_ns=2 * SECOND, checkpoint_every_ns=15 * SECOND, checkpoint_ns=SECOND
 )
-STAYING = msgspec.structs.replace(BRISK, rejoin_ns=200 * MS)  # its workers stay in place between generations
+STAYING = msgspec.structs.replace(BRISK, rejoin_ns=200 * MS)  # workers are suspended between generations
 LOADS = (BRISK, STAYING, *(msgspec.structs.replace(BRISK, collective=how) for how in COLLECTIVES))
 
 
 @st.composite
 def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
-    """Draw a restart policy of a gang, or in one of four cases None."""
+    """Draw a restart policy of a gang: None in a quarter of the cases.
+
+    Args:
+        draw: Supplied by Hypothesis.
+        may_ignore: The policy may ignore failures.
+    """
     if draw(st.booleans()) and draw(st.booleans()):
         return None
     actions = ["restart", "fail", "ignore"] if may_ignore else ["restart", "fail"]
@@ -72,7 +77,7 @@ def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
 
 @st.composite
 def placements(draw: st.DrawFn, others: list[str]) -> Placement:
-    """Draw a placement. In one of four cases it is near, or apart from, an earlier role."""
+    """Draw the placement of a role. In a quarter of the cases it may be near, or apart from, one of `others`."""
     if draw(st.integers(0, 3)):
         return Placement(draw(st.sampled_from(["spread", "pack"])))
     names = st.lists(st.sampled_from(others), max_size=1) if others else st.just([])
@@ -84,7 +89,7 @@ _RESOURCES = st.sampled_from([Resources(gpu=1), Resources(gpu=1), Resources(gpu=
 
 @st.composite
 def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) -> RoleSpec:
-    """Draw a role with gates on some of the earlier roles."""
+    """Draw a role with this name, which has gates on some of the roles `before`; with `gpus` it may need GPUs."""
     service = not before and draw(st.booleans())
     gang = not service and draw(st.booleans())
     primary = draw(st.booleans()) or not before
@@ -120,14 +125,15 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
 @st.composite
 @untraced()
 def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> RoleGraph:
-    """Draw a topology of one to three roles (four, where the job would never end otherwise) on three nodes.
+    """Draw a compiled topology of one to three roles on three nodes.
 
-    The roles have gates, policies, placement rules, ports and readiness checks.
+    The roles have gates, policies, placement rules, ports and readiness checks. A fourth role is added where the job
+    could not end otherwise. Draw from it in a test as `@given(topologies())`.
 
     Args:
         draw: Supplied by Hypothesis.
-        gpus: Roles may need a GPU, or half of one; each node has two.
-        domains: There may be a restart domain and a joint world.
+        gpus: True: roles may need a GPU, or half of one, and each node has two.
+        domains: True: there may be a restart domain and a joint world.
     """
     roles: list[RoleSpec] = []
     for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
@@ -149,29 +155,33 @@ def _with_primary_task(roles: list[RoleSpec]) -> list[RoleSpec]:
 
 
 def _joint_worlds(draw: st.DrawFn, roles: list[RoleSpec]) -> tuple[JointWorld, ...]:
+    """Draw a joint world of the first two gangs that can share one, or no world."""
     gangs = [spec for spec in roles if spec.gang and spec.kind == "task"]
     pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
     return (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
 
 
 def _cluster(draw: st.DrawFn, *, gpus: bool) -> Cluster:
+    """Draw the three nodes, all of one size; some clusters set the number of workers per replica on each node."""
     cpu = draw(st.sampled_from([2.0, 1.0, 4.0, 8.0]))
-    uneven = draw(st.booleans())  # each host says itself how many workers a replica has there
+    uneven = draw(st.booleans())  # each node has its own number of workers per replica
     labels = {name: ((NODE_PROCS, str(draw(st.integers(1, 3)))),) if uneven else () for name in NODES}
     return Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0, labels=labels[name]) for name in NODES))
 
 
 def _may_be_joint(a: RoleSpec, b: RoleSpec) -> bool:
-    """Return whether the second has no gates, and both roles end the job alike, so that they can share a world."""
+    """Return whether two gangs can share a world: the second has no gates, and both end the job in the same way."""
     return not b.gates and a.primary == b.primary and _ignores(a) == _ignores(b)
 
 
 def _ignores(spec: RoleSpec) -> bool:
+    """Return whether the role's policy can ignore a failure."""
     policy = spec.restart
     return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
 
 
 def _conditions(other: RoleSpec) -> list[GateCondition]:
+    """Return the conditions that a gate on the role can have; "succeeded" twice, to be drawn more often."""
     conditions: list[GateCondition] = ["started"]
     conditions += ["ready"] if other.ready is not None else []
     conditions += ["succeeded", "succeeded"] if other.kind == "task" else []
@@ -179,6 +189,7 @@ def _conditions(other: RoleSpec) -> list[GateCondition]:
 
 
 def _without_stray_domain(spec: RoleSpec, domains: tuple[Domain, ...]) -> RoleSpec:
+    """Return the role; if its policy has the scope "domain", and no domain has the role, with the scope "role"."""
     policy = spec.restart
     if policy is not None and policy.scope == "domain" and not any(spec.name in domain.roles for domain in domains):
         return msgspec.structs.replace(spec, restart=msgspec.structs.replace(policy, scope="role"))
@@ -187,7 +198,7 @@ def _without_stray_domain(spec: RoleSpec, domains: tuple[Domain, ...]) -> RoleSp
 
 @st.composite
 def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
-    """Draw two to five roles that fit on any two nodes, start at once and restart after every failure."""
+    """Draw a topology of two to five roles that fit on any two nodes, start at once, and restart after failures."""
     names = ("a", "b", "c", "d", "e")[: draw(st.integers(2, 5))]
     domains = (Domain("x", tuple(draw(st.permutations(names))[:2])),) if draw(st.booleans()) else ()
     roles = []
@@ -217,7 +228,10 @@ def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
 
 
 def with_steady_services(graph: RoleGraph) -> RoleGraph:
-    """Return the graph with services that keep all replicas: in simulation their clients wait for every one of them."""
+    """Return the graph with services that always have all their replicas: one size, and no failure is ignored.
+
+    In simulation the clients of a service wait for every one of its replicas.
+    """
     roles = []
     for role in graph.roles:
         if role.kind == "service":
@@ -232,15 +246,18 @@ def with_steady_services(graph: RoleGraph) -> RoleGraph:
 def fault_plans(
     topology: str | Path | Topology | RoleGraph, *, most: int = 4, operator: bool = True
 ) -> st.SearchStrategy[Plan]:
-    """Draw plans for `simulate(topology, plan)`, also such that the topology does not promise to survive.
+    """Return a strategy for plans of any faults, for `simulate(topology, plan)`; the topology need not survive them.
 
     Few times are drawn, so that faults meet: at one moment, one just after another, inside a restart, after a
     cool-down. Plans shrink towards no fault, and towards the first kinds and times.
 
     Args:
-        topology: A file, a Topology, or a compiled graph.
-        most: Faults, or pairs of faults.
-        operator: The operator may also scale a role and drain a node.
+        topology: Path of a topology file, a Topology, or a compiled graph.
+        most: Largest number of faults, or pairs of faults, in a plan.
+        operator: True: the operator may also scale a role and drain a node.
+
+    Returns:
+        A strategy that draws values of `flowdist.faults.grammar.Plan`.
     """
     return _plans(graph_of(topology), most, operator)
 
@@ -248,21 +265,24 @@ def fault_plans(
 class Schedule(NamedTuple):
     """Timing and orders of a run without faults: `simulate(topology, plan, **schedule._asdict())`."""
 
-    seed: int = 0  # spreads start-up times; 0 is nominal
-    schedule: int = 0  # the order of what happens at the same time; 0 is the order in which it was planned
+    seed: int = 0  # draws start-up times; 0: as the workload says
+    schedule: int = 0  # draws the order of events at the same time; 0: as planned
     scale: tuple[str, ...] = ()  # "trainer=3@12s"
     add: tuple[str, ...] = ()  # "extra0@30s"
     drain: tuple[str, ...] = ()  # "node1@50s"
 
 
 def schedules(topology: str | Path | Topology | RoleGraph, *, most: int = 3) -> st.SearchStrategy[Schedule]:
-    """Draw start-up times, the order of ties, and orders of the operator and the cluster, but no faults.
+    """Return a strategy for start-up times, the order of ties, orders of the operator, and new nodes; no faults.
 
     Schedules shrink towards the nominal run: seed 0, schedule 0, no orders.
 
     Args:
-        topology: A file, a Topology, or a compiled graph. Its gangs are scaled within their bounds.
-        most: Orders of each kind.
+        topology: Path of a topology file, a Topology, or a compiled graph. Its gangs are scaled within their bounds.
+        most: Largest number of orders of each kind (scale, add, drain).
+
+    Returns:
+        A strategy that draws values of `Schedule`.
     """
     graph = graph_of(topology)
     elastic = [
@@ -272,8 +292,8 @@ def schedules(topology: str | Path | Topology | RoleGraph, *, most: int = 3) -> 
     return _schedules(sizes, [f"extra{n}" for n in range(most)], [node.name for node in graph.cluster.nodes][1:], most)
 
 
-# The strategies below are functions instead of combinations of `tuples` and `builds`: for each part of those Hypothesis
-# runs a hundred more examples once the case is small, to say which parts do not matter.
+# The strategies below are functions instead of combinations of `tuples` and `builds`: once a failing case is small,
+# Hypothesis runs a hundred more examples for each part of such a combination, to find parts that do not matter.
 
 
 @st.composite
@@ -286,7 +306,7 @@ def _schedules(draw: st.DrawFn, sizes: list[str], extra: list[str], nodes: list[
 
 @st.composite
 def _orders(draw: st.DrawFn, names: Sequence[str], most: int) -> tuple[str, ...]:
-    """Draw orders, at most one for each name: a node joins once, and is drained once."""
+    """Draw orders for some of the names, at most one for each name: a node joins once, and is drained once."""
     chosen = draw(st.lists(st.sampled_from(names), max_size=most, unique=True)) if names else []
     return tuple(f"{name}@{draw(_TIMES)}" for name in chosen)
 
@@ -317,7 +337,7 @@ def _drains(draw: st.DrawFn, nodes: list[str]) -> NodeOrder:
 
 
 def _once_a_node(graph: RoleGraph, faults: list[Fault]) -> tuple[Fault, ...]:
-    """Return the faults, at most one for each node and no other one twice: a node that is there cannot come back."""
+    """Return the faults, at most one for each node and each other one once: a node that is there cannot come back."""
     nodes = [node.name for node in graph.cluster.nodes]
     return tuple({fault.target if fault.target in nodes else fault.spec: fault for fault in faults}.values())
 
@@ -333,6 +353,7 @@ Hit = tuple[str, str]  # target and kind of a fault
 
 
 def _hits(graph: RoleGraph) -> list[st.SearchStrategy[Hit]]:
+    """Return strategies for target and kind of a fault: of a role or replica, of a node, and of the controller."""
     replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
     nodes = [node.name for node in graph.cluster.nodes]
     of_replicas = _of([*[role.name for role in graph.roles], *replicas], OF_REPLICAS)
@@ -345,12 +366,13 @@ def _of(draw: st.DrawFn, targets: Sequence[str], kinds: Sequence[str]) -> Hit:
 
 
 def _fault(hit: Hit, at: str) -> Fault:
+    """Return the fault with this target and kind at the time `at`, a duration as text."""
     target, kind = hit
     return parse_fault(f"{target}@{at}{kind}")
 
 
-# A single fault in a list is five choices: one more or not, which strategy, target, kind, time. Hypothesis drops up to
-# five choices at once when it shrinks; with a sixth it would keep faults that do not matter.
+# A single fault in a list takes five choices: one more or not, which strategy, target, kind, time. Hypothesis drops up
+# to five choices at once when it shrinks: with a sixth choice, faults that do not matter would stay in the plan.
 
 
 @st.composite
@@ -360,14 +382,14 @@ def _single(draw: st.DrawFn, hit: st.SearchStrategy[Hit]) -> tuple[Fault, ...]:
 
 @st.composite
 def _pairs(draw: st.DrawFn, hits: st.SearchStrategy[Hit]) -> tuple[Fault, ...]:
-    """Draw two faults, the second a moment after the first."""
+    """Draw two faults, the second 0 to 4 s after the first."""
     at = draw(_FIRST)
     return _fault(draw(hits), f"{at}s"), _fault(draw(hits), f"{at + draw(_LATER):g}s")
 
 
 @st.composite
 def _failing_while_preempted(draw: st.DrawFn, nodes: list[str], roles: list[str]) -> tuple[Fault, ...]:
-    """Draw the preemption of a node, and a failure while it is drained."""
+    """Draw the preemption of a node with 15 s notice, and the failure of a role 0 to 4 s later."""
     at = draw(_FIRST)
     first = _fault((draw(st.sampled_from(nodes)), ":preempt=15s"), f"{at}s")
     return first, _fault((draw(st.sampled_from(roles)), ""), f"{at + draw(_LATER):g}s")

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from functools import partial
 
 TRACER = "hypothesis.internal.scrutineer"
-TOOL, TOOL_ID = "scrutineer", 3  # of Hypothesis in sys.monitoring, from Python 3.12 on
+TOOL, TOOL_ID = "scrutineer", 3  # name and number of Hypothesis in sys.monitoring, from Python 3.12 on
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Switch the tracing of Hypothesis off for the block. Debuggers and coverage are not affected."""
+    """Switch the line tracing of Hypothesis off for the block, and on again after it.
+
+    Tracing by debuggers and by coverage goes on. Nothing changes if Hypothesis does not trace.
+    """
     if sys.version_info >= (3, 12):
         is_theirs = sys.monitoring.get_tool(TOOL_ID) == TOOL
         before, off = sys.monitoring.get_events(TOOL_ID) if is_theirs else 0, 0

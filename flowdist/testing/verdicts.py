@@ -1,8 +1,8 @@
-"""Verdict on one run of a campaign, and shrinking of plans of faults that break a promise.
+"""Verdict on one run of a campaign, and shrinking of a plan of faults that breaks a promise of the topology.
 
 Liveness has two phases. First the faults end, and what they broke heals. From then on the job has to commit a new step,
-and to succeed, within bounds that follow from the topology (`sim.checks.liveness`). Where roles have models, what user
-code did must not differ from a run without faults.
+and to succeed, within bounds that follow from the topology (`sim.checks.liveness`). Where roles have models, these must
+do the same as in a run without faults.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from flowdist.sim.checks.properties import Properties
 from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.testing.sameness import difference, errors_text
 
-SHORT = 2  # faults: a plan of so few is not tried at other times
+SHORT = 2  # a plan of so few faults is not tried with faults at other times
 SHIFTS_S = (-1, 1, -3, 3, -8, 8, -20, 20, -40, 40)
-KEPT = 200  # last lines of the trace of a run that fails
+KEPT = 200  # lines at the end of the trace that a failure keeps
 
 
 class Failure(NamedTuple):
-    """Broken promise of a topology.
+    """Promise of a topology that a run of a campaign has broken, with what is needed to replay the run.
 
     Attributes:
-        seed: Spreads start-up times.
+        seed: Seed of the run.
         property: Name of the property that does not hold.
         text: What is wrong.
-        faults: The shortest plan that was found.
+        faults: The shortest plan that was found, in the fault grammar.
         waiting: What waits for what at the end of the run.
-        divergence: The first difference from a run that passes.
-        schedule: Orders events of the same time.
+        divergence: The first difference from a run with fewer faults that passes; empty if there is none.
+        schedule: Number that draws the order of events that happen at the same time.
         last: The last lines of the trace.
-        collective: What peers of dead workers did, where the topology does not say.
+        collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
     """
 
     seed: int
@@ -54,14 +54,15 @@ class Failure(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Demands on a run, beside those that always hold.
+    """Demands on each run of a campaign, in addition to the invariants and liveness.
 
     Attributes:
-        horizon_ns: How long the job takes without faults.
+        horizon_ns: Time that the job takes without faults, in ns.
         properties: The user's properties.
-        bounds: What the faults may cost.
-        strict: An exception of user code is a failure by itself; else it is an exit that the topology has to survive.
-        truth: The run without faults, where roles have models.
+        bounds: Limits of what the faults may cost.
+        strict: True: an exception in a user's model is a failure by itself; else it is an exit that the topology has to
+            survive.
+        truth: Result of the run without faults, if roles have models; else None.
     """
 
     horizon_ns: int
@@ -72,9 +73,18 @@ class Rules(NamedTuple):
 
 
 def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool = False) -> tuple[SimResult, str, str]:
-    """Run the plan, and return the result, the property that is broken, and what is wrong; both empty if none is.
+    """Simulate a plan of faults, and decide whether the run breaks a property.
 
-    With `quick` the run fast-forwards and checks only what has changed. That is ten times as fast.
+    Args:
+        graph: The job.
+        plan: The faults.
+        seed: Seed of the run, and of the order of events at the same time.
+        rules: The demands.
+        quick: True: fast-forward quiet times, and check only what has changed. That is ten times as fast.
+
+    Returns:
+        The result, the name of the broken property, and what is wrong; both texts are empty if nothing is. If no step
+        is committed in time after the faults, the result is that of a run up to that moment.
     """
 
     def run(until: int) -> SimResult:
@@ -83,7 +93,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         sim = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=asked)
         try:
             result = sim.run(until)
-        except CRASHES as error:  # control raised: the plan is shrunk all the same, and a single run shows the stack
+        except CRASHES as error:  # the controller raised: the plan is shrunk; a single run shows the traceback
             result = sim.result(Violation(*crash(error)), has_crashed=True)
         sim.take_apart()
         return result
@@ -93,13 +103,17 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
     property, text = _broken(result, plan, until, rules)
     stuck = late(result, plan) if property in ("", "liveness") else None
     if stuck is not None:
-        result = run(stuck[0])  # at that moment the result says what waits for what
+        result = run(stuck[0])  # up to the moment at which progress is late: the result then says what waits for what
         property, text = "liveness", f"{stuck[1]}; waiting for {', '.join(result.waiting)}"
     raised = errors_text(result.played) if property else ""
     return result, property, f"{text}; {raised}" if raised else text
 
 
 def _broken(result: SimResult, plan: Plan, until: int, rules: Rules) -> tuple[str, str]:
+    """Return the first property that the run has broken and what is wrong; both are empty if it has broken none.
+
+    `until` is the virtual time in ns at which the run was stopped.
+    """
     if result.violation is not None:
         return result.violation.property, str(result.violation).removeprefix(f"{result.violation.property}: ")
     if rules.strict and result.played.errors:
@@ -114,13 +128,20 @@ def _broken(result: SimResult, plan: Plan, until: int, rules: Rules) -> tuple[st
 
 
 def specs(plan: Plan) -> tuple[str, ...]:
+    """Return the faults of a plan as texts in the fault grammar."""
     return tuple(fault.spec for fault in plan.faults)
 
 
 def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str) -> Failure:
-    """Return the failure with a shorter plan that breaks the same property.
+    """Look for a shorter plan that breaks the same property, and return the failure with the shortest one found.
 
-    Faults are left out one after the other, from the last; then also with later faults at other times.
+    Faults are left out one after the other, from the last one. Then one fault is left out and later ones are moved to
+    other times.
+
+    Args:
+        plan: The plan of a run that breaks the property.
+        seed: Seed of that run.
+        property: Name of the property.
     """
     faults = list(plan.faults)
     passing: list[Sequence[Line]] = []
@@ -143,14 +164,14 @@ def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str)
 
 
 def _last_lines(lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return the last lines of the trace: what happened before the end, and what followed from it."""
+    """Return the texts of the last KEPT lines of the trace."""
     return tuple(text for line in lines[max(1, len(lines) - KEPT) :] for text in event_lines(line))[-KEPT:]
 
 
 def _fewer_at_other_times(
     graph: RoleGraph, faults: list[Fault], seed: int, rules: Rules, property: str
 ) -> list[Fault] | None:
-    """Return the plan without one fault and with later faults shifted; None if no such plan breaks the property.
+    """Return the faults without one of them and with later ones shifted; None if no such plan breaks the property.
 
     The fault that is left out may have mattered only because it delayed what the later ones hit.
     """
@@ -163,6 +184,7 @@ def _fewer_at_other_times(
 
 
 def _shifted(fault: Fault, by_ns: int) -> Fault:
+    """Return the fault at a time that is `by_ns` later, or earlier if negative; unchanged if it waits for an event."""
     if fault.when.at_ns is None:
         return fault
     at = format_duration(max(0, fault.when.at_ns + by_ns))
@@ -170,12 +192,16 @@ def _shifted(fault: Fault, by_ns: int) -> Fault:
 
 
 def _decided(line: Record) -> str:
-    """Return the first decision that followed from the event; without one, the event."""
+    """Return the first decision that followed from the event of the record, in words; without a decision, the event."""
     return next(iter(trace_lines([line])), f"{stamp(line.t_ns)}  {event_text(line)}").strip()
 
 
 def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> tuple[int, str]:
-    """Return for how many events the two runs agree, and the first difference in words."""
+    """Return the number of events in which two runs agree before they differ, and the first difference in words.
+
+    Returns:
+        0 and an empty text if they do not differ in any event that both have.
+    """
     ours = [line for line in failing if isinstance(line, Record)]
     theirs = [line for line in passing if isinstance(line, Record)]
     for n, (a, b) in enumerate(zip(ours, theirs, strict=False)):

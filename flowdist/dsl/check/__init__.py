@@ -1,1 +1,1 @@
-"""Checks of the whole graph: contradictions between roles, and jobs that their nodes cannot hold."""
+"""Checks of a compiled graph as a whole: contradictions between roles, and jobs for which the nodes have no room."""

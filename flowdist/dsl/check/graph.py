@@ -14,7 +14,10 @@ from flowdist.graph import RoleGraph, RoleSpec, format_duration
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Add to `problems` every contradiction between roles, and between the job and its nodes."""
+    """Add every contradiction between roles, and between the job and its nodes, to `problems`.
+
+    The compiler calls it last. `graph` is the compiled `topology`; the roles of both are in the same order.
+    """
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)
@@ -33,6 +36,10 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 
 
 def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
+    """Add errors for a gate on a role that is not declared before, or that never meets the condition (FD115 to FD117).
+
+    A role that keeps running while its upstream role restarts without its state is an error, too (FD118).
+    """
     upstream = specs.get(gate.role)
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a cycle of gates can never start"
@@ -52,13 +59,17 @@ def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str,
 
 
 def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
-    """Add a problem at the element of `depends_on=` that made the gate."""
+    """Add an error at the element of `depends_on=` in the user's file from which the gate comes."""
     items = fields.items("depends_on", Gate, Role)
     roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
     fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
+    """Add errors for macros with addresses of a role on which this role has no gate (FD122), or which lacks the port.
+
+    A gate with on_restart="reconnect" adds a warning: a changed address restarts the role (FD302).
+    """
     for where, macro in macros_of(fields, spec.command, spec.env):
         if not macro.startswith("addresses:"):
             continue
@@ -77,6 +88,7 @@ def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec])
 
 
 def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    """Add an error for scope "domain" if no domain has the role (FD128), and for "replica" if it is a gang (FD129)."""
     policy = spec.restart
     if policy is None:
         return
@@ -89,6 +101,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
+    """Add an error if failures of a primary gang may be ignored (FD130): it cannot run without the ignored replica."""
     policy = spec.restart
     if policy is None or not spec.primary or not spec.gang:
         return
@@ -98,6 +111,10 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_hang(fields: Fields, spec: RoleSpec) -> None:
+    """Add a warning if a healthy simulated worker would count as hanging (FD304).
+
+    A `start_timeout=` of a service adds a warning, too (FD307): readiness does not count as progress.
+    """
     load = spec.workload
     longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
     begins = load.startup_ns + load.restore_ns + load.warmup_ns
@@ -116,6 +133,7 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Add an error for a topology without a role, or without a primary task: its job would never end (FD127)."""
     if not graph.roles:
         help = 'write t.role("trainer", ["python", "train.py"])'
         problems.error("FD127", f"topology {topology.name!r} has no role", help, topology.site.place())

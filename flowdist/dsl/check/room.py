@@ -1,4 +1,4 @@
-"""Room on the nodes: whether each replica fits a node, and whether the minima of all roles fit together."""
+"""Room on the nodes: whether some node is large enough for a replica, and whether the minima of all roles fit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph, RoleSpec, format_memory
 from flowdist.graph.capacity import Capacity, Need, add, fits, moments, needed, offered, pick, slots, subtract
 
-Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
+Seat = tuple[str, tuple[int, ...]]  # the place of one replica: the name of its node, and the numbers of its GPUs
 
-# With these problems, sizes or the order of the roles are unknown, and "no room" would be a guess.
+# After one of these errors, sizes or the order of the roles are unknown, and "no room" would be a guess.
 _NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
 
 
 def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
-    """Check that some node is large enough for one replica."""
+    """Add an error if no node is large enough for one replica of the role (FD112, FD114).
+
+    If the topology declares no nodes, only a need of GPUs is an error: nothing says how many a node has.
+    """
     need = needed(spec.resources)
     nodes = graph.cluster.nodes
     if not graph.cluster.given:
@@ -38,7 +41,11 @@ def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Check that the minima of roles that are alive together have seats, chosen as the controller chooses them."""
+    """Add an error for the first role whose minimum has no room beside the roles that are alive with it (FD113).
+
+    Places are chosen as the controller chooses them. Nothing is checked if the topology declares no nodes, or if
+    earlier problems leave the sizes of roles unknown.
+    """
     if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
     before = _before_success(graph)
@@ -54,7 +61,7 @@ def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> No
 
 
 class _Rooms:
-    """Seats of the roles that start first, and the room that these leave on the nodes."""
+    """Seats (places on nodes) of the roles that start first, and the capacity of the nodes that these leave free."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph = graph
@@ -63,9 +70,16 @@ class _Rooms:
         self._seats: dict[str, list[Seat]] = {}
 
     def seat_all(self, gone: frozenset[str], before: Mapping[str, Mapping[str, None]]) -> RoleSpec | None:
-        """Seat the minimum of each role that can run once the roles `gone` have succeeded; return the first that fails.
+        """Give seats to the minimum of each role that can run once the roles `gone` have succeeded.
 
-        Seats of the moment at which nothing has succeeded are kept: the roles of later moments get what is left.
+        Seats that are given while `gone` is empty are kept: roles that start later get what is left.
+
+        Args:
+            gone: Roles that have succeeded, and have left their seats.
+            before: For each role, the roles that succeed before it starts.
+
+        Returns:
+            The first role without enough seats; None if all have seats.
         """
         free = self._free if not gone else self._without(gone)
         for spec in self._graph.roles:
@@ -79,7 +93,7 @@ class _Rooms:
         return None
 
     def _without(self, gone: frozenset[str]) -> dict[str, Capacity]:
-        """Return the room on the nodes after the roles `gone` have left their seats."""
+        """Return the free capacity of each node after the roles `gone` have left their seats."""
         free = dict(self._free)
         for name in self._seats:
             for node, devices in self._seats[name] if name in gone else ():
@@ -88,9 +102,9 @@ class _Rooms:
 
 
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
-    """Return the nodes that the role's placement allows, given the seats of the roles before it."""
+    """Return the nodes that `where`, `near` and `apart` of the role allow, given the seats of earlier roles."""
     names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
-    # roles without seats start later, or have ended: only the controller knows their nodes
+    # other roles start later, or have ended: only the controller knows their nodes
     names.intersection_update(*(_nodes_of(seats[near]) for near in spec.placement.near if near in seats))
     for apart in spec.placement.apart:
         names -= _nodes_of(seats.get(apart, ()))
@@ -102,7 +116,16 @@ def _nodes_of(seats: Iterable[Seat]) -> set[str]:
 
 
 def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
-    """Take seats for the minimum of replicas from `free` in the controller's order, and return them."""
+    """Take seats for the role's minimum of replicas, in the order in which the controller gives them.
+
+    Args:
+        need: Need of one replica.
+        free: Free capacity by node; this function subtracts what it takes.
+        allowed: Names of the nodes that the role's placement allows.
+
+    Returns:
+        The seats, fewer than the minimum if the nodes have no more room.
+    """
     sign = 1 if spec.placement.strategy == "pack" else -1
     left = [
         (sign * slots(need, capacity), i, name)
@@ -123,12 +146,15 @@ def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[st
 
 
 def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
-    """Return, for each role, the roles that succeed before it starts. A joint world starts and succeeds as one."""
+    """Return, for each role, the roles that succeed before it can start, directly or through the gates of others.
+
+    The roles of a joint world start and succeed together, so a gate of one of them counts for all.
+    """
     mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
     mates |= {name: world.roles for world in graph.worlds for name in world.roles}
     found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
     before, count = -1, 0
-    while count > before:  # the gates of a joint world delay roles that stand before them, too
+    while count > before:  # a gate of one role delays all roles of its world, also those declared before
         for spec in graph.roles:
             for gate in spec.gates:
                 more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())

@@ -1,4 +1,4 @@
-"""Checks of joint worlds: roles that share one RANK space, and form, restart and end as one."""
+"""Checks of joint worlds: several roles that share one RANK space, and form, restart and end as one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowdist.graph import JointWorld, RoleGraph, RoleSpec
 
 
 def check_worlds(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Add to `problems` every world that cannot form: by its name, its members, or its gates."""
+    """Add an error to `problems` for each joint world that its name, its roles or their gates make impossible."""
     specs = {spec.name: spec for spec in graph.roles}
     names = set(specs)
     taken: dict[str, str] = {}  # role -> world, of the worlds so far
@@ -33,7 +33,15 @@ def _problems_of(
     names: Collection[str],
     taken: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield code, message and help of each problem, and the argument of `world()` in which it is."""
+    """Yield the problems of one joint world: code, message, help, and the argument of `Topology.world` to report it at.
+
+    Args:
+        name: Name of the world.
+        members: What the user gave as its roles.
+        specs: The compiled roles by name.
+        names: Names of all roles and of the worlds before this one.
+        taken: The world of each role that is in a world before this one.
+    """
     if not NAME.fullmatch(name):
         yield "FD102", "its name cannot be used", "use lower case letters, digits and hyphens", "name"
     if name in names:
@@ -59,7 +67,7 @@ def _problems_of(
 
 
 def _check_order(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Check that no role of a world waits for another role of the same world, directly or through others (R1)."""
+    """Add an error for each world of which one role waits for another, directly or through other roles (FD145)."""
     world_of = {role: world.name for world in graph.worlds for role in world.roles}
     waits: dict[str, set[str]] = {world_of.get(spec.name, spec.name): set() for spec in graph.roles}
     for spec in graph.roles:
@@ -74,7 +82,7 @@ def _check_order(topology: Topology, graph: RoleGraph, problems: Problems) -> No
 
 
 def _reaches(world: JointWorld, waits: dict[str, set[str]]) -> bool:
-    """Return whether the world waits for itself."""
+    """Return whether the world waits for itself; `waits` has what each world or single role waits for."""
     todo, seen = list(waits.get(world.name, ())), set()
     while todo:
         name = todo.pop()

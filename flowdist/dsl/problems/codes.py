@@ -1,4 +1,4 @@
-"""Meaning of each problem code: the sections of `errors.md`, which is part of the package.
+"""Meaning of each problem code, read from `errors.md`, which is part of the package.
 
 That file is the only source. `docs/errors.md` is a copy of it, made by `make format`.
 """
@@ -16,7 +16,7 @@ _HEADING = re.compile(r"^### (FD\d{3}): (.+)$", re.MULTILINE)
 
 
 class Section(NamedTuple):
-    """Section of one code. `text` is Markdown, of one or more paragraphs."""
+    """Section of `errors.md` on one problem code. `text` is Markdown, of one or more paragraphs."""
 
     code: str
     title: str
@@ -24,14 +24,14 @@ class Section(NamedTuple):
 
 
 def sections() -> dict[str, Section]:
-    """Return the section of every code, in the order of the page."""
+    """Read `errors.md` and return its sections by their codes, in the order of the page."""
     parts = _HEADING.split(files("flowdist.dsl.problems").joinpath("errors.md").read_text(encoding="utf-8"))
     found = zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
     return {code: Section(code, title, text.strip()) for code, title, text in found}
 
 
 def section(code: str) -> Section:
-    """Return the section of a code, in upper or lower case.
+    """Return the section of `errors.md` on a code such as `FD105`, in upper or lower case.
 
     Raises:
         FlowdistError: There is no such code.

@@ -1,6 +1,6 @@
-"""Places in the user's file: the argument of the call that has a problem.
+"""Places in the user's file: each argument of each call of the DSL, at which problems are reported.
 
-The position of the call comes from the bytecode of its frame (`co_positions`, Python 3.11). The position of an argument
+The position of a call comes from the bytecode of its frame (`co_positions`, Python 3.11). The position of an argument
 comes from the syntax tree of the file. Without the file, as in a notebook that was closed, only the line is known.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Part of one line of a file. Lines and columns count from 1; `end_column` is the one after the last character."""
+    """Part of one line of a file. Lines and columns count from 1; `end_column` is that after the last character."""
 
     file: str
     line: int
@@ -28,7 +28,15 @@ CLI = Place(COMMAND_LINE, 1)
 
 
 class CallSite:
-    """One call in the user's file. The places of its arguments are computed only when a problem needs them."""
+    """One call in the user's file. The places of its arguments are computed only when a problem needs them.
+
+    Args:
+        file: Path of the file.
+        line: Line of the call, from 1.
+        positional: Names of the parameters that may be given by position, in order.
+        code: Code object that has the call. None, as for the command line: every place is the line alone.
+        instruction: Index of the call's instruction in the code.
+    """
 
     def __init__(
         self, file: str, line: int, positional: tuple[str, ...], code: CodeType | None = None, instruction: int = 0
@@ -37,7 +45,7 @@ class CallSite:
         self._positional, self._code, self._instruction = positional, code, instruction
 
     def place(self, argument: str = "") -> Place:
-        """Return the place of an argument, or of the call if the argument was not given."""
+        """Return the place of an argument's value, or of the called name if the call does not have that argument."""
         call = self._call()
         if call is None:
             return Place(self.file, self.line)
@@ -48,19 +56,28 @@ class CallSite:
         return _place(self.file, node)
 
     def element(self, argument: str, index: int) -> Place:
-        """Return the place of one element of a list argument."""
+        """Return the place of one element of an argument that is written as a list or tuple.
+
+        If the argument is written in another way, the place of the whole argument is returned.
+        """
         value = getattr(self._keyword(argument), "value", None)
         if isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
             return _place(self.file, value.elts[index])
         return self.place(argument)
 
     def keyword(self, argument: str) -> Place:
-        """Return the place of an argument together with its name: `cpus=3`."""
+        """Return the place of a keyword argument together with its name, such as `cpus=3`.
+
+        If the call does not have it as a keyword, the place that `place` returns is returned.
+        """
         keyword = self._keyword(argument)
         return _place(self.file, keyword) if keyword is not None else self.place(argument)
 
     def entry(self, argument: str, key: str) -> Place:
-        """Return the place of the value of one key of a dict argument."""
+        """Return the place of the value of one key, in an argument that is written as a dict.
+
+        If the argument is written in another way, or lacks the key, the place of the whole argument is returned.
+        """
         given = getattr(self._keyword(argument), "value", None)
         for name, value in zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ():
             if isinstance(name, ast.Constant) and name.value == key:
@@ -68,10 +85,12 @@ class CallSite:
         return self.place(argument)
 
     def _keyword(self, argument: str) -> ast.keyword | None:
+        """Return the syntax node of a keyword argument; None if the call does not have it or has no known source."""
         call = self._call()
         return next((each for each in call.keywords if each.arg == argument), None) if call is not None else None
 
     def _call(self) -> ast.Call | None:
+        """Return the syntax node of the call; None if its source is not known."""
         if self._code is None:
             return None
         _, line, _, column = _positions(self._code)[self._instruction]
@@ -79,10 +98,12 @@ class CallSite:
 
 
 def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
-    """Return the call that is `depth` frames up; with 2, the call of the function that calls this one.
+    """Return the call in the user's code by which the running function was called.
 
     Args:
         positional: Names of the parameters that may be given by position, in order.
+        depth: Number of frames between this function and the user's code. 2: the user calls the function that calls
+            `call_site`.
     """
     frame: FrameType = sys._getframe(depth)
     code = frame.f_code
@@ -91,16 +112,19 @@ def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
 
 @lru_cache(maxsize=8)
 def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
-    """Return line, end line, column and end column of each instruction."""
+    """Return start line, end line, start column and end column of each instruction of the code, None where unknown."""
     return list(code.co_positions())
 
 
 @lru_cache(maxsize=64)
 def _calls(file: str) -> dict[tuple[int | None, int | None], ast.Call]:
-    """Return every call of the file by its end, which no two calls share: `a.b()` and `a.b().c()` begin together."""
+    """Return the calls in a file, each by the line and column of its end; empty if the file cannot be parsed.
+
+    No two calls share their end, but `a.b()` and `a.b().c()` share their beginning.
+    """
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):  # a notebook cell with commands of the shell, or a file without text
+    except (SyntaxError, ValueError):  # a notebook cell with shell commands, or a binary file
         return {}
     return {(node.end_lineno, node.end_col_offset): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
@@ -112,7 +136,12 @@ def _place(file: str, node: ast.AST) -> Place:
 
 
 def place_of_bytes(file: str, line: int, column: int, end_line: int, end: int) -> Place:
-    """Return the place of a range that Python gives in bytes from 0; of several lines, only the first is marked."""
+    """Return the place of a range of source code. Of a range over several lines, the place has only the first line.
+
+    Args:
+        line, end_line: First and last line, from 1.
+        column, end: Offsets of begin and end in bytes from 0, as Python gives them.
+    """
     source = linecache.getline(file, line)
     if end_line != line:
         end = len(source.rstrip("\n").encode())

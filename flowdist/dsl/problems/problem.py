@@ -1,4 +1,4 @@
-"""Problems of a topology. Each has a place, a stable code, a message, and a help line that says what to write."""
+"""Problems of a topology: each has a place, a stable code, a message, and a help line for the user."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.errors import FlowdistError
 
-NAMED_MAX = 4  # roles that a problem of several roles names
+NAMED_MAX = 4  # number of roles that a message names; more are counted
 
 
 class Problem(NamedTuple):
-    """One problem. `code` is stable: FD1xx are errors, FD3xx warnings, FD9xx features that nothing honours yet."""
+    """One error or warning about a topology.
+
+    `code` is stable: FD1xx are errors, FD3xx warnings, FD9xx features that flowdist does not have yet. `help` tells the
+    user what to write instead.
+    """
 
     code: str
     message: str
@@ -24,7 +28,7 @@ class Problem(NamedTuple):
     severity: Literal["error", "warning"] = "error"
 
     def format(self) -> str:
-        """Return the lines that the terminal shows, with the argument underlined."""
+        """Return the lines that the terminal shows: place, message, source line with the argument marked, and help."""
         where = f"{_relative(self.place.file)}:{self.place.line}:{self.place.column}: "
         if self.place.file == COMMAND_LINE:
             where = ""
@@ -37,7 +41,7 @@ class Problem(NamedTuple):
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the form that `--json` prints."""
+        """Return the JSON object that `--json` prints for the problem."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -48,32 +52,42 @@ class Problem(NamedTuple):
 
 
 class TopologyProblems(FlowdistError):
-    """The topology cannot be compiled. `problems` has all problems that were found, in the order of the file."""
+    """Exception for a topology that cannot be compiled.
+
+    Attributes:
+        problems: All problems that were found, warnings included, in the order of the file.
+    """
 
     def __init__(self, problems: Sequence[Problem], where: str = "in the topology") -> None:
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
         super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
-        for problem in errors:  # shown if the exception reaches a notebook or a test
+        for problem in errors:  # notebooks and tests show the notes of an exception
             self.add_note(problem.format())
 
 
 class Problems:
-    """Problems that the compiler has found so far.
+    """Collector of the problems that the compiler finds.
 
-    Roles that are made by one line of the user's file have the same problems: each is kept once, with all their names.
+    Several roles can come from one line of the user's file, and then have the same problem. It is kept once, with the
+    names of all these roles.
     """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, Place], Problem] = {}
-        self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # the roles that have it, in order
+        self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # names of the parts that have each problem
 
     def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
-        """Add an error; `owner` is what has it, such as `role 'trainer'`."""
+        """Add an error at the given place.
+
+        Args:
+            owner: Part of the topology that has the error, such as `role 'trainer'`; it begins the message. Empty:
+                none.
+        """
         self._add(Problem(code, message, help, place), owner)
 
     def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
-        """Add a warning; `owner` is as in `error`."""
+        """Add a warning; the arguments are those of `error`."""
         self._add(Problem(code, message, help, place, "warning"), owner)
 
     def _add(self, problem: Problem, owner: str) -> None:
@@ -82,11 +96,11 @@ class Problems:
         self._owners.setdefault(key, {})[owner] = None
 
     def codes(self) -> set[str]:
-        """Return the codes of all problems so far."""
+        """Return the codes of all errors and warnings so far."""
         return {problem.code for problem in self._found.values()}
 
     def sorted(self) -> list[Problem]:
-        """Return each problem once, in the order of the file; its message begins with the roles that have it."""
+        """Return each problem once, by file and line; its message names the parts of the topology that have it."""
         named = [
             problem._replace(message=_of_all(list(self._owners[key]), problem.message))
             for key, problem in self._found.items()
@@ -94,13 +108,13 @@ class Problems:
         return sorted(named, key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
 
     def raise_errors(self) -> None:
-        """Raise TopologyProblems if an error is among the problems."""
+        """Raise TopologyProblems with all problems if there is an error; do nothing if there are only warnings."""
         if any(problem.severity == "error" for problem in self._found.values()):
             raise TopologyProblems(self.sorted())
 
 
 def _of_all(owners: Sequence[str], message: str) -> str:
-    """Return `role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
+    """Return the message after the names of its owners: `role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
     if not any(owners):
         return message
     if len(owners) == 1:
@@ -114,7 +128,10 @@ def _of_all(owners: Sequence[str], message: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """Return `did you mean "trainer"?`; if no known name is similar, `otherwise`, or by default the known names."""
+    """Return a help line for a wrong word: `did you mean "trainer"?` if a known name is similar.
+
+    If none is, the line is `otherwise`, or if that is None a list of the known names.
+    """
     known = [str(name) for name in known]  # a key of the user's dict may be of any type
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
@@ -125,6 +142,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
 
 
 def _relative(file: str) -> str:
+    """Return the path relative to the current folder; unchanged if the file is not below it."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except ValueError:

@@ -1,5 +1,5 @@
 """Readers of arguments, one file per subject. Each returns a value of the graph, and reports problems at their places.
 
-A reader never raises for a wrong argument: it adds a problem and returns a harmless value, so that one mistake does not
-hide the others.
+A reader never raises for a wrong argument: it adds a problem and returns a value that causes no further problems, so
+that one mistake does not hide the others.
 """

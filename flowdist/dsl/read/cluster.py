@@ -1,4 +1,4 @@
-"""`nodes=`, `heartbeat=` and `lease=` of a topology."""
+"""Reading of `nodes=`, `heartbeat=` and `lease=` of a topology."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 
 
 def read_cluster(top: Fields, problems: Problems) -> Cluster:
-    """Return the nodes of the topology; `given` is false if it declares none, or none that can be used."""
+    """Return the nodes of a topology, whose arguments are `top`.
+
+    `given` of the result is false if the topology declares no nodes, or none that can be used, which is an error.
+    """
     nodes = top.values.get("nodes")
     if nodes is None:
         return Cluster(given=False)
@@ -36,7 +39,7 @@ def read_cluster(top: Fields, problems: Problems) -> Cluster:
 
 
 def _read_count(top: Fields, nodes: int | str) -> Cluster:
-    """Read `nodes=4` or `nodes="2:4"`: nodes of the default size."""
+    """Return the nodes for `nodes=4` or `nodes="2:4"`: `node0`, `node1`, ... of the default size."""
     try:
         sizes = parse_sizes(nodes)
         if sizes.procs is not None:
@@ -56,6 +59,7 @@ def _read_count(top: Fields, nodes: int | str) -> Cluster:
 
 
 def _read_node(node: Node, index: int, taken: Collection[str], problems: Problems) -> NodeSpec:
+    """Return the graph's value of one `Node`; add an error if its name is unusable, or one of those `taken`."""
     name = f"node{index}" if node.name is None else str(node.name)
     fields = Fields(f"node {name!r}", vars(node), node.site, problems)
     if not NAME.fullmatch(name) or name in RESERVED:
@@ -67,9 +71,10 @@ def _read_node(node: Node, index: int, taken: Collection[str], problems: Problem
 
 
 def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
-    """Read `heartbeat=` and `lease=` in ns.
+    """Return the interval of heartbeats and the length of a lease, both in ns.
 
-    An agent fences a margin before the end of its lease, so a heartbeat has to be due before that.
+    An agent kills its workers a margin before its lease ends, so a heartbeat has to be due before that. Other values
+    are an error (FD156), and return the defaults.
     """
     usual = JobOptions()
     margin = usual.lease_margin_ns

@@ -1,4 +1,4 @@
-"""Commands of roles and hooks: their forms, whether they can be found, and the macros in them."""
+"""Commands of roles and hooks: how users write them, whether their programs exist, and the macros in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ INTERPRETERS = ("python", "python3")
 
 
 def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
-    """Read the command from `command=`, from `script=`/`module=` with `args=`, or from `run=`."""
+    """Return the command of a role, given by `command=`, by `script=` or `module=` with `args=`, or by `run=`.
+
+    No command, two of them, or an empty one are errors, and return `("true",)` or the first of the two.
+
+    Args:
+        folder: Folder of the topology file, in which functions of `run=` are looked for.
+    """
     values = fields.values
     ways = [name for name in WAYS if values.get(name) is not None]
     if len(ways) > 1:
@@ -37,7 +43,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
     if ways[0] == "run":
         if args:
             fields.error("FD108", "args", "args= goes with script= or module=", "a function takes no arguments")
-        elsewhere = (str(folder),) if fields.path("workdir") else ()  # for imports
+        elsewhere = (str(folder),) if fields.path("workdir") else ()  # where the function is imported from
         return ("python", "-m", "flowdist.worker.call", function_of(fields, folder), *elsewhere)
     if ways[0] != "command":
         target = fields.path(ways[0])
@@ -56,7 +62,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
 
 
 def split(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return a list unchanged, and a string as a shell would split it; no shell is used."""
+    """Return a list as it is, and a string split as a shell splits it; no shell runs. Anything else is an error."""
     value: Any = fields.values.get(name)
     if isinstance(value, str):
         try:
@@ -73,7 +79,10 @@ def split(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
-    """Read the command of a hook, which belongs to the job and not to a role; empty if there is none."""
+    """Return the command of the hook `name`, which belongs to the job, not to a role; empty if there is none.
+
+    A hook may use the macros in HOOK_MACROS only.
+    """
     if fields.values[name] is None:
         return ()
     command = split(fields, name)
@@ -88,15 +97,18 @@ def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
 
 
 def way_of(fields: Fields) -> str:
-    """Return the argument that gives the role's command."""
+    """Return the name of the argument that gives the role's command: `command`, `script`, `module` or `run`."""
     return next((way for way in WAYS if fields.values.get(way) is not None), "command")
 
 
 def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: str) -> None:
-    """Check that the program, script or module of a command exists; modules are not imported.
+    """Add an error if the program, script or module of a command does not exist. Modules are not imported.
+
+    Nothing is checked where a macro stands for the name.
 
     Args:
-        name: The argument that gives the command, as the place of problems.
+        folder: Folder from which relative paths start, and in which modules are looked for.
+        name: The argument that gives the command, as the place of the error.
     """
     if MACRO.search(command[0]):
         return
@@ -113,14 +125,14 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
     elif not is_file(folder / target[1]) and not is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
-        own = Path(fields.place(name).file).name  # the topology itself is not a script
+        own = Path(fields.place(name).file).name  # the topology file is no suggestion
         beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
         near = did_you_mean(target[1], sorted(beside), otherwise="")
         fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}".strip())
 
 
 def is_file(path: Path) -> bool:
-    """Return whether the file is there; a `~` at its beginning is the home folder."""
+    """Return whether the path is a file that can be found; a `~` at its beginning is the home folder."""
     try:
         return path.expanduser().is_file()
     except (OSError, RuntimeError):  # the name is too long, the folder may not be read, or the home is not known
@@ -128,7 +140,11 @@ def is_file(path: Path) -> bool:
 
 
 def _target(args: Sequence[str]) -> tuple[str, str] | None:
-    """Return ("script", path) or ("module", name) of an interpreter's arguments; None for `-c` and for no program."""
+    """Return ("script", path) or ("module", name) for the arguments of a Python interpreter.
+
+    Returns:
+        None if there is neither, as with `-c CODE`, with `-` for stdin, and without arguments.
+    """
     rest = list(args)
     while rest:
         word = rest.pop(0)
@@ -147,18 +163,21 @@ def _target(args: Sequence[str]) -> tuple[str, str] | None:
 
 
 def has_module(name: str, folder: Path) -> bool:
-    """Return whether module `a.b.c` exists, by its files alone: importlib.util.find_spec would import `a` and `a.b`."""
+    """Return whether a module `a.b.c` exists, judged by files: importlib.util.find_spec would import `a` and `a.b`."""
     return name.partition(".")[0] in sys.builtin_module_names or spec_of(name, folder) is not None
 
 
 def macros_in(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the names between `${` and `}`, in order."""
+    """Yield the names between `${` and `}` in the texts, in order."""
     for text in texts:
         yield from MACRO.findall(text)
 
 
 def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return every macro of a role's command and environment with its argument, each pair once."""
+    """Return the macros in a role's command and environment, each after its argument: `("env.X", "rank")`.
+
+    Each pair is returned once. The argument is the place at which problems of the macro are reported.
+    """
     way = way_of(fields)
     first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]

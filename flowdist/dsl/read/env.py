@@ -1,4 +1,4 @@
-"""`env=` of a role: variables as text, and secrets. The graph has the source of a secret, never its value."""
+"""Reading of `env=` of a role: variables, and secrets. The graph has the source of a secret, never its value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
 
 
 def read_env(fields: Fields, folder: Path) -> Env:
-    """Return the variables and the secrets of a role. Files of secrets are relative to `folder`."""
+    """Return the variables and the secrets of a role's `env=`. Files of secrets are relative to `folder`.
+
+    A variable that cannot be set is an error and left out; a secret without a value at present is a warning.
+    """
     given = fields.values["env"] or {}
     if not isinstance(given, Mapping):
         fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
@@ -38,6 +41,7 @@ def read_env(fields: Fields, folder: Path) -> Env:
 
 
 def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
+    """Return the source of the secret for the variable `name`; None, with an error, if it has none or two of them."""
     fields = Fields(role.owner, vars(given), given.site, role.problems)
     sources = [source for source in ("env", "file") if fields.values[source] is not None]
     if len(sources) != 1:

@@ -1,6 +1,7 @@
-"""Reading of one argument: the value that the user wrote, or a problem at its place and a harmless value instead.
+"""Reading of single arguments: their values as flowdist uses them, in ns, bytes and numbers.
 
-The harmless value lets the compiler go on, so that one mistake does not hide the others.
+A value that cannot be used becomes a problem at its place, and is replaced by one that causes no further problems, so
+that one mistake does not hide the others.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from flowdist.dsl.topology import Role
 from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
 
 T = TypeVar("T")
-RESERVED = ("all", "controller")  # names that mean something else in faults
-MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is taken for a typing error
-GPUS_MAX = 1024  # of a node
+RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
+MOST = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
+GPUS_MAX = 1024  # of one node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 
 _SIZE = re.compile(r"(?:(\d+):)?(\d+)(?:x(\d+))?")  # replicas as users write them: `2:4x2`
 
 
 class Sizes(NamedTuple):
-    """Minimum and maximum of replicas, and workers of a replica; `procs` is None where the default applies."""
+    """Size of a role: fewest and most replicas, and workers of each replica (`procs`; None if the default applies)."""
 
     low: int
     high: int
@@ -34,7 +35,7 @@ class Sizes(NamedTuple):
 
 
 def parse_sizes(value: str | int) -> Sizes:
-    """Parse `[MIN:]MAX[xPROCS]`; a bare N always means N replicas.
+    """Parse `[MIN:]MAX[xPROCS]`, as users write the size of a role; N means minimum and maximum N.
 
     Raises:
         ValueError: The value is anything else.
@@ -53,7 +54,16 @@ def parse_sizes(value: str | int) -> Sizes:
 class Fields:
     """Arguments of one call, each with its place: in the call, in a template, or on the command line.
 
-    A part of an argument is named with a dot: `env.NAME`, `restart.scope`.
+    A part of an argument is named with a dot: `env.NAME`, `restart.scope`. A method that reads an argument adds an
+    error if the value cannot be used, and then returns its default, 0, an empty value or the least one allowed.
+
+    Args:
+        owner: Part of the topology that messages name, such as `role 'trainer'`.
+        values: The arguments by name.
+        site: The call, at which errors are reported unless one of the mappings below has the argument.
+        problems: Takes errors and warnings.
+        overridden: Places of arguments that come from the command line or from flowdist.toml.
+        sites: Calls of arguments that come from other calls, such as that of a template.
     """
 
     def __init__(
@@ -70,11 +80,11 @@ class Fields:
 
     @classmethod
     def of_role(cls, role: Role, problems: Problems) -> Fields:
-        """Return the arguments of a role, some of which may come from a template."""
+        """Return the arguments of a role, those of its template included."""
         return cls(f"role {role.name!r}", role.fields, role.site, problems, role.overridden, role.sites)
 
     def nested(self, name: str, given: Any) -> Fields:
-        """Return the arguments of `given`, a Restart or Workload that is the argument `name`."""
+        """Return the arguments of the Restart or Workload `given`, which is itself the argument `name` of this call."""
         prefix = f"{name}."
         overridden = {
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
@@ -82,7 +92,7 @@ class Fields:
         return Fields(self.owner, vars(given), given.site, self.problems, overridden)
 
     def place(self, name: str) -> Place:
-        """Return the place of an argument, or of a part of it."""
+        """Return the place of the value of an argument, or of a part of it such as `env.NAME`."""
         argument, _, part = name.partition(".")
         for known in (name, argument):
             if known in self._overridden:
@@ -91,27 +101,30 @@ class Fields:
         return site.entry(argument, part) if part else site.place(argument)
 
     def element(self, name: str, index: int) -> Place:
-        """Return the place of one element of a list argument."""
+        """Return the place of one element of a list argument; of the whole argument if the list is not written out."""
         return self._overridden.get(name) or self._sites.get(name, self._site).element(name, index)
 
     def keyword(self, name: str) -> Place:
-        """Return the place of an argument together with its name."""
+        """Return the place of an argument together with its name, such as `cpus=3`."""
         return self._sites.get(name, self._site).keyword(name)
 
     def error(self, code: str, name: str, message: str, help: str) -> None:
-        """Add an error at the argument `name`."""
+        """Add an error at the argument `name`; `help` tells the user what to write."""
         self.error_at(self.place(name), code, message, help)
 
     def error_at(self, place: Place, code: str, message: str, help: str) -> None:
-        """Add an error at the given place."""
+        """Add an error at the given place; `help` tells the user what to write."""
         self.problems.error(code, message, help, place, owner=self.owner)
 
     def warn(self, code: str, name: str, message: str, help: str) -> None:
-        """Add a warning at the argument `name`."""
+        """Add a warning at the argument `name`; `help` tells the user what to write."""
         self.problems.warn(code, message, help, self.place(name), owner=self.owner)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
-        """Return a duration in ns; `default` if the argument is None. With `zero=False` a duration of 0 is refused."""
+        """Return a duration in ns, `default` (in ns) if the argument is None or cannot be used.
+
+        A negative duration is an error, and with `zero=False` also one of 0.
+        """
         value = self.values.get(name)
         if value is None:
             return default
@@ -125,11 +138,11 @@ class Fields:
         return ns
 
     def optional_duration(self, name: str) -> int | None:
-        """Return a duration in ns; None, which turns the feature off, if the argument is None."""
+        """Return a duration of more than 0 in ns; None if the argument is None, which turns the feature off."""
         return None if self.values[name] is None else self.duration(name, MINUTE, zero=False)
 
     def memory(self, name: str) -> int:
-        """Return a size of memory in bytes; 0 if the argument is None."""
+        """Return a size of memory in bytes; 0 if the argument is None or cannot be used."""
         value = self.values.get(name)
         if value is None:
             return 0
@@ -139,6 +152,7 @@ class Fields:
         return max(size or 0, 0)
 
     def _parse(self, code: str, name: str, value: Any, parse: Callable[[Any], T], help: str) -> T | None:
+        """Return what `parse` makes of the value; if it raises, add an error of the given code and return None."""
         try:
             return parse(value)
         except (ValueError, TypeError, AttributeError):
@@ -146,7 +160,10 @@ class Fields:
             return None
 
     def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
-        """Return a whole number of at least `least`; `default`, if there is one, if the argument is None."""
+        """Return a whole number; `default`, if one is given, for None; anything else or less than `least` is an error.
+
+        Text such as `"4"` counts as a number, since the command line gives text. An error returns `least`.
+        """
         value = self.values.get(name)
         if value is None and default is not None:
             return default
@@ -163,7 +180,7 @@ class Fields:
         return value
 
     def devices(self, name: str) -> int:
-        """Return a whole number of GPUs, at most GPUS_MAX."""
+        """Return a whole number of GPUs; more than GPUS_MAX is an error, and returns 0."""
         count = self.whole(name)
         if count > GPUS_MAX:
             help = f"write {name}={GPUS_MAX} or less"
@@ -172,7 +189,10 @@ class Fields:
         return count
 
     def gpu(self, name: str) -> tuple[int, int]:
-        """Return the number of GPUs and the share of each in thousandths: 2, 1000 for `gpu=2`; 1, 500 for `gpu=0.5`."""
+        """Return the number of GPUs and the share of each, in thousandths: 2, 1000 for `gpu=2`; 1, 500 for `gpu=0.5`.
+
+        A share of several GPUs, or one finer than a thousandth, is an error, and returns 0, 1000.
+        """
         value = self.values.get(name)
         try:
             share = float(value) if isinstance(value, float | str) else 0.0
@@ -194,12 +214,12 @@ class Fields:
         return 0, WHOLE
 
     def size(self) -> Resources:
-        """Return the resources of `cpu`, `gpu` and `memory`."""
+        """Return the resources that the arguments `cpu`, `gpu` and `memory` ask for."""
         gpu, share = self.gpu("gpu")
         return Resources(self.number("cpu", 1), gpu, self.memory("memory"), share)
 
     def number(self, name: str, default: float) -> float:
-        """Return a number of at least 0; `default` if the argument is None."""
+        """Return a number of at least 0; `default` if the argument is None or cannot be used."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -216,7 +236,7 @@ class Fields:
         return number
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false, also of text such as `yes` or `0`; `default` if the argument is None."""
+        """Return true or false, also for text such as `yes` or `0`; `default` if the argument is None or unusable."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -229,7 +249,7 @@ class Fields:
         return value
 
     def choice(self, name: str, known: Sequence[str]) -> Any:
-        """Return one of the known words; the first of them instead of an unknown one."""
+        """Return the argument if it is a word in `known`; anything else is an error, and returns the first of them."""
         value = self.values.get(name)
         if value not in known:
             self.error("FD131", name, f"{name}={value!r} is unknown", did_you_mean(str(value), known))
@@ -237,7 +257,7 @@ class Fields:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return a sequence of strings; a single string is split at commas, as the command line gives it."""
+        """Return a sequence of strings; a single string, as the command line gives it, is split at commas."""
         value = self.values.get(name)
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -247,9 +267,9 @@ class Fields:
         return tuple(value)
 
     def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
-        """Return a sequence of anything; a value of a type in `single` counts as a list of one, None as an empty list.
+        """Return a sequence of anything; None counts as an empty list, a value of a type in `single` as a list of one.
 
-        Sets and iterators are refused: a set has no order, and an iterator can be read only once.
+        Sets and iterators are errors: a set has no order, and an iterator can be read only once.
         """
         value = self.values.get(name)
         if value is None or isinstance(value, single):
@@ -260,7 +280,10 @@ class Fields:
         return value
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Return the entries of a dict of strings or numbers, as strings; None counts as an empty dict."""
+        """Return the entries of a dict of strings or numbers as pairs of strings; None counts as an empty dict.
+
+        A name that is empty or has a `=`, and a value of None, are errors.
+        """
         value = self.values.get(name)
         if value is None:
             return ()
@@ -275,7 +298,7 @@ class Fields:
         return tuple((str(key), str(text)) for key, text in value.items() if text is not None)
 
     def path(self, name: str) -> str:
-        """Return the text of a path; empty if the argument is None."""
+        """Return the text of a path, unchanged; empty if the argument is None or no path."""
         value = self.values.get(name)
         if value is None:
             return ""

@@ -1,4 +1,4 @@
-"""`run=`: a function as the command of a role, recorded as `module:function` and never called here.
+"""Reading of `run=`: a function as the command of a role, recorded as `module:function` and never called here.
 
 A function that is given as text is looked for in the source of its module, which is not imported.
 """
@@ -18,20 +18,30 @@ from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
 
 HELP = 'write run="module:function", or a function that a module defines at its top'
-NOWHERE = "nothing:nothing"  # stands for an object that was refused
+NOWHERE = "nothing:nothing"  # the address of an object that was refused
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-NO_NAMES = ("flowdist_topology", "__main__")  # a worker knows these modules by other names: the file is recorded
+NO_NAMES = ("flowdist_topology", "__main__")  # workers cannot import these modules by name: their file is recorded
 
 
 class Wanted(NamedTuple):
-    """Kind of object that an argument takes, and how a wrong one is reported."""
+    """Kind of object that an argument takes (a function for `run=`, a class for `simulate=`), and the words for errors.
+
+    Args:
+        argument: Name of the argument.
+        code: Problem code of an object of another kind.
+        what: Name of the kind, for messages.
+        is_one: Function that returns whether an object is of the kind.
+        importer: Completes "an object that ..." in messages, such as "workers can import".
+        help: Help line of errors.
+        nodes: Types of the syntax nodes that define such an object.
+    """
 
     argument: str
     code: str
     what: str
     is_one: Callable[[object], bool]
-    importer: str  # "workers can import"
+    importer: str  # such as "workers can import"
     help: str
     nodes: tuple[type[ast.stmt], ...]
 
@@ -41,7 +51,10 @@ FUNCTION = Wanted("run", "FD147", "function", inspect.isfunction, "workers can i
 
 
 def function_of(fields: Fields, folder: Path) -> str:
-    """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it."""
+    """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it.
+
+    A function that cannot be imported, has arguments without defaults, or is a coroutine or generator is an error.
+    """
     value: Any = fields.values["run"]
     if isinstance(value, str):
         _check_text(fields, value, folder)
@@ -56,7 +69,11 @@ def function_of(fields: Fields, folder: Path) -> str:
 
 
 def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
-    """Return `module:name` of an object that workers can import, or `/path/file.py:name`; NOWHERE if it is refused."""
+    """Return the address by which another process imports an object: `module:name`, or `/path/file.py:name`.
+
+    The path is for objects of the topology file, which is no module to other processes. An object of the wrong kind, or
+    one that its module does not have under its name, is an error, and returns NOWHERE.
+    """
     name = getattr(value, "__qualname__", "")
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if not wanted.is_one(value) or getattr(module, name, None) is not value:
@@ -73,12 +90,13 @@ def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
 
 
 def _wanted(function: Any) -> list[str]:
-    """Return the parameters of a function that have no default."""
+    """Return the names of the function's parameters that have no default."""
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     return [each.name for each in parameters if each.default is each.empty and each.kind not in VARIADIC]
 
 
 def _check_text(fields: Fields, text: str, folder: Path) -> None:
+    """Add errors for the function that `module:function` names, as far as the source of its module shows them."""
     function = definition_of(fields, FUNCTION, text, folder)
     if function is None or function.decorator_list:
         return  # a decorator may return something else
@@ -88,10 +106,12 @@ def _check_text(fields: Fields, text: str, folder: Path) -> None:
 
 
 def definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Any:
-    """Return the definition of `module:name`, parsed from the source of the module, which is not imported.
+    """Return the syntax node that defines `module:name`, from the source of the module, which is not imported.
+
+    A module or name that does not exist is an error.
 
     Returns:
-        None if the text is refused, or if the module has no source that could be read, or gets the name in another way.
+        None after an error, if the module has no source, or if it gets the name by an import or an assignment.
     """
     module, _, name = text.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
@@ -116,7 +136,7 @@ def definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> An
 
 
 def _refuse_text(fields: Fields, wanted: Wanted, text: str) -> None:
-    """Refuse a text that is no `module:name`; `a.b.c` gets the help to write `a.b:c`."""
+    """Add an error for a text that is no `module:name`; for `a.b.c` the help is to write `a.b:c`."""
     start, dot, last = text.rpartition(".")
     is_dotted = dot and ":" not in text and text.replace(".", "").isidentifier()
     help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
@@ -124,7 +144,7 @@ def _refuse_text(fields: Fields, wanted: Wanted, text: str) -> None:
 
 
 def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
-    """Check a name in a module that another module makes, and that has no file of its own, such as os.path."""
+    """Add an error if a loaded module without a file of its own, such as os.path, does not have the name."""
     names = vars(sys.modules[module])
     if name not in names:
         known = [key for key, value in names.items() if inspect.isfunction(value)]
@@ -133,7 +153,10 @@ def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
 
 
 def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Any:
-    """Return the definition of the name in a file; report that there is none, unless it may come in another way."""
+    """Return the syntax node that defines the name in a file; None if there is none.
+
+    A file that cannot be parsed is an error, and so is a missing name, unless an import or an assignment may make it.
+    """
     try:
         text = path.read_bytes()
         tree = ast.parse(text)
@@ -151,7 +174,7 @@ def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path)
 
 
 def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """Return the parameters of a parsed function that have no default."""
+    """Return the names of the parameters of a parsed function that have no default, `self` included."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     wanted = [argument.arg for argument in positional[: len(positional) - len(arguments.defaults)]]
@@ -169,13 +192,13 @@ def _check_arguments(fields: Fields, name: str, wanted: list[str]) -> None:
 
 
 def _refuse_lazy(fields: Fields, name: str) -> None:
-    """Refuse a coroutine or a generator: a call alone does not run its body."""
+    """Add an error for a coroutine or generator function: a call alone does not run its body."""
     help = f"write a plain function that runs it: asyncio.run({name}())"
     fields.error("FD147", "run", f"{name}() is a coroutine or a generator, which does nothing when it is called", help)
 
 
 def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
-    """Return whether the module may get the name by an assignment, an import or `__getattr__`."""
+    """Return whether a module may get the name from an assignment, an import or `__getattr__`, not a definition."""
     bound = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()]
     if name in bound or "__getattr__" in bound:
         return True
@@ -183,13 +206,17 @@ def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
 
 
 def spec_of(module: str, folder: Path) -> ModuleSpec | None:
-    """Find a module by its files alone: importlib.util.find_spec would import the packages around it."""
+    """Find a module by its files alone, in `folder` and sys.path: importlib.util.find_spec would import its packages.
+
+    Returns:
+        None if there is no such module.
+    """
     found = list(specs_of(module, [str(folder), *sys.path]))
     return found[-1] if len(found) > module.count(".") else None
 
 
 def specs_of(module: str, paths: list[str]) -> Iterator[ModuleSpec]:
-    """Yield what is found of `a`, `a.b` and `a.b.c`, up to the first that does not exist."""
+    """Yield the specs of `a`, `a.b` and `a.b.c` for the module `a.b.c`, up to the first that does not exist."""
     for part in module.split("."):
         spec = PathFinder.find_spec(part, paths)
         if spec is None:

@@ -1,4 +1,4 @@
-"""`simulate=`: the user's model of a worker, which the simulator runs, recorded as `module:Class`.
+"""Reading of `simulate=`: the user's model of a worker, which the simulator runs, recorded as `module:Class`.
 
 A class that is given as text is looked for in the source of its module, which is not imported.
 """
@@ -27,7 +27,13 @@ ALIKE = 0.85  # similarity from which a name is taken for a typing error: `check
 
 
 def model_of(fields: Fields, folder: Path, kind: str) -> str:
-    """Return `simulate=` as `module:Class`, or `/path/file.py:Class` if the topology file defines it; empty if None."""
+    """Return `simulate=` as `module:Class`, or as `/path/file.py:Class` if the topology file itself defines the class.
+
+    A class that cannot be imported, or lacks a method that models of the role's kind need, is an error.
+
+    Returns:
+        An empty text if the argument is None.
+    """
     value: Any = fields.values["simulate"]
     if value is None:
         return ""
@@ -42,7 +48,7 @@ def model_of(fields: Fields, folder: Path, kind: str) -> str:
 
 
 def check_model(fields: Fields, spec: RoleSpec) -> None:
-    """Check that the model does not contradict `rejoin_time=` of the workload."""
+    """Add an error for a model together with `rejoin_time=` of the workload: each generation makes a new model."""
     if spec.simulate and spec.workload.rejoin_ns is not None:
         message = (
             "its model is created again in each generation, as by worker.run() in a real run, and restores its state: "
@@ -53,9 +59,10 @@ def check_model(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
+    """Add errors for the class that the text `module:Class` names, as far as the source of its module shows them."""
     found = definition_of(fields, CLASS, text, folder)
     if found is None or found.bases or found.decorator_list or found.keywords:
-        return  # which methods it inherits is only known when it runs
+        return  # what it inherits, or a decorator returns, is known only when it runs
     methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
     _check_methods(fields, found.name, methods, kind)
     arguments = required(methods["__init__"]) if "__init__" in methods else ["self"]
@@ -65,6 +72,7 @@ def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:
 
 
 def _check_methods(fields: Fields, name: str, methods: Collection[str], kind: str) -> None:
+    """Add errors for required methods that a model lacks, and warnings for misspelled optional ones."""
     for method in METHODS[kind]:
         if method not in methods:
             message = f"{name} has no method {method}()"

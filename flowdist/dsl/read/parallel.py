@@ -1,4 +1,4 @@
-"""`parallel=`: the dimensions of a role's mesh, checked against every size that the role may have."""
+"""Reading of `parallel=`: the dimensions of a role's mesh, checked against every size that the role may have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ EXAMPLE = 'write parallel={"pp": 2, "dp": "elastic", "tp": 2}'
 
 
 def read_parallel(fields: Fields) -> Parallel:
-    """Return the dimensions, with 0 for the elastic one; empty if there are none, or if they form no mesh."""
+    """Return the dimensions of a role's mesh, with the size 0 for the elastic one.
+
+    Returns:
+        An empty tuple if there is no mesh, or, with an error, if the argument describes none.
+    """
     value = fields.values["parallel"]
     if value is None:
         return ()
@@ -33,13 +37,13 @@ def read_parallel(fields: Fields) -> Parallel:
 
 
 def _from_text(text: str) -> dict[str, int | str]:
-    """Split `pp=2,dp=elastic,tp=2`, the form that --set takes."""
+    """Return the dimensions in `pp=2,dp=elastic,tp=2`, the form that --set takes; sizes are checked by the caller."""
     pairs = [item.partition("=") for item in text.split(",")]
     return {name.strip(): int(size) if size.strip().isdecimal() else size.strip() for name, _, size in pairs}
 
 
 def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
-    """Return the size of one dimension, 0 if it is elastic; None if its name or size cannot be used."""
+    """Return the size of one dimension, 0 if it is elastic; None, with an error, if its name or size cannot be used."""
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         fields.error("FD160", "parallel", f"parallel: {name!r} cannot be the name of a dimension", EXAMPLE)
         return None
@@ -53,7 +57,7 @@ def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
 
 
 def check_parallel(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
-    """Check that every size that the role may have forms its mesh."""
+    """Add an error for `parallel=` of a role that is no gang with its own world, or whose sizes form no mesh."""
     world = graph.world_of(spec.name)
     if spec.parallel and (world is not None or not spec.gang or spec.kind == "service"):
         why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is not a gang"
@@ -63,6 +67,12 @@ def check_parallel(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_sizes(fields: Fields, parallel: Parallel, low: int, high: int, procs: int) -> None:
+    """Add an error unless both bounds of the role's size form the mesh, and the mesh can change if the size can.
+
+    Args:
+        low, high: Fewest and most replicas.
+        procs: Workers (ranks) of one replica.
+    """
     ranks, step, mesh = fixed_ranks(parallel), replica_step(parallel, procs), spelled(parallel)
     tail = f"x{procs}" if procs > 1 else ""
     if not is_elastic(parallel):

@@ -1,4 +1,4 @@
-"""`placement=`, `near=`, `apart=` and `where=`: the nodes on which replicas may run."""
+"""Reading of `placement=`, `near=`, `apart=` and `where=`: the nodes on which replicas of a role may run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowdist.graph import NodeSpec, Placement, RoleGraph, RoleSpec
 
 
 def read_placement(fields: Fields, topology: Topology) -> Placement:
-    """Read the placement of a role."""
+    """Return the placement of a role; in `near=` and `apart=`, all but roles of this topology are errors, left out."""
     apart: Any = fields.values["apart"]
     own = (str(fields.values["name"]),) if apart is True else ()
     return Placement(
@@ -24,7 +24,7 @@ def read_placement(fields: Fields, topology: Topology) -> Placement:
 
 
 def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
-    """Return the names of the roles in an argument that takes a role or a list of roles."""
+    """Return the names of the roles in the argument `name`, which takes a role or a list of roles of this topology."""
     help = f"write {name}=ROLE or {name}=[ROLE, ...] with what this topology's role() returned"
     known = [role.name for role in topology.roles]
     value = fields.values[name]
@@ -40,13 +40,13 @@ def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
 
 
 def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
-    """Check that the placement does not contradict itself, and that the nodes can satisfy it."""
+    """Add an error if the placement of a role contradicts itself, or if the nodes cannot satisfy it (FD146)."""
     placement = spec.placement
     earlier = list(takewhile(lambda name: name != spec.name, (role.name for role in graph.roles)))
     for name in placement.near:
         if name in placement.apart:
             fields.error("FD146", "near", f"it is both near {name!r} and apart from it", "leave one of them out")
-        if name not in earlier:  # seats are given in the order of the roles
+        if name not in earlier:  # replicas are placed in the order of the roles
             fields.error("FD146", "near", f"it is near {name!r}, which is not declared before it", "leave it out")
     if not graph.cluster.given:
         return
@@ -60,7 +60,7 @@ def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _no_such_node(fields: Fields, spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> None:
-    """Report the labels that no node has, or that no node has all of them."""
+    """Add an error for each label in `where=` that no node has; if all exist, one error: no node has them together."""
     labels = [label for node in nodes for label in node.labels]
     keys = sorted({key for key, _ in labels})
     missing = [label for label in spec.placement.where if label not in labels]
@@ -78,5 +78,5 @@ def _no_such_node(fields: Fields, spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -
 
 
 def allowed_nodes(spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> list[NodeSpec]:
-    """Return the nodes with all labels that the role asks for."""
+    """Return the nodes that have all labels in the role's `where=`; all nodes if it has none."""
     return [node for node in nodes if set(spec.placement.where) <= set(node.labels)]

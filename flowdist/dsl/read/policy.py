@@ -1,4 +1,4 @@
-"""`restart=`: the policy and its rules, with the contradictions that one role alone can have."""
+"""Reading of `restart=`: the policy of one role and its rules, with the contradictions inside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNALS = sorted(SIGNAL_NAMES.values())
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
-    """Read the policy of a role; None if it has none."""
+    """Return the restart policy of a role for its argument `given`; None for None or, with an error, for no Restart."""
     if given is None:
         return None
     if not isinstance(given, Restart):
@@ -27,6 +27,10 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
 
 
 def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
+    """Return the policy of a Restart, and of the wider ones in its `then=`; add errors for what contradicts itself.
+
+    `level` is the number of policies of which this one is the `then=`.
+    """
     wider, then = _after(fields, given, level)
     help = 'write rules=[On("oom", do="fail")]'
     written = fields.items("rules", help=help)
@@ -52,7 +56,7 @@ def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
 
 
 def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | None, Then]:
-    """Read `then=`: the wider policy, if there is one, and the action after the budget is used up.
+    """Return what follows a used-up budget: the wider policy of `then=` and "widen", or None and "fail" or "ignore".
 
     A chain with more policies than there are scopes is cut there: `_check_wider` refuses it.
     """
@@ -64,12 +68,12 @@ def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | 
 
 
 def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
-    """Check that the wider policy restarts more, and that it has no rules: the rules of the first policy decide."""
+    """Add an error unless the wider policy restarts more and has no rules: only the rules of the first policy count."""
     wider = policy.wider
     if wider is None or not isinstance(given.then, Restart):
         return
     if given.scope != policy.scope or given.then.scope != wider.scope:
-        pass  # an unknown scope is reported elsewhere
+        pass  # `_policy` reports an unknown scope
     elif SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
         message = f"after {policy.scope!r} comes {wider.scope!r}, which does not restart more"
         help = f'write then=Restart("{SCOPES[-1]}", max_restarts=2)'
@@ -85,6 +89,10 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
 
 
 def _rule(policy: Fields, rule: On) -> Rule:
+    """Return the rule of an `On(...)`; add errors for kinds, exit codes and signals that do not exist.
+
+    Two of them that no failure has together, such as an exit code and a signal, are an error as well.
+    """
     fields = Fields(policy.owner, vars(rule), rule.site, policy.problems)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
@@ -110,16 +118,16 @@ def _rule(policy: Fields, rule: On) -> Rule:
 
 
 def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
-    """Refuse rules that an earlier rule always precedes: the user expects them to decide, but they never do."""
+    """Add an error for each rule that never decides, because an earlier one matches all that it matches (FD125)."""
     for n, (i, _, rule) in enumerate(rules):
-        # an unknown kind was replaced by None, which matches everything: such a rule must not cover others
+        # `_rule` replaces an unknown kind by None, which matches everything: such a rule must not cover others
         if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
             message = "this rule can never decide: an earlier one matches all that it matches"
             fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:
-    """Return whether `earlier` matches everything that `later` matches."""
+    """Return whether the rule `earlier` matches every failure that `later` matches."""
     kind = later.kind or ("exit" if later.exit is not None else "signal" if later.signal else None)
     if earlier.exit is not None:
         return earlier.exit == later.exit
@@ -129,7 +137,7 @@ def _covers(earlier: Rule, later: Rule) -> bool:
 
 
 def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
-    """Refuse a budget that never runs out: the back-off between its restarts alone is longer than its window."""
+    """Add an error for a budget that never runs out: its restarts take longer than its window by back-off alone."""
     if policy.within_ns is None:
         return
     total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)

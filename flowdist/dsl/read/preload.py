@@ -1,6 +1,7 @@
-"""`preload=`: the modules that are imported before a role's workers are forked, and torch if the code imports it.
+"""Reading of `preload=`: the modules that are imported before a role's workers are forked.
 
-The code is read, never run: the script, and the files that it imports from its own folder.
+If the role's code imports torch, torch is one of them. The code is read, never run: the script, and the files that it
+imports from its own folder.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ from flowdist.dsl.read.functions import specs_of
 from flowdist.graph import RoleSpec
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
-FILES_MAX = 300  # files that are read for one role
+FILES_MAX = 300  # most files that are read for one role
 BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and modules whose names begin with torch
 CALL = "flowdist.worker.call"
 
 
 def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[str, ...]:
-    """Return the modules in order; report those that cannot be found."""
+    """Return the modules in the role's `preload=`, and torch if its program imports torch; add errors for unknown ones.
+
+    Args:
+        command: Command of the role.
+        workdir: Folder in which its workers run.
+    """
     python = python_command(command)
     folder = workdir
     if isinstance(python, PythonCommand) and not python.is_module:
@@ -40,7 +46,7 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
 
 
 def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
-    """Warn if the role asks for warm workers but its workers start cold."""
+    """Add a warning if the role has `preload=` or `warm=True`, but its workers cannot be forked (FD305)."""
     asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
     if asked and (why := cold_because(spec, sys.executable, sys.executable)):
         help = "leave it out, or see 'Warm workers' in docs/run.md"
@@ -48,7 +54,7 @@ def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
 
 
 def _brings_torch(python: PythonCommand, folder: Path) -> bool:
-    """Return whether the program, or a file of its folder that it imports, imports torch."""
+    """Return whether the program imports torch, itself or through files of its folder, as their source shows it."""
     todo = [file for file in [_first_file(python, folder)] if file is not None]
     seen = set(todo)
     while todo:
@@ -65,6 +71,7 @@ def _brings_torch(python: PythonCommand, folder: Path) -> bool:
 
 
 def _first_file(python: PythonCommand, folder: Path) -> Path | None:
+    """Return the file of the program: the script, the module's file, or that of `run=`; None if it is not found."""
     target = python.target
     if target == CALL and python.args:
         target = python.args[0].rpartition(":")[0]
@@ -74,13 +81,13 @@ def _first_file(python: PythonCommand, folder: Path) -> Path | None:
 
 
 def _local_files(name: str, folder: Path) -> Iterator[Path]:
-    """Return the files of `a`, `a.b` and `a.b.c` that are in the folder."""
+    """Return the files of `a`, `a.b` and `a.b.c` in the folder, for the module `a.b.c`."""
     origins = (spec.origin for spec in specs_of(name, [str(folder)]))
     return (Path(origin) for origin in origins if origin is not None and origin.endswith(".py"))
 
 
 def _imported(file: Path, folder: Path) -> list[str]:
-    """Return the dotted names that a file imports; none if the file cannot be read."""
+    """Return the dotted names that a file imports; empty if the file cannot be read or parsed."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):

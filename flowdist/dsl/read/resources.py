@@ -1,8 +1,8 @@
-"""`cpu=`, `gpu=` and `memory=` of a role, over a named size of the topology or of `flowdist.toml`.
+"""Reading of `cpu=`, `gpu=`, `memory=` and `resources=` of a role, and of the sizes in `flowdist.toml`.
 
-The file has sizes that several topologies share. The nearest file of that name counts, from the folder of the topology
-upwards. Parsed TOML has no positions, so keys are looked up line by line for the places of problems. A key inside an
-inline table has the place of its table.
+The file has named sizes that several topologies share. The nearest file of that name counts, from the folder of the
+topology upwards. Parsed TOML has no positions, so keys are looked up line by line for the places of problems. A key
+inside an inline table has the place of its table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Keys = tuple[str, ...]  # keys from the outermost table to the value
 
 
 class NamedResources:
-    """Sizes that roles may name. Those of the topology win over those of `flowdist.toml`."""
+    """Sizes that roles may name in `resources=`. Those of the topology win over those of `flowdist.toml`.
+
+    The constructor reads the file, and adds what is wrong with it to `problems`.
+    """
 
     def __init__(self, topology: dsl.Topology, folder: Path, problems: Problems) -> None:
         self._problems = problems
@@ -39,7 +42,7 @@ class NamedResources:
         self._own, self._shared = own, _load_shared(folder, problems)
 
     def read(self, fields: Fields) -> Resources:
-        """Return the resources of a replica of the role; its own numbers win over the named size."""
+        """Return the resources of one replica of a role; its own `cpu`, `gpu` and `memory` win over the named size."""
         named = self._named(fields)
         given = {name: fields.values[name] is not None for name in ("cpu", "gpu", "memory")}
         gpu, share = fields.gpu("gpu") if given["gpu"] else (named.gpu, named.gpu_share)
@@ -51,6 +54,7 @@ class NamedResources:
         )
 
     def _named(self, fields: Fields) -> Resources:
+        """Return the size that the role names; the default size if it names none, or, with an error, an unknown one."""
         name = fields.values["resources"]
         if name is None:
             return Resources()
@@ -73,7 +77,13 @@ class NamedResources:
 
 
 def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
-    """Load the named sizes for topologies in `folder`; add what is wrong with the file to `problems`."""
+    """Return the sizes of the nearest `flowdist.toml` by name; empty if there is none, or if it cannot be read.
+
+    An unreadable file, and each wrong entry of it, is an error.
+
+    Args:
+        folder: Folder of the topology file.
+    """
     path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
     if path is None:
         return {}
@@ -88,10 +98,13 @@ def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
 
 
 class _Reader:
+    """Reader of the tables of one `flowdist.toml`; it adds errors at the places of their keys."""
+
     def __init__(self, path: Path, places: Mapping[Keys, Place], problems: Problems) -> None:
         self._path, self._places, self._problems = path, places, problems
 
     def resources(self, content: Mapping[str, Any]) -> dict[str, Resources]:
+        """Return the sizes in the file's table `resources` by name; add errors for other tables and keys."""
         self._refuse_unknown(content, KNOWN, ())
         table = content.get("resources", {})
         if not isinstance(table, dict):
@@ -124,19 +137,19 @@ class _Reader:
         self._problems.error(code, f"{FILE}: {_dotted(key)}: {message}", help, self._place(key))
 
     def _place(self, key: Keys) -> Place:
-        """Return the place of the key, or of the nearest table around it."""
+        """Return the place of a key, or of the nearest table around it that begins a line."""
         while key and key not in self._places:
             key = key[:-1]
         return self._places.get(key) or Place(str(self._path), 1)
 
 
 def _dotted(key: Keys) -> str:
-    """Return the key as TOML writes it: `resources."gpu.large".cpu`."""
+    """Return a key as TOML writes it: `resources."gpu.large".cpu`."""
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in key)
 
 
 def _places(path: Path, text: str) -> dict[Keys, Place]:
-    """Return the places of all tables and keys that begin a line."""
+    """Return the place of each table and key of a TOML file that begins a line."""
     places: dict[Keys, Place] = {}
     table: Keys = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -153,7 +166,7 @@ def _places(path: Path, text: str) -> dict[Keys, Place]:
 
 
 def _key(line: str) -> Keys:
-    """Return the keys that a line of TOML names; empty for a line inside a value, which the parser rejects."""
+    """Return the keys that a line of TOML names; empty for a line that is not TOML by itself, inside a longer value."""
     try:
         return tuple(_walk(tomllib.loads(line)))
     except tomllib.TOMLDecodeError:
@@ -161,13 +174,14 @@ def _key(line: str) -> Keys:
 
 
 def _walk(content: Any) -> Iterator[str]:
+    """Yield the first key of a nested dict on each level, from the outside."""
     while isinstance(content, dict) and content:
         key, content = next(iter(content.items()))
         yield key
 
 
 def _place_of(path: Path, message: str) -> Place:
-    """Return the place of a syntax error, which tomllib has in its message alone."""
+    """Return the place of a syntax error in the file, which tomllib gives in its message; line 1 if it does not."""
     found = re.search(r"at line (\d+), column (\d+)", message)
     line, column = map(int, found.groups()) if found else (1, 1)
     return Place(str(path), line, column, column + 1)

@@ -1,4 +1,4 @@
-"""`workload=`: the timing of a simulated worker, checked for contradictions."""
+"""Reading of `workload=`: the timing of a simulated worker, checked for contradictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLLECTIVES = ("wait", "fail", "hang")
 
 
 def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
-    """Read the workload of a role of the given kind; fields without a value have their defaults."""
+    """Return the workload of a role of the given kind. Without one, a service starts up in 2 s and a task in 5 s."""
     given = fields.values["workload"]
     startup = 2 * SECOND if kind == "service" else 5 * SECOND
     if given is None:
@@ -48,7 +48,7 @@ def _spread(work: Fields) -> float:
 
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:
-    """Check that a checkpoint blocks for a part of its time only, and is complete before the next begins."""
+    """Add an error if a checkpoint blocks for longer than it takes, or is not complete before the next begins."""
     if spec.checkpoint_blocks_ns is None:
         return
     time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.checkpoint_blocks_ns)
