@@ -272,7 +272,10 @@ class _RoleCompiler:
         return tuple(gates.values())
 
     def _ready(self, fields: Fields, ports: tuple[str, ...]) -> Readiness | None:
-        """Return the readiness check of `ready_when=`; None if there is none, or, with an error, if it is unknown."""
+        """Return the readiness check of `ready_when=`; None if there is none.
+
+        A check that cannot be read adds an error and returns None.
+        """
         value = fields.values["ready_when"]
         if value is None:
             return None

@@ -149,7 +149,10 @@ def _imports_the_dsl(tree: ast.Module) -> bool:
 
 
 def _refuse_script(path: Path, text: bytes) -> None:
-    """Raise TopologyProblems for a file that does not import the DSL: executing a training script could start it."""
+    """Raise TopologyProblems for a file that does not import the DSL; return if it does, or cannot be parsed.
+
+    Such a file may be a training script, and executing it to find a topology could start the training.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -164,7 +167,10 @@ def _refuse(code: str, message: str, help: str, place: Place = CLI) -> NoReturn:
 
 
 def _execute(path: Path, text: bytes) -> ModuleType:
-    """Execute the file as the module `flowdist_topology` and return it; raise TopologyProblems for its exceptions."""
+    """Execute the file as the module `flowdist_topology`, and return the module.
+
+    An exception in the file, syntax errors included, is raised as TopologyProblems.
+    """
     module = ModuleType("flowdist_topology")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module

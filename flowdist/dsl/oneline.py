@@ -31,7 +31,7 @@ def one_role_graph(
         replicas: Size of the role, `[MIN:]MAX[xPROCS]`.
         max_restarts: Budget of restarts; with 0 the first failure fails the job.
         nodes: Value of `--nodes`; None: this machine.
-        sets: Values of `--set`, which win over all of the above.
+        sets: Values of `--set`, which win over everything but `nodes`.
 
     Raises:
         TopologyProblems: There is no such script, or an argument cannot be used. The exception has all problems.

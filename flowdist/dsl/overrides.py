@@ -58,7 +58,10 @@ def _size(node: Node) -> tuple[Any, Any, Any]:
 
 
 def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
-    """Return `missing` new nodes of the size of the first declared one, with names that no declared node has."""
+    """Return `missing` new nodes of the size of the first declared one; no node if that is not above 0.
+
+    Their names are `nodeN` with numbers that no declared node has.
+    """
     cpu, gpu, memory = _size(declared[0])
     taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
     free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)

@@ -110,7 +110,7 @@ def plan_of_scenario(path: Path) -> Plan:
 
 
 def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
-    """Parse the lists of a TOML file into a plan; each value gets its file and line."""
+    """Parse the lists of faults, rates and orders in a TOML file into a plan; each gets its file and line."""
     places = _Places(path, text)
     texts = ((parse, content.get(key, ())) for key, parse in PARSERS.items())
     return Plan(*(tuple(_read(parse, item, places.of(item)) for item in items) for parse, items in texts))

@@ -31,7 +31,7 @@ class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Nodes of the job. It starts when `min_nodes` of them have joined.
+    """Nodes of the job, which starts when `min_nodes` of them have joined.
 
     `given` is false if the topology declares no nodes: `flowdist run` then uses this machine as one node.
     """

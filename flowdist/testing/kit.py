@@ -120,9 +120,9 @@ def simulate(
             exists.
 
     Returns:
-        The result: `job` (the state of the job at the end), `lines` (the trace), `spent` (ns by role and kind of time),
-            `violation` (what did not hold, or None), `seen` (points that were reached, with their first times in ns),
-            `unfired` (faults that hit nothing). A violation ends the simulation, and raises nothing.
+        A result with `job` (the state of the job at the end), `lines` (the trace), `spent` (ns by role and kind of
+        time), `violation` (what did not hold, or None), `seen` (points that were reached, with their first times in
+        ns), `unfired` (faults that hit nothing). A violation ends the simulation, and raises nothing.
 
     Raises:
         FaultError: A fault cannot be read, or has no target in this topology.
@@ -314,8 +314,8 @@ def explore(
             and their plans.
 
     Returns:
-        The report: `seeds` (number of seeds), `coverage` (faults by kind and phase of the job), `points` (number of
-            runs that reached each point), `recoveries` (number of incidents that ended in a recovery).
+        A report with `seeds` (number of seeds), `coverage` (faults by kind and phase of the job), `points` (number of
+        runs that reached each point), `recoveries` (number of incidents that ended in a recovery).
 
     Raises:
         AssertionError: Runs fail, or points are not reached. The message has the shortest plan of each kind of failure,

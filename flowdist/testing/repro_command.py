@@ -59,7 +59,7 @@ def as_texts(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:
-    """Return the words of the command line for bounds of `explore`; a bound that is None has none."""
+    """Return the words of the command line for bounds of `explore`; no words for a bound that is None."""
     given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
     return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 

@@ -38,7 +38,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
     """Add errors for a gate on a role that is not declared before, or that never meets the condition (FD115 to FD117).
 
-    A role that keeps running while its upstream role restarts without its state is an error, too (FD118).
+    A role that keeps running while its upstream role restarts without its state adds an error, too (FD118).
     """
     upstream = specs.get(gate.role)
     if upstream is None or upstream is spec:

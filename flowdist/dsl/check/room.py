@@ -21,7 +21,7 @@ _NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
 def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     """Add an error if no node is large enough for one replica of the role (FD112, FD114).
 
-    If the topology declares no nodes, only a need of GPUs is an error: nothing says how many a node has.
+    If the topology declares no nodes, only a need of GPUs adds an error: nothing says how many a node has.
     """
     need = needed(spec.resources)
     nodes = graph.cluster.nodes

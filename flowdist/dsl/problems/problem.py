@@ -28,7 +28,7 @@ class Problem(NamedTuple):
     severity: Literal["error", "warning"] = "error"
 
     def format(self) -> str:
-        """Return the lines that the terminal shows: place, message, source line with the argument marked, and help."""
+        """Return the text that the terminal shows: place, message, source line with the argument marked, and help."""
         where = f"{_relative(self.place.file)}:{self.place.line}:{self.place.column}: "
         if self.place.file == COMMAND_LINE:
             where = ""

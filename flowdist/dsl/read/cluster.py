@@ -16,7 +16,8 @@ HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 def read_cluster(top: Fields, problems: Problems) -> Cluster:
     """Return the nodes of a topology, whose arguments are `top`.
 
-    `given` of the result is false if the topology declares no nodes, or none that can be used, which is an error.
+    If the topology declares no nodes, `given` of the result is false. Nodes that cannot be used add errors; if none can
+    be used, `given` is false, too.
     """
     nodes = top.values.get("nodes")
     if nodes is None:
@@ -39,7 +40,10 @@ def read_cluster(top: Fields, problems: Problems) -> Cluster:
 
 
 def _read_count(top: Fields, nodes: int | str) -> Cluster:
-    """Return the nodes for `nodes=4` or `nodes="2:4"`: `node0`, `node1`, ... of the default size."""
+    """Return the nodes for `nodes=4` or `nodes="2:4"`: `node0`, `node1`, ... of the default size.
+
+    Other values add an error, and return a cluster without nodes.
+    """
     try:
         sizes = parse_sizes(nodes)
         if sizes.procs is not None:
@@ -74,7 +78,7 @@ def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
     """Return the interval of heartbeats and the length of a lease, both in ns.
 
     An agent kills its workers a margin before its lease ends, so a heartbeat has to be due before that. Other values
-    are an error (FD156), and return the defaults.
+    add an error (FD156), and return the defaults.
     """
     usual = JobOptions()
     margin = usual.lease_margin_ns

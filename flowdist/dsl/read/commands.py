@@ -27,7 +27,7 @@ INTERPRETERS = ("python", "python3")
 def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
     """Return the command of a role, given by `command=`, by `script=` or `module=` with `args=`, or by `run=`.
 
-    No command, two of them, or an empty one are errors, and return `("true",)` or the first of the two.
+    Two commands add an error, and return the first; an empty one, or none, adds an error and returns `("true",)`.
 
     Args:
         folder: Folder of the topology file, in which functions of `run=` are looked for.
@@ -62,7 +62,10 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
 
 
 def split(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return a list as it is, and a string split as a shell splits it; no shell runs. Anything else is an error."""
+    """Return the argument `name` as words: a list as it is, a string split as a shell splits it; no shell runs.
+
+    Anything else adds an error, and returns `("true",)`.
+    """
     value: Any = fields.values.get(name)
     if isinstance(value, str):
         try:
@@ -81,7 +84,7 @@ def split(fields: Fields, name: str) -> tuple[str, ...]:
 def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
     """Return the command of the hook `name`, which belongs to the job, not to a role; empty if there is none.
 
-    A hook may use the macros in HOOK_MACROS only.
+    An empty command, a macro that is not in HOOK_MACROS, and a program that does not exist add errors.
     """
     if fields.values[name] is None:
         return ()
@@ -132,7 +135,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
 
 
 def is_file(path: Path) -> bool:
-    """Return whether the path is a file that can be found; a `~` at its beginning is the home folder."""
+    """Return whether a file exists at the path; a `~` at its beginning is the home folder. False on any error."""
     try:
         return path.expanduser().is_file()
     except (OSError, RuntimeError):  # the name is too long, the folder may not be read, or the home is not known

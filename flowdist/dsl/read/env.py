@@ -17,7 +17,7 @@ Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
 def read_env(fields: Fields, folder: Path) -> Env:
     """Return the variables and the secrets of a role's `env=`. Files of secrets are relative to `folder`.
 
-    A variable that cannot be set is an error and left out; a secret without a value at present is a warning.
+    A variable that cannot be set adds an error, and is left out. A secret without a value at present adds a warning.
     """
     given = fields.values["env"] or {}
     if not isinstance(given, Mapping):
@@ -41,7 +41,7 @@ def read_env(fields: Fields, folder: Path) -> Env:
 
 
 def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
-    """Return the source of the secret for the variable `name`; None, with an error, if it has none or two of them."""
+    """Return the source of the secret for the variable `name`; add an error and return None for none or two."""
     fields = Fields(role.owner, vars(given), given.site, role.problems)
     sources = [source for source in ("env", "file") if fields.values[source] is not None]
     if len(sources) != 1:

@@ -123,7 +123,7 @@ class Fields:
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
         """Return a duration in ns, `default` (in ns) if the argument is None or cannot be used.
 
-        A negative duration is an error, and with `zero=False` also one of 0.
+        A negative duration adds an error, and with `zero=False` also one of 0.
         """
         value = self.values.get(name)
         if value is None:
@@ -160,9 +160,10 @@ class Fields:
             return None
 
     def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
-        """Return a whole number; `default`, if one is given, for None; anything else or less than `least` is an error.
+        """Return a whole number; `default`, if one is given, for None.
 
-        Text such as `"4"` counts as a number, since the command line gives text. An error returns `least`.
+        Text such as `"4"` counts as a number, since the command line gives text. Anything else, and a number below
+        `least`, adds an error and returns `least`.
         """
         value = self.values.get(name)
         if value is None and default is not None:
@@ -180,7 +181,7 @@ class Fields:
         return value
 
     def devices(self, name: str) -> int:
-        """Return a whole number of GPUs; more than GPUS_MAX is an error, and returns 0."""
+        """Return a whole number of GPUs; more than GPUS_MAX adds an error and returns 0."""
         count = self.whole(name)
         if count > GPUS_MAX:
             help = f"write {name}={GPUS_MAX} or less"
@@ -191,7 +192,7 @@ class Fields:
     def gpu(self, name: str) -> tuple[int, int]:
         """Return the number of GPUs and the share of each, in thousandths: 2, 1000 for `gpu=2`; 1, 500 for `gpu=0.5`.
 
-        A share of several GPUs, or one finer than a thousandth, is an error, and returns 0, 1000.
+        A share of several GPUs, or one finer than a thousandth, adds an error and returns 0, 1000.
         """
         value = self.values.get(name)
         try:
@@ -249,7 +250,7 @@ class Fields:
         return value
 
     def choice(self, name: str, known: Sequence[str]) -> Any:
-        """Return the argument if it is a word in `known`; anything else is an error, and returns the first of them."""
+        """Return the argument if it is a word in `known`; anything else adds an error and returns the first of them."""
         value = self.values.get(name)
         if value not in known:
             self.error("FD131", name, f"{name}={value!r} is unknown", did_you_mean(str(value), known))
@@ -257,7 +258,10 @@ class Fields:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return a sequence of strings; a single string, as the command line gives it, is split at commas."""
+        """Return a sequence of strings; a single string, as the command line gives it, is split at commas.
+
+        Anything else adds an error and returns an empty tuple.
+        """
         value = self.values.get(name)
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -269,7 +273,8 @@ class Fields:
     def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
         """Return a sequence of anything; None counts as an empty list, a value of a type in `single` as a list of one.
 
-        Sets and iterators are errors: a set has no order, and an iterator can be read only once.
+        Sets and iterators add an error: a set has no order, and an iterator can be read only once. So does anything
+        else.
         """
         value = self.values.get(name)
         if value is None or isinstance(value, single):
@@ -282,7 +287,7 @@ class Fields:
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the entries of a dict of strings or numbers as pairs of strings; None counts as an empty dict.
 
-        A name that is empty or has a `=`, and a value of None, are errors.
+        A name that is empty or has a `=`, and a value of None, add errors.
         """
         value = self.values.get(name)
         if value is None:

@@ -53,7 +53,7 @@ FUNCTION = Wanted("run", "FD147", "function", inspect.isfunction, "workers can i
 def function_of(fields: Fields, folder: Path) -> str:
     """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it.
 
-    A function that cannot be imported, has arguments without defaults, or is a coroutine or generator is an error.
+    A function that cannot be imported, has arguments without defaults, or is a coroutine or generator adds an error.
     """
     value: Any = fields.values["run"]
     if isinstance(value, str):
@@ -72,7 +72,7 @@ def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
     """Return the address by which another process imports an object: `module:name`, or `/path/file.py:name`.
 
     The path is for objects of the topology file, which is no module to other processes. An object of the wrong kind, or
-    one that its module does not have under its name, is an error, and returns NOWHERE.
+    one that its module does not have under its name, adds an error and returns NOWHERE.
     """
     name = getattr(value, "__qualname__", "")
     module = sys.modules.get(getattr(value, "__module__", None) or "")
@@ -108,7 +108,7 @@ def _check_text(fields: Fields, text: str, folder: Path) -> None:
 def definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Any:
     """Return the syntax node that defines `module:name`, from the source of the module, which is not imported.
 
-    A module or name that does not exist is an error.
+    A module or name that does not exist adds an error.
 
     Returns:
         None after an error, if the module has no source, or if it gets the name by an import or an assignment.
@@ -155,7 +155,7 @@ def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
 def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Any:
     """Return the syntax node that defines the name in a file; None if there is none.
 
-    A file that cannot be parsed is an error, and so is a missing name, unless an import or an assignment may make it.
+    A file that cannot be parsed adds an error. So does a missing name, unless an import or an assignment may make it.
     """
     try:
         text = path.read_bytes()

@@ -29,7 +29,7 @@ ALIKE = 0.85  # similarity from which a name is taken for a typing error: `check
 def model_of(fields: Fields, folder: Path, kind: str) -> str:
     """Return `simulate=` as `module:Class`, or as `/path/file.py:Class` if the topology file itself defines the class.
 
-    A class that cannot be imported, or lacks a method that models of the role's kind need, is an error.
+    A class that cannot be imported, or lacks a method that models of the role's kind need, adds an error.
 
     Returns:
         An empty text if the argument is None.

@@ -18,7 +18,8 @@ def read_parallel(fields: Fields) -> Parallel:
     """Return the dimensions of a role's mesh, with the size 0 for the elastic one.
 
     Returns:
-        An empty tuple if there is no mesh, or, with an error, if the argument describes none.
+        An empty tuple if the argument is None. A value that describes no mesh adds an error, and returns an empty
+        tuple.
     """
     value = fields.values["parallel"]
     if value is None:
@@ -43,7 +44,10 @@ def _from_text(text: str) -> dict[str, int | str]:
 
 
 def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
-    """Return the size of one dimension, 0 if it is elastic; None, with an error, if its name or size cannot be used."""
+    """Return the size of one dimension, 0 if it is elastic.
+
+    A name or size that cannot be used adds an error, and returns None.
+    """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         fields.error("FD160", "parallel", f"parallel: {name!r} cannot be the name of a dimension", EXAMPLE)
         return None

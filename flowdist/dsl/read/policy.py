@@ -17,7 +17,10 @@ SIGNALS = sorted(SIGNAL_NAMES.values())
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
-    """Return the restart policy of a role for its argument `given`; None for None or, with an error, for no Restart."""
+    """Return the restart policy of a role from its argument `given`; None if that is None.
+
+    Anything but a Restart adds an error and returns None.
+    """
     if given is None:
         return None
     if not isinstance(given, Restart):
@@ -91,7 +94,7 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
 def _rule(policy: Fields, rule: On) -> Rule:
     """Return the rule of an `On(...)`; add errors for kinds, exit codes and signals that do not exist.
 
-    Two of them that no failure has together, such as an exit code and a signal, are an error as well.
+    Two of them that no failure has together, such as an exit code and a signal, add an error as well.
     """
     fields = Fields(policy.owner, vars(rule), rule.site, policy.problems)
     kind = rule.kind

@@ -54,7 +54,10 @@ class NamedResources:
         )
 
     def _named(self, fields: Fields) -> Resources:
-        """Return the size that the role names; the default size if it names none, or, with an error, an unknown one."""
+        """Return the size that the role names; the default size if it names none.
+
+        An unknown name adds an error, and returns the default size.
+        """
         name = fields.values["resources"]
         if name is None:
             return Resources()
@@ -77,9 +80,9 @@ class NamedResources:
 
 
 def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
-    """Return the sizes of the nearest `flowdist.toml` by name; empty if there is none, or if it cannot be read.
+    """Return the sizes of the nearest `flowdist.toml` by name; empty if there is none.
 
-    An unreadable file, and each wrong entry of it, is an error.
+    A file that cannot be read adds an error and returns an empty mapping. Each wrong entry adds an error, too.
 
     Args:
         folder: Folder of the topology file.
