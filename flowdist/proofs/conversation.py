@@ -250,10 +250,10 @@ class Player:
     def fail(self, key: Attempt, kind: FailureKind | None, code: int = 1, signal: str | None = None) -> None:
         """Let a running attempt end by itself, and report that to the controller; orders to stop it are dropped.
 
-        If it fails, its replica is elastic and has several workers, those that did not fail are suspended.
+        Where an elastic replica with several workers fails, the workers that did not fail are suspended.
 
         Args:
-            key: The attempt.
+            key: The attempt, which has to run.
             kind: The kind of the failure; None: the attempt succeeds, with exit code 0.
             code: The exit code of a failure.
             signal: The signal that ended the worker, without SIG; None if it exited.

@@ -230,7 +230,10 @@ class Timesheet:
         work.segment.report(step, now)
 
     def _first_report(self, role: str) -> None:
-        """Book earlier work of a role as start-up, now that a first report shows that the role reports its steps."""
+        """Note the first report of a step by a role, and move all of its work before that from productive to start-up.
+
+        Without reports all time since the start of a generation counts as work. With them, work begins at a step.
+        """
         self._reporting[role] = None
         for name in self._job.roles[role].worlds:
             work = self._work[name]

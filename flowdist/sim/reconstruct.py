@@ -115,7 +115,11 @@ class _Reconstruction:
         self.omitted: list[str] = []
 
     def add(self, line: Line) -> None:
-        """Note the faults, orders and arrivals that a line shows. Events after the end of the job are ignored."""
+        """Note what a line of the record says about the plan that would tell the same story.
+
+        That is faults that were injected or can be inferred, requests of the operator to scale or drain, and when nodes
+        joined. Events after the end of the job are ignored.
+        """
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
         job = self._replay.job

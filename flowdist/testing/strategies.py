@@ -306,7 +306,10 @@ def _schedules(draw: st.DrawFn, sizes: list[str], extra: list[str], nodes: list[
 
 @st.composite
 def _orders(draw: st.DrawFn, names: Sequence[str], most: int) -> tuple[str, ...]:
-    """Draw orders for some of the names, at most one for each name: a node joins once, and is drained once."""
+    """Draw at most `most` entries such as `node3@90s`, each for another one of the names.
+
+    Used for the nodes that join, and for the nodes that are drained: the plan names each of them at most once.
+    """
     chosen = draw(st.lists(st.sampled_from(names), max_size=most, unique=True)) if names else []
     return tuple(f"{name}@{draw(_TIMES)}" for name in chosen)
 

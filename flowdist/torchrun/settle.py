@@ -119,7 +119,10 @@ class _Settler:
         self._idle: list[str] = []  # given options without effect
 
     def settle(self) -> Launch:
-        """Return the job of the command line. It is to be used only if `problems` is empty then."""
+        """Check every option of the command line against the others, and return the job that they describe.
+
+        Each mistake is added to `problems`. The caller must not use the result if there is any.
+        """
         low, high = self._nodes()
         self._meets_others = meets_others(self._given, high)
         logical = 1 if self._meets_others else high  # nodes on this machine

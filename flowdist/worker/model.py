@@ -161,7 +161,11 @@ class Folder:
         return sorted(path.name for path in self._path.iterdir() if path.name.startswith(prefix))
 
     def path(self, name: str) -> Path:
-        """Return the path of a file in the store. Raises ValueError if the name is no plain file name."""
+        """Return the path of a file in this folder of checkpoints, whether or not the file exists.
+
+        Raises:
+            ValueError: if the name is no plain file name, for example because it has a slash.
+        """
         check_name(name)
         return self._path / name
 

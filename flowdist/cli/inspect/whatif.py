@@ -237,7 +237,12 @@ def _header(result: SimResult) -> Header:
 
 
 def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the table: one column each for the record, its simulation, and the what-if."""
+    """Return the rows of the table that compares summaries: a row of headings, then one for each figure.
+
+    Args:
+        summaries: The summary of the recorded run, of its simulation, and of the what-if: one column each. A role that
+            a run does not have is shown as `-`.
+    """
     from flowdist.report.record.summary import rounded
 
     def row(label: str, pick: Any) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class Demands(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Return whether any demand is given."""
+        """Return whether the command line states at least one demand on the simulated runs."""
         return self != Demands(None, None, None, None, live=False)
 
     @property

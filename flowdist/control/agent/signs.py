@@ -121,10 +121,16 @@ def report_step(attempt: Attempt, now: int, report: Reporter) -> None:
 
 
 def resend(attempt: Attempt, now: int, report: Reporter) -> None:
-    """Report again, after a join, what the inventory does not hold and may have been lost with the last connection.
+    """Send the controller again, after the agent has joined, what it may not know of an attempt.
 
-    That is the step, offers without an answer, a stall, that all workers are elastic or one is unkillable, and that
-    they have left the agreed step.
+    A report may have been lost with the last connection, and the inventory of the join does not hold these: the step,
+    checkpoints that were offered and not answered, a stall, that all workers are in elastic code, that a worker outlives
+    SIGKILL, that all have left the world at the agreed step. What is not the case is not sent.
+
+    Args:
+        attempt: The attempt.
+        now: The time on the agent's clock (ns), which the step report is dated with.
+        report: Sends an event to the controller.
     """
     key = (attempt.order.replica, attempt.order.attempt)
     if attempt.step >= 0:

@@ -249,9 +249,12 @@ class _Handling:
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        """Have the controller handle an event, check the job's invariants, and collect the effects.
+        """Have the controller handle an event, and collect the messages that its effects send to agents in `sends`.
 
         Nothing happens once the job is over.
+
+        Raises:
+            AssertionError: if an invariant of the job does not hold afterwards.
         """
         snapshot = self._snapshot
         job = snapshot.controller.state

@@ -68,10 +68,11 @@ class TornCheckpoints:
                         tear.wanted.append(committed)
 
     def begin(self, fault: Fault, now: int) -> None:
-        """Begin a fault that is due, at `now` ns; `tear` carries it out.
+        """Note a fault that is due at `now` (ns): from now on, each call of `tear` tries to carry it out.
 
-        At each pointer of the roles or the replica of its target, the fault waits up to PATIENCE_NS until the pointer
-        names the checkpoint that was accepted last, or a later one.
+        The fault is noted once for each `latest.json` (a pointer) of the roles or the replica of its target. It is
+        carried out as soon as that file names the checkpoint that the controller accepted last, or a later one; `tear`
+        gives it up after PATIENCE_NS. A target without such a file is ignored.
         """
         for role in self._graph.roles:
             if fault.target.partition("/")[0] in ("all", role.name):

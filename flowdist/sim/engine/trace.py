@@ -27,7 +27,7 @@ class Trace(Sequence[Line]):
         self._hash = hashlib.sha256()
 
     def append(self, line: Line) -> None:
-        """Add a line at the end. Each time 4096 lines are complete they are packed."""
+        """Add a line at the end. Each full block of 4096 lines is encoded and compressed in memory, to save space."""
         fresh = self._fresh
         fresh.append(line)
         if len(fresh) == BLOCK:

@@ -99,7 +99,11 @@ class Books:
         self._stalls.append([now, NEVER])
 
     def resume(self, now: int) -> int:
-        """End the wait of the generation, and return when all work is done if nothing goes wrong."""
+        """End the wait that `stall` began: the generation steps again from `now` on.
+
+        Returns:
+            When all work is done if nothing goes wrong, in ns since the start of the job.
+        """
         assert self.begun is not None
         self._stalls[-1][1] = now
         return self.end(now - self._position(now))

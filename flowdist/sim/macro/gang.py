@@ -251,10 +251,11 @@ def _reform(job: Job, now: int) -> None:
 
 
 def form(job: Job, now: int) -> None:
-    """Give free seats to replicas, and begin the phase "opening" of a new generation.
+    """Try to begin a new generation of the gang: seat its replicas on free nodes, and open its store.
 
-    If a role that the gang's gates name is not up, the phase is "gated" instead. If fewer replicas than the minimum
-    have a seat it is "waiting", and the job fails after `pending_timeout` of that (R12).
+    While a gate of the gang is closed, no replica is seated and the phase of the job becomes "gated". With fewer seated
+    replicas than the minimum it becomes "waiting", and an action is planned that fails the job when `pending_timeout`
+    has passed (R12). Otherwise the generation is counted, and the phase becomes "opening".
     """
     seats, books = job.seats, job.books
     if not job.companions.let_gang_form(now):

@@ -449,7 +449,10 @@ class SteadyState:
     # From and to the state of the job.
 
     def _enter(self) -> None:
-        """Copy the state of the job, and set all sums to 0."""
+        """Begin to compute failures in a loop: copy the state of the job into fields, and reset the sums of times to 0.
+
+        The loop works on the copy; afterwards the state of the job and its books are written back in one go.
+        """
         job, books = self.job, self.job.books
         self.waits, self.active, self.durable = job.phase == "waiting", books.active, books.durable
         self.size_max, self.generation = job.size_max, job.result.generations

@@ -198,7 +198,11 @@ class Work:
         self.services.end(replica, attempt)
 
     def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
-        """Let the peers of an attempt react to the end of its workers, just before it: see `Collectives.lose`."""
+        """Let the peers of an attempt fail or hang because its workers end, as their role's `collective` says.
+
+        Called just before the workers are removed. Nothing happens to peers that are inside no collective: see
+        `Collectives.lose`.
+        """
         self.collectives.lose(replica, attempt)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
