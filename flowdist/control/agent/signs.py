@@ -124,8 +124,8 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
     """Send the controller again, after the agent has joined, what it may not know of an attempt.
 
     A report may have been lost with the last connection, and the inventory of the join does not hold these: the step,
-    checkpoints that were offered and not answered, a stall, that all workers are in elastic code, that a worker outlives
-    SIGKILL, that all have left the world at the agreed step. What is not the case is not sent.
+    checkpoints that were offered and not answered, a stall, that all workers are in elastic code, that a worker
+    outlives SIGKILL, that all have left the world at the agreed step. What is not the case is not sent.
 
     Args:
         attempt: The attempt.

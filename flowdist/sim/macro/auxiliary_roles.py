@@ -140,7 +140,7 @@ class AuxiliaryRoles:
         return max([now, *(role.end(now) for role in self.roles)])
 
     def close(self, now: int) -> None:
-        """Write the cordoned nodes, generations and saved steps of every auxiliary role into the result, at `now` (ns)."""
+        """Write cordoned nodes, generations and saved steps of every auxiliary role into the result, at `now` (ns)."""
         for role in self.roles:
             self._job.result.cordoned += [self._job.scope.nodes[node] for node in role.seats.cordoned]
             role.close(now)
