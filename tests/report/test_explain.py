@@ -318,3 +318,27 @@ def test_what_has_succeeded_passes_nothing_on_though_the_scope_names_it() -> Non
     talk.finish("first/0")
     talk.fail("third/0")
     assert talk.attempts() == {"first/0": 1, "second/0": 1, "third/0": 2}
+
+
+def led_back(condition: str, *more: Gate) -> RoleGraph:
+    """Return roles whose restart leads from c over d, which waits for c, and b back to all of c."""
+    once = restart("replica")
+    roles = (
+        role("a"),
+        role("b", kind="service", restart=once),
+        role("c", kind="service" if condition == "started" else "task", max_replicas=2, gang=False, restart=once,
+             gates=(Gate("b", "started", "restart"),)),
+        role("d", primary=False, gang=False, gates=(Gate("c", condition, "restart"), *more)),  # type: ignore[arg-type]
+    )  # fmt: skip
+    return graph(*roles, domains=(Domain("x", ("d", "b")),), nodes=2)
+
+
+def test_a_restart_leads_back_to_the_whole_role_only_over_roles_that_run() -> None:
+    over_a_running_role = explained(led_back("started"), "c/1:exit=1")
+    assert who(over_a_running_role["restarts"]) == ["b", "c", "d"]
+    over_one_that_waits = explained(led_back("succeeded"), "c/1:exit=1")
+    assert who(over_one_that_waits["restarts"]) == ["c/1"]
+    assert because(over_one_that_waits["restarts"], "c/1") == 'the scope of the policy of c is "replica"'
+    told = explained(led_back("started", Gate("a", "succeeded")), "c/1:exit=1")
+    (entry,) = [entry for entry in told["restarts"] if entry["role"] == "c"]
+    assert entry["if"] == "the rest of it if what leads back to it runs by then"

@@ -14,7 +14,7 @@ from flowdist.graph.policies import Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.judging import Verdict, charge_of, ended_text, judge
 from flowdist.report.static.notes import Hits, is_over, late_notes, notes_of, payers_of, too_few_left
-from flowdist.report.static.reasons import restarting, spared_of, uncertain, why_not_running
+from flowdist.report.static.reasons import alone, restarting, spared_of, uncertain, why_not_running
 from flowdist.report.static.restarts import Cause, Extent, restart_set, start_waves
 from flowdist.report.static.room import room_note, short_without
 
@@ -52,6 +52,8 @@ def _consequences(graph: RoleGraph, failing: Failing, hits: Hits, found: Mapping
     scopes, cause = _scopes(hits), _cause(failing)
     extents, reasons = restarting(graph, scopes, cause)
     spared = spared_of(graph, scopes, extents, cause)
+    for name, because in alone(graph, scopes, [name for name in extents if name not in spared], cause).items():
+        extents[name], reasons[name] = "replica", because
     gone = {entry["role"] for entry in found["ended"] if entry["who"] == entry["role"]}
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
     stuck = _stuck(graph, stops, hits)

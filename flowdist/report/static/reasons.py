@@ -98,6 +98,26 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
     return spared
 
 
+def alone(graph: RoleGraph, scopes: Scopes, restarting: Iterable[str], cause: Cause) -> dict[str, str]:
+    """Return the failing roles of which only the failed replicas restart, each with the reason.
+
+    The restart table says the whole role where its restart leads back to it over other roles. That holds only while
+    one of the roles on the way runs.
+
+    Args:
+        graph: The topology.
+        scopes: The failing roles, each with the scope of the policy that decides.
+        restarting: The roles that restart.
+        cause: Whether replicas fail or their node is lost.
+    """
+    led_to = {follower for name in restarting for follower, _ in followers(graph, name)}
+    return {
+        role: _seeds(graph, graph.role(role), cause, scope)[role]
+        for role, scope in scopes.items()
+        if role not in led_to and not graph.role(role).gang and (cause == "node_lost" or scope == "replica")
+    }
+
+
 def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
     """Return the roles of the restart set that restart only under a condition, each with the condition in words.
 
@@ -114,6 +134,9 @@ def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
             found[name] = f"if {' and '.join(waits)} {'has' if len(waits) == 1 else 'have'} succeeded by then"
         elif name not in reached:
             found[name] = "if what leads to it runs by then"
+    for name in alone(graph, scopes, [name for name in extents if name not in found], cause):
+        if extents[name] == "role":
+            found.setdefault(name, "the rest of it if what leads back to it runs by then")
     return found
 
 
