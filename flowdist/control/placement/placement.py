@@ -296,12 +296,7 @@ def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], 
     A role that starts after the success of others may use their seats, which are free by then. So the room is computed
     once for each set of roles that may have succeeded, and the roles that can start then have to fit together.
 
-    Args:
-        job: The state, which is not changed.
-        grower: The role that is to get the seats.
-        taken: The capacity that the new seats leave on their nodes.
-        seats: The new seats.
-        short: Roles that lack seats to their minimum.
+    The arguments are those of `leaves_room`. The state is not changed.
     """
     after = {role.spec.name: before_success(job, role.spec) for role in short}
     for gone in moments(after):
