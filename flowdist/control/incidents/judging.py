@@ -405,7 +405,7 @@ def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable
     payer: str | None = None
     charged: Verdict | None = None
     for failure in lost:
-        verdict = judge(job, failure._replace(at_ns=job.now))
+        verdict = judge(job, failure)
         if verdict.action == "fail":
             why = f"{loss.cause}; lost replicas: {failure.replica}; {verdict.because}"
             begin_ending(job, "failed", why, failure.replica.role)

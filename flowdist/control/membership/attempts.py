@@ -109,4 +109,4 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
         return
     replica.member_since = 0
     cause = f"{replica.id} was stopped by its node"
-    job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause),)))
+    job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause, at_ns=job.now),)))

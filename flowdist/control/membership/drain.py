@@ -176,7 +176,7 @@ def finish_notice(job: JobState, world: World) -> None:
     job.due.clear(Due("drain", world.name))
     leaving = [replica for replica in job.members_of(world) if replica.node in notice.nodes]
     if notice.kind == "preempted":
-        lost = tuple(Failure(replica.id, "preempted", notice.because) for replica in leaving)
+        lost = tuple(Failure(replica.id, "preempted", notice.because, at_ns=job.now) for replica in leaving)
         job.facts.append(Loss(next(iter(notice.nodes)), notice.because, lost, also=(world.name,)))
         return
     job.facts.append(Change("drained", next(iter(notice.nodes)), notice.because, (world.name,)))

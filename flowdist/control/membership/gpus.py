@@ -49,7 +49,9 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
     _free_idle_seats(job, holders)
     update_free(job, event.node)
     if job.ending is None and lost:
-        job.facts.append(Loss(event.node, cause, tuple(Failure(replica.id, "gpu_lost", cause) for replica in lost)))
+        job.facts.append(
+            Loss(event.node, cause, tuple(Failure(replica.id, "gpu_lost", cause, at_ns=job.now) for replica in lost))
+        )
 
 
 def _free_idle_seats(job: JobState, holders: list[Replica]) -> None:

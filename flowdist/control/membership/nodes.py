@@ -18,6 +18,7 @@ from flowdist.control.placement.placement import forget_ports, unplace, update_f
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
+from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
 
@@ -222,7 +223,7 @@ def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
     for replica in replicas:
         if replica.is_live:
-            lost.append(Failure(replica.id, "node_lost", cause, was_told=not replica.is_up))
+            lost.append(Failure(replica.id, "node_lost", cause, at_ns=job.now, was_told=not replica.is_up))
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
@@ -277,5 +278,6 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
     cause = f"{name} lost ({node.lost_because})"
     job.notify(cause, "error")
-    failures = (Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost))
+    kinds: list[tuple[Replica, FailureKind]] = [(replica, "unkillable"), *((other, "node_lost") for other in lost)]
+    failures = tuple(Failure(each.id, kind, cause, at_ns=job.now) for each, kind in kinds)
     job.facts.append(Loss(name, cause, failures, name))
