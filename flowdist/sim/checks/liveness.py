@@ -23,7 +23,6 @@ from flowdist.faults.grammar import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Record
 from flowdist.sim.result import SimResult
-from flowdist.sim.user_code.workload import world_roles
 
 SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one: see `streams.spread`
 
@@ -156,7 +155,7 @@ def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
 
     A world steps as slowly as its slowest role, so the largest `step_spread` of its roles counts.
     """
-    return 1 + max(graph.role(name).workload.step_spread for name in world_roles(graph, spec.name))
+    return 1 + max(graph.role(name).workload.step_spread for name in graph.mates_of(spec.name))
 
 
 def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from flowdist.faults.grammar import Fault
 from flowdist.faults.streams import draw, spread
 from flowdist.graph import MS, RoleGraph, RoleSpec, WorkloadSpec
-from flowdist.sim.user_code.workload import world_roles
 
 QUICK = ("kill", "exit", "oom")  # faults that the controller learns of at once
 SILENT = ("lost", "pause", "partition", "cut-to")  # faults that the controller learns of when the node's lease ends
@@ -90,7 +89,7 @@ class Aim:
         return None
 
     def _world(self, spec: RoleSpec) -> tuple[str, ...]:
-        return world_roles(self._graph, spec.name)
+        return self._graph.mates_of(spec.name)
 
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
         """Return when, in ns, the first generation begins to step: its last worker is up, and all have warmed up."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph import RoleSpec
 
 EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
 
@@ -29,12 +29,6 @@ class Done(NamedTuple):
     first: int
     last: int
     by: dict[str, int]
-
-
-def world_roles(graph: RoleGraph, role: str) -> tuple[str, ...]:
-    """Return the names of all roles whose replicas share a world with those of this role, itself included."""
-    joint = graph.world_of(role)
-    return joint.roles if joint is not None else (role,)
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:

@@ -19,7 +19,7 @@ from flowdist.sim.engine.controller import is_put_off
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model, world_roles
+from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model
 from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
@@ -123,7 +123,7 @@ class Work:
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
-                mates = [self._graph.role(name) for name in world_roles(self._graph, role.name)]
+                mates = [self._graph.role(name) for name in self._graph.mates_of(role.name)]
                 model = self.models[start.world] = world_model(mates)
             if start.generation < model.generation:
                 return  # its node was paused while it was forked, and the world is in a later generation
