@@ -6,14 +6,16 @@ import signal
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that a negative exit code stands for: `KILL` for -9.
+    """Return the name of the signal that a negative exit code stands for: `KILL` for -9, `RTMIN+1` for -35.
 
-    Raises:
-        ValueError: if Python has no name for the signal, such as 35, a real-time signal.
+    A signal without a name, which the C library keeps for itself, is its number.
     """
-    return signal.Signals(-code).name.removeprefix("SIG")
+    number = -code
+    if number in set(signal.Signals):
+        return signal.Signals(number).name.removeprefix("SIG")
+    return f"RTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else str(number)
 
 
 def describe_exit(code: int) -> str:
-    """Return an exit code in words: `exit code 3`, or `signal KILL` for -9. Raises as `signal_name` does."""
+    """Return an exit code in words: `exit code 3`, or `signal KILL` for -9."""
     return f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"
