@@ -111,6 +111,7 @@ class _Generations:
         self._lock = threading.Lock()
         self._must_leave = threading.Event()  # the agent has sent `leave`
         self._has_left = threading.Event()
+        self._breaking = threading.Lock()  # the other thread shuts sockets down
         self._has_next = threading.Event()  # the agent has sent the environment of the next generation
         self._env: dict[str, str] = {}
         self._other_sockets: set[str] = set()  # sockets that were open before the group was made
@@ -178,7 +179,7 @@ class _Generations:
                 else:
                     dist.destroy_process_group()
         dist.distributed_c10d._world.group_count = 0  # a group whose making failed has used up a name
-        self._has_left.set()
+        self._end_breaking()
         self._send({"suspended": True})
 
     def wait(self) -> None:
@@ -196,7 +197,11 @@ class _Generations:
         self._send({"hello": hello()})
 
     def close(self) -> None:
-        """Report to the agent that this worker can no longer be suspended, and close the connection."""
+        """Report to the agent that this worker can no longer be suspended, and close the connection.
+
+        No socket of this process is shut down afterwards.
+        """
+        self._end_breaking()
         self._send({"elastic": False})
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -231,8 +236,16 @@ class _Generations:
             if process_groups.is_nccl():
                 for group in list(sys.modules["torch.distributed"].distributed_c10d._world.pg_names):
                     group.abort()
-            _shut_down(self._other_sockets)
+            with self._breaking:
+                if not self._has_left.is_set():
+                    _shut_down(self._other_sockets)
             self._has_left.wait(POLL_S)
+
+    def _end_breaking(self) -> None:
+        """Have the other thread shut down no more sockets: those that are made from now on are not of the group."""
+        self._has_left.set()
+        with self._breaking:
+            pass
 
 
 def _is_broken(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flowdist import worker
+from flowdist.worker import elastic_training
 from flowdist.worker.elastic_training import Reformed
 from tests.worker.test_worker import AgentSide, managed
 
@@ -128,6 +130,25 @@ def test_being_out_of_memory_is_no_broken_collective(managed: AgentSide) -> None
 
     with pytest.raises(torch.OutOfMemoryError):
         worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
+
+
+def test_sockets_that_are_made_after_an_error_of_the_user_stay_open(managed: AgentSide) -> None:
+    """The agent has asked the worker to leave, and a thread shuts the sockets of its group down until it has left."""
+    import torch
+
+    def train(state: worker.ElasticState) -> None:
+        with pytest.raises(Reformed):
+            leave(managed, state)
+        raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        with theirs:
+            ours.settimeout(10 * elastic_training.POLL_S)
+            with pytest.raises(TimeoutError):  # an end of the connection would be read as b""
+                ours.recv(1)
 
 
 def test_a_loop_that_catches_every_exception_does_not_catch_a_reformation(managed: AgentSide) -> None:
