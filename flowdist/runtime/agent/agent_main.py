@@ -1,7 +1,8 @@
 """The agent process of a node, which drives the pure agent (`flowdist.control.agent`).
 
 The process gives the pure agent its inputs in the order in which they arrive, and carries out each output. It makes no
-decisions.
+decisions. An exception that nothing here expects ends the process: the guardian then kills the rest of the node, and
+the controller learns that the node is lost.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.unexpected import die_of, start_task, watch_loop
 from flowdist.runtime.run_folder.logs import last_output_ns
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
@@ -82,13 +84,14 @@ class _AgentProcess:
     async def run(self) -> None:
         """Serve workers, spawner and controller until the pure agent orders the end of this process (EndAgent)."""
         self._loop = asyncio.get_running_loop()
+        watch_loop(die_of)
         self._over = asyncio.Event()
         self._set_up_workers()
         self._loop.add_signal_handler(signal.SIGTERM, self._handle, io.LeaveRequested())
         self._stores.awaited = self._workers.prepare()
         self._agent.is_warming = self._stores.awaited is not None
         server = await self._sockets.serve(self._paths.worker_socket)
-        connection = asyncio.create_task(self._keep_connected())
+        connection = start_task(self._keep_connected(), die_of)
         await self._over.wait()
         connection.cancel()
         server.close()
@@ -154,17 +157,21 @@ class _AgentProcess:
         """Have the pure agent handle an input, and carry out its outputs.
 
         Carrying out an output may call this method again with the next input. That input waits until all outputs of
-        this one are carried out.
+        this one are carried out. An exception ends this process, for which no caller has to provide: the outputs that
+        are left would never be carried out.
         """
         self._inputs.append(event)
         if self._is_handling:
             return
         self._is_handling = True
-        while self._inputs:
-            for output in self._agent.handle(self._inputs.popleft(), boot_ns()):
-                self._carry_out(output)
-        self._is_handling = False
-        self._set_timer()
+        try:
+            while self._inputs:
+                for output in self._agent.handle(self._inputs.popleft(), boot_ns()):
+                    self._carry_out(output)
+            self._is_handling = False
+            self._set_timer()
+        except Exception as error:
+            die_of(error)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -194,11 +201,10 @@ class _AgentProcess:
                 seen_ns = last_output_ns(self._folder(output))
                 self._handle(io.SignsSeen(output.replica, output.attempt, seen_ns))
             case io.AskWorkers():
-                procs = self._graph.role(output.replica.role).procs
-                step = stop_notice.announce_stop(self._folder(output), procs)
-                self._handle(io.WorkersAsked(output.replica, output.attempt, step))
+                self._handle(io.WorkersAsked(output.replica, output.attempt, self._ask_workers(output)))
             case io.TellWorkers():
-                stop_notice.set_stop_step(self._folder(output), output.step)
+                with contextlib.suppress(OSError):  # a full disk: the workers wait for the notice, then for SIGTERM
+                    stop_notice.set_stop_step(self._folder(output), output.step)
             case io.BindStore():
                 port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
                 self._handle(io.StoreBound(output.world, output.generation, port))
@@ -208,6 +214,13 @@ class _AgentProcess:
                 self._over.set()
             case _:
                 assert_never(output)
+
+    def _ask_workers(self, output: io.AskWorkers) -> int | None:
+        """Announce a stop to the workers of an attempt, and return how far they are; None if that cannot be known."""
+        try:
+            return stop_notice.announce_stop(self._folder(output), self._graph.role(output.replica.role).procs)
+        except OSError:
+            return None
 
     def _folder(self, output: io.LookForSigns | io.AskWorkers | io.TellWorkers) -> Path:
         return self._paths.attempt_dir(output.replica, output.attempt)

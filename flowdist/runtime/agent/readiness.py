@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.graph import Readiness
+from flowdist.runtime.left_files import read_from
 
 PAUSE_S = 0.05
+LOOK_BYTES = 256 << 10  # of each log, in one look: the agent has to renew its lease meanwhile
+LINE_MAX = 16 << 10  # bytes; of a longer line, the pattern is searched in pieces that overlap by half
 
 
 async def until_ready(
@@ -18,7 +21,7 @@ async def until_ready(
     """Repeat the readiness check of an attempt every PAUSE_S until it passes.
 
     There is no timeout: the caller cancels this coroutine when the attempt ends. A check of kind `call` never passes
-    here, because the worker itself reports that it is ready.
+    here, because the worker itself reports that it is ready. A file or log that cannot be read does not pass.
 
     Args:
         check: The kind of the check, and its target.
@@ -29,12 +32,13 @@ async def until_ready(
         since_ns: When the attempt was started, in ns on the wall clock: an older target of `file` belongs to an earlier
             attempt and does not count.
     """
-    while not await _passes(check, address, ports, workdir, folder, since_ns):
+    search = LogSearch(check.target if check.how == "log" else "", folder)
+    while not await _passes(check, address, ports, workdir, search, since_ns):
         await asyncio.sleep(PAUSE_S)
 
 
 async def _passes(
-    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, since_ns: int
+    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, search: LogSearch, since_ns: int
 ) -> bool:
     match check.how:
         case "tcp":
@@ -43,24 +47,57 @@ async def _passes(
             port, _, path = check.target.partition("/")
             return await _answers(address, ports[port], "/" + path)
         case "file":
-            file = Path(workdir, check.target)
-            return file.exists() and file.stat().st_mtime_ns >= since_ns
+            try:
+                return Path(workdir, check.target).stat().st_mtime_ns >= since_ns
+            except OSError:
+                return False
         case "log":
-            pattern = re.compile(check.target)
-            return any(_matches(pattern, file) for file in sorted(folder.glob("*/std*.log")))
+            return search.look()
         case _:
             return False  # "call": the worker itself reports that it is ready
 
 
-def _matches(pattern: re.Pattern[str], file: Path) -> bool:
-    with file.open(errors="replace") as lines:
-        return any(pattern.search(line) for line in lines)
+class LogSearch:
+    """Search for a pattern in the lines of an attempt's logs while they grow; no byte is read twice.
+
+    Args:
+        pattern: The regular expression.
+        folder: The folder of the attempt.
+    """
+
+    def __init__(self, pattern: str, folder: Path) -> None:
+        self._pattern, self._folder = re.compile(pattern), folder
+        self._read: dict[Path, tuple[int, bytes]] = {}  # how many bytes, and the line that they leave incomplete
+
+    def look(self) -> bool:
+        """Search what was added to the logs since the last call, LOOK_BYTES of each at most. Return whether it matches.
+
+        A line counts before it is complete.
+        """
+        return any(self._look_at(path) for path in sorted(self._folder.glob("*/std*.log")))
+
+    def _look_at(self, path: Path) -> bool:
+        offset, rest = self._read.get(path, (0, b""))
+        data = read_from(path, offset, LOOK_BYTES)
+        if not data:
+            return False
+        *lines, rest = (rest + data).replace(b"\r", b"\n").split(b"\n")
+        self._read[path] = (offset + len(data), rest[-LINE_MAX // 2 :])
+        texts = [line.decode(errors="replace") + "\n" for line in lines] + [rest.decode(errors="replace")]
+        return any(self._pattern.search(piece) for text in texts for piece in _pieces(text))
+
+
+def _pieces(line: str) -> list[str]:
+    """Return the line, or if it is too long pieces of it that overlap by half: some patterns take the square of it."""
+    if len(line) <= LINE_MAX:
+        return [line]
+    return [line[start : start + LINE_MAX] for start in range(0, len(line), LINE_MAX // 2)]
 
 
 async def _answers(address: str, port: int, path: str | None) -> bool:
     """Return whether a connection to the port succeeds and, unless `path` is None, an HTTP GET of it gives no error.
 
-    An HTTP status of 400 or more is an error, and so is no status within 5 s.
+    An HTTP status of 400 or more is an error, and so is no status within 5 s, or a line without end.
     """
     try:
         reader, writer = await asyncio.open_connection(address, port)
@@ -72,7 +109,7 @@ async def _answers(address: str, port: int, path: str | None) -> bool:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
         status = await asyncio.wait_for(reader.readline(), 5)
         return len(status.split()) > 1 and status.split()[1].isdigit() and int(status.split()[1]) < 400
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError):
         return False
     finally:
         writer.close()

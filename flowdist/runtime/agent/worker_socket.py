@@ -13,8 +13,10 @@ from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.runtime.left_files import clean
 
 LINE_MAX = 1 << 20
+NUMBER_MAX = (1 << 63) - 1  # messages have no larger numbers
 
 _Identity = tuple[ReplicaId, int, int]  # of a worker: its replica, attempt and local rank
 
@@ -81,7 +83,7 @@ class WorkerSocket:
                     hello = _hello(content["hello"])
                 elif hello is not None:
                     self._handle_line(hello, content, writer)
-        except (ValueError, KeyError, TypeError, ConnectionError):
+        except (ValueError, KeyError, TypeError, RecursionError, OSError):
             pass  # not a worker of this node, or one that ended in the middle of a line
         finally:
             self._offers = {
@@ -99,7 +101,7 @@ class WorkerSocket:
             case {"ready": True}:
                 self._handle(io.WorkerReady(replica, attempt, local_rank))
             case {"progress": int(step)}:
-                self._handle(io.WorkerProgressed(replica, attempt, local_rank, step))
+                self._handle(io.WorkerProgressed(replica, attempt, local_rank, _number(step)))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:
@@ -109,9 +111,21 @@ class WorkerSocket:
                 self._handle(io.WorkerSuspended(replica, attempt, local_rank))
             case {"commit": {"path": str(path), "step": int(step), "generation": int(generation)}}:
                 self._offers.setdefault((replica, attempt, path), []).append(writer)
-                self._handle(io.WorkerOffered(replica, attempt, generation, path, step))
+                offer = io.WorkerOffered(replica, attempt, _number(generation), path, _number(step))
+                if clean(path) == path:
+                    self._handle(offer)
+                else:
+                    self.answer(io.AnswerWorker(replica, attempt, path, step, False, "its path is no UTF-8"))
 
 
 def _hello(content: dict[str, Any]) -> _Identity:
-    role, _, index = content["replica"].rpartition("/")
-    return ReplicaId(role, int(index)), int(content["attempt"]), int(content["local_rank"])
+    role, _, index = str(content["replica"]).rpartition("/")
+    return ReplicaId(clean(role), _number(index)), _number(content["attempt"]), _number(content["local_rank"])
+
+
+def _number(value: Any) -> int:
+    """Return a number that a worker has sent. Raises ValueError if it does not fit into a message."""
+    number = int(value)
+    if not -NUMBER_MAX <= number <= NUMBER_MAX:
+        raise ValueError(f"{number} is out of range")
+    return number

@@ -11,10 +11,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
@@ -26,7 +29,9 @@ from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.atomic import write_json
 from flowdist.runtime.gpus.guard import GpuGuard
+from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.unexpected import die_of, start_task
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport
@@ -111,7 +116,7 @@ class Workers:
         """Start the workers of an attempt, or resume those that have stayed in place.
 
         The pure agent gets WorkersSpawned when all of them run, else SpawnFailed: at once if a port, a secret or the
-        cores of a GPU are missing, later if a command cannot be started.
+        cores of a GPU are missing, or the disk is full; later if a command cannot be started.
 
         Args:
             start: The order that starts the attempt.
@@ -122,10 +127,10 @@ class Workers:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
             cores = self._gpus.cores(role, start)
+            self._write_peers(start.replica, start.attempt, start.addresses)
         except OSError as error:
-            self._handle(io.SpawnFailed(start.replica, start.attempt, str(error)))
+            self._handle(io.SpawnFailed(start.replica, start.attempt, clean(str(error))))
             return
-        self.write_peers(start.replica, start.attempt, start.addresses)
         attempt = _Attempt(start, ports, time.time_ns(), set(range(role.procs)))
         self._attempts[start.replica, start.attempt] = attempt
         for id, (before, local_rank) in list(self._workers.items()):
@@ -170,7 +175,8 @@ class Workers:
             env: The worker's whole environment in the new attempt.
         """
         folder = self._folder(start, local_rank)
-        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # only faults look for the pid file
+            folder.mkdir(parents=True, exist_ok=True)
         if (pid := spawner.read_pid(self._folder(before, local_rank))) is not None:
             spawner.write_pid(folder, pid)  # a fault may target the worker as soon as it is reported to run
         role, ports = self._graph.role(start.replica.role), self._attempts[before.replica, before.attempt].ports
@@ -182,6 +188,9 @@ class Workers:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
         env = worker_env(start, role, local_rank, os.environ, self._paths, ports, devices, self._stores.has_torch)
         self._mask.add(env[secret.name] for secret in role.secrets)
+        for name, value in env.items():
+            if clean(name + value) != name + value:  # no message to the spawner can carry it
+                raise OSError(f"the environment variable {clean(name)} is no UTF-8 text: unset it")
         return env
 
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
@@ -275,9 +284,12 @@ class Workers:
         key = (start.replica, start.attempt)
         folder = self._paths.attempt_dir(*key)
         probe = until_ready(role.ready, self._config.address, attempt.ports, role.workdir, folder, attempt.since_ns)
-        task = asyncio.create_task(probe)
-        task.add_done_callback(lambda task: None if task.cancelled() else self._handle(io.ProbePassed(*key)))
-        self._probes[key] = task
+        self._probes[key] = start_task(self._probe(probe, key), die_of)
+
+    async def _probe(self, probe: Coroutine[None, None, None], key: tuple[ReplicaId, int]) -> None:
+        """Wait until the readiness check of an attempt has passed, and pass that to the pure agent."""
+        await probe
+        self._handle(io.ProbePassed(*key))
 
     def _folder(self, start: StartReplica, local_rank: int) -> Path:
         return self._paths.attempt_dir(start.replica, start.attempt) / str(local_rank)
@@ -289,7 +301,14 @@ class Workers:
             replica: The replica of the attempt.
             attempt: The number of the attempt.
             addresses: Pairs of `role:port` and the addresses of all replicas of that role, with commas between them.
+                If they cannot be written, the workers keep the old ones.
         """
+        try:
+            self._write_peers(replica, attempt, addresses)
+        except OSError as error:
+            print(f"flowdist: {replica} does not get the new addresses of its peers: {error}", file=sys.stderr)
+
+    def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
         write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
 
@@ -298,11 +317,15 @@ class Workers:
 
         To publish it is to write its path into the file that names the latest checkpoint. In that order a worker that
         was answered "accepted" finds its checkpoint again after any crash. Nothing is published for an attempt that
-        a newer one has replaced.
+        a newer one has replaced. One that cannot be published, as on a full disk, is answered as refused.
         """
         attempt = self._attempts.get((answer.replica, answer.attempt))
         if answer.accepted and attempt is not None:
             start, role = attempt.start, self._graph.role(answer.replica.role)
             pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
-            write_json(self._paths.latest(start, role), pointer, durable=True)
+            try:
+                write_json(self._paths.latest(start, role), pointer, durable=True)
+            except OSError as error:
+                print(f"flowdist: the checkpoint {answer.path} cannot be published: {error}", file=sys.stderr)
+                answer = msgspec.structs.replace(answer, accepted=False, reason=str(error))
         self._sockets.answer(answer)

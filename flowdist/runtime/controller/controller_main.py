@@ -1,7 +1,8 @@
 """The controller process: it feeds the pure controller, writes the journal, and sends effects to the agents.
 
 A record is written to the journal before its effects are carried out (R21). The journal is forced to the disk (fsync)
-when a generation begins and when the job ends.
+when a generation begins and when the job ends. An exception that nothing here expects ends the process: the supervisor
+starts the next controller, which continues from the journal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import sys
 from hashlib import sha256
 from pathlib import Path
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 import msgspec
 
@@ -31,6 +32,7 @@ from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.injection.link_faults import LinkFaults
+from flowdist.runtime.processes.unexpected import die_of, watch_loop
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
@@ -86,10 +88,13 @@ class JournalFile:
         self.path = path
         self.lines: list[Line] = []  # the lines of the file when it was opened
         whole = 0
-        if path.exists():
-            self.lines, whole = read_whole_lines(path.read_bytes())
-        self._file = path.open("ab")
-        self._file.truncate(whole)
+        try:
+            if path.exists():
+                self.lines, whole = read_whole_lines(path.read_bytes())
+            self._file = path.open("ab")
+            self._file.truncate(whole)
+        except OSError as error:
+            _end_without_journal(error)
 
     def write(self, line: bytes, *, force: bool) -> None:
         """Append an encoded line. It survives a crash of this process, and with `force` (fsync) one of the machine.
@@ -103,9 +108,13 @@ class JournalFile:
             if force:
                 os.fsync(self._file.fileno())
         except OSError as error:
-            with contextlib.suppress(OSError):  # the log is on the same disk
-                print(f"flowdist: the journal cannot be written: {error}", file=sys.stderr, flush=True)
-            os._exit(JOURNAL_LOST)
+            _end_without_journal(error)
+
+
+def _end_without_journal(error: OSError) -> NoReturn:
+    with contextlib.suppress(OSError):  # the log is on the same disk
+        print(f"flowdist: the journal cannot be written: {error}", file=sys.stderr, flush=True)
+    os._exit(JOURNAL_LOST)
 
 
 class _ControllerProcess:
@@ -154,6 +163,7 @@ class _ControllerProcess:
     async def run(self) -> None:
         """Serve agents, hosts, operators and scrapes until the supervisor ends or SIGTERM arrives."""
         self._loop = asyncio.get_running_loop()
+        watch_loop(die_of)
         self._over = asyncio.Event()
         self._loop.add_reader(self._config.lifeline, self._over.set)
         self._loop.add_signal_handler(signal.SIGTERM, self._over.set)
@@ -226,6 +236,8 @@ class _ControllerProcess:
             print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
         except asyncio.CancelledError:
             pass  # this process ends; else asyncio would print a traceback
+        except Exception as error:
+            die_of(error)
         finally:
             if writer in self._watchers:
                 self._watchers.remove(writer)
@@ -307,12 +319,19 @@ class _ControllerProcess:
             self._handle(event)
 
     def _handle(self, event: Event) -> Record:
-        line = self._replay.decide(event, self._now())
-        force = any(isinstance(effect, OpenStore | FinishJob) for effect in line.effects)
-        self._write(line, force=force)
-        for effect in line.effects:
-            self._carry_out(effect)
-        self._set_timer()
+        """Have the pure controller decide about an event, write the record, and carry out the effects.
+
+        An exception ends this process, whatever the caller catches: state and journal would differ from then on.
+        """
+        try:
+            line = self._replay.decide(event, self._now())
+            force = any(isinstance(effect, OpenStore | FinishJob) for effect in line.effects)
+            self._write(line, force=force)
+            for effect in line.effects:
+                self._carry_out(effect)
+            self._set_timer()
+        except Exception as error:
+            die_of(error)
         return line
 
     def _write(self, line: Line, *, force: bool) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.left_files import read_number
 from flowdist.runtime.wire.framing import FrameBuffer
 from flowdist.runtime.wire.framing import encode as encode
 
@@ -125,6 +126,7 @@ Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
 _DECODER = msgspec.msgpack.Decoder(Request | Answer)
 INJECTED_EXIT = "injected_exit"  # file: the exit code that an injected fault wants reported instead of its SIGKILL
+EXIT_CODE_MAX = 255
 INJECTED_OOM = "injected_oom"  # file: an injected fault wants its SIGKILL reported as one of the kernel's OOM killer
 
 
@@ -138,11 +140,9 @@ def write_pid(folder: str | Path, pid: int) -> None:
 
 
 def read_pid(folder: str | Path) -> int | None:
-    """Return the process id in the pid file of a worker's folder; None if the file is missing or cannot be read."""
-    try:
-        return int(Path(folder, "pid").read_text())
-    except (OSError, ValueError):
-        return None
+    """Return the process id in the pid file of a worker's folder; None if the file has none, or cannot be read."""
+    pid = read_number(Path(folder, "pid"))
+    return pid if pid is not None and pid > 1 else None  # a signal to 0, 1 or -1 would hit others
 
 
 def injected_code(folder: Path, code: int) -> int:
@@ -151,8 +151,8 @@ def injected_code(folder: Path, code: int) -> int:
     Normally that is `code`. An injected `exit=3` kills the worker by SIGKILL, since one process cannot make another
     exit, and leaves a file in the worker's `folder`: then the code to report is 3.
     """
-    file = folder / INJECTED_EXIT
-    return int(file.read_text()) if code == -signal.SIGKILL and file.exists() else code
+    injected = read_number(folder / INJECTED_EXIT) if code == -signal.SIGKILL else None
+    return injected if injected is not None and 0 <= injected <= EXIT_CODE_MAX else code
 
 
 class Channel:

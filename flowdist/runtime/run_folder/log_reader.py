@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.runtime.left_files import size_of
 from flowdist.runtime.run_folder.logs import LogFile, Stream
 
 BLOCK = 64 << 10
@@ -136,14 +137,11 @@ def _numbers(folder: Path, prefix: str = "") -> list[int]:
 
 
 def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
-    """Yield the last `last` lines of a file, an incomplete one included; None: all. A missing file has no lines."""
-    try:
-        with path.open("rb") as file:
-            file.seek(start_of_last(path, last))
-            for line in file:
-                yield line.decode(errors="replace").rstrip("\r\n")
-    except OSError:
-        return
+    """Yield the last `last` lines of a file, an incomplete one included; None: all. A missing file has no lines.
+
+    A line of more than 1 MiB is yielded in pieces.
+    """
+    yield from LogFile(path, start_of_last(path, last)).new_lines(final=True)
 
 
 def start_of_last(path: Path, count: int | None) -> int:
@@ -152,7 +150,7 @@ def start_of_last(path: Path, count: int | None) -> int:
     The offset is 0 if `count` is None, if the file has no more lines, or if it does not exist. With a count of 0 it is
     the end of the file.
     """
-    if count is None or not path.exists():
+    if count is None or not size_of(path):
         return 0
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)

@@ -6,14 +6,19 @@ Workers write straight into their log files, so that flowdist never delays them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.graph import RoleSpec
 from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.left_files import modified_ns, read_from, size_of
 from flowdist.runtime.wire.line_buffer import LineBuffer
+
+PIECE_BYTES = 1 << 20  # read at once; a longer line is shown in pieces of this size
+LOOK_BYTES = 16 << 20  # shown of all logs in one look, so that a worker which floods its log holds up nothing else
+CUT = " [longer than 1 MiB: the line goes on below]"
 
 Stream = Literal["stdout", "stderr"]
 Sink = Callable[[str], None]
@@ -26,15 +31,16 @@ def last_output_ns(attempt_dir: Path) -> int | None:
     Args:
         attempt_dir: The folder of the attempt, with the logs of its workers.
     """
-    stats = [path.stat() for path in attempt_dir.glob("*/std*.log")]
-    times = [stat.st_mtime_ns for stat in stats if stat.st_size]
-    return boot_ns() - max(0, time.time_ns() - max(times)) if times else None
+    times = [modified_ns(path) for path in attempt_dir.glob("*/std*.log") if size_of(path)]
+    known = [time for time in times if time is not None]
+    return boot_ns() - max(0, time.time_ns() - max(known)) if known else None
 
 
 class Follower:
     """Reader of the logs of the attempts that run, which shows their new lines on the terminal.
 
-    It shows whole lines. An incomplete line waits for its end, at most until the attempt is over.
+    It shows whole lines. An incomplete line waits for its end, at most until the attempt is over. A line of more than
+    PIECE_BYTES is shown in pieces.
 
     Args:
         run_dir: The folder of the run.
@@ -64,12 +70,13 @@ class Follower:
         return lambda line: self._show(stream, f"[{name}] {line}")
 
     def read(self, *, final: bool = False) -> None:
-        """Show the lines that were added since the last call to the logs that are followed.
+        """Show the lines that were added since the last call to the logs that are followed, LOOK_BYTES of them at most.
 
-        With `final`, incomplete lines are shown too.
+        The next call shows the rest. With `final`, all that is left is shown, incomplete lines too.
         """
+        share = None if final else max(PIECE_BYTES // 16, LOOK_BYTES // max(1, len(self._files)))
         for file, sink in self._files.values():
-            for line in file.new_lines(final):
+            for line in file.new_lines(final, share):
                 sink(line)
 
     def end(self, start: StartReplica) -> None:
@@ -88,21 +95,29 @@ class LogFile:
         self._path, self._offset = path, offset
         self._lines = LineBuffer()
 
-    def new_lines(self, final: bool) -> list[str]:
-        """Return the complete lines that are new since the last call; with `final` an incomplete one too.
+    def new_lines(self, final: bool, bytes_max: int | None = None) -> Iterator[str]:
+        """Yield the complete lines that are new since the last call; with `final` an incomplete one too.
 
-        A file that does not exist has no lines.
+        A line of more than PIECE_BYTES is cut, and each piece but its last ends with CUT. A file that does not exist,
+        or is no regular file, has no lines.
+
+        Args:
+            final: The file is complete.
+            bytes_max: How many bytes to read at most; None: all that the file has now.
         """
-        try:
-            if self._path.stat().st_size == self._offset and not final:
-                return []
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        self._offset += len(data)
-        lines = self._lines.feed(data)
+        new = size_of(self._path) - self._offset
+        end = self._offset + (new if bytes_max is None else min(new, bytes_max))
+        while self._offset < end:
+            data = read_from(self._path, self._offset, min(PIECE_BYTES, end - self._offset))
+            if not data:
+                break
+            self._offset += len(data)
+            yield from map(_text, self._lines.feed(data))
+            if self._lines.waiting >= PIECE_BYTES:
+                yield _text(self._lines.flush()) + CUT
         if final and (partial := self._lines.flush()):
-            lines.append(partial)
-        return [line.decode(errors="replace").rstrip("\r") for line in lines]
+            yield _text(partial)
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r")

@@ -5,22 +5,23 @@ The agent sends it to the controller, which saves it in the folder of the run. T
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import StartReplica
+from flowdist.runtime.left_files import read_small
 from flowdist.runtime.wire.frames import RemoteErrorReport
 from flowdist.runtime.worker_env.secret_values import Mask
-from flowdist.runtime.worker_env.worker_errors import last_lines
+from flowdist.runtime.worker_env.worker_errors import ERROR_BYTES_MAX, last_lines
 
-ERROR_BYTES_MAX = 256 << 10
 LINES_MAX = 15
 
 
 def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mask) -> RemoteErrorReport:
     """Return the error report of one failed worker of this host, with secrets masked.
 
-    An error file that is missing or larger than ERROR_BYTES_MAX is left out, so that the report's text is empty.
+    An error file that is missing, unreadable or larger than ERROR_BYTES_MAX is left out: the report's text is empty.
 
     Args:
         start: The order that started the worker.
@@ -28,12 +29,7 @@ def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mas
         folder: The folder of the worker's logs.
         mask: Hides the values of secrets.
     """
-    try:
-        with (folder / "error.json").open("rb") as file:
-            error = file.read(ERROR_BYTES_MAX + 1)
-    except OSError:
-        error = b""
-    text = error.decode(errors="replace") if len(error) <= ERROR_BYTES_MAX else ""
+    text = (read_small(folder / "error.json", ERROR_BYTES_MAX) or b"").decode(errors="replace")
     lines = "".join(f"{line}\n" for line in last_lines(folder / "stderr.log", LINES_MAX))
     return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, mask(text), mask(lines))
 
@@ -41,8 +37,8 @@ def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mas
 def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None:
     """Save a report of another host where the worker's logs would be if the worker were on this host.
 
-    A report is ignored if the job knows no such worker, if the replica has another attempt or node by now, or if the
-    folder exists already.
+    A report is ignored if the job knows no such worker, if the replica has another attempt or node by now, if the
+    folder exists already, or if nothing can be written there, as on a full disk.
     """
     replica = job.replicas.get(report.replica)
     if replica is None or report.attempt != replica.attempt or replica.node != report.node:
@@ -51,7 +47,7 @@ def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None
         return
     attempt = run_dir / report.replica.role / str(report.replica.index) / f"attempt_{report.attempt}"
     folder = attempt / str(report.local_rank)
-    if not folder.exists():
+    with contextlib.suppress(OSError):  # FileExistsError, too
         folder.mkdir(parents=True)
         for name, content in (("error.json", report.error), ("stderr.log", report.last_lines)):
             if content:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from flowdist.control.job.state import JobState
+from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.worker_env.worker_errors import last_lines, raised_ns, read_error_file
 
@@ -26,7 +28,7 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
     """
     for folder in _failed_workers(job, run_dir):
         error = read_error_file(folder)
-        lines = error["traceback"].splitlines() if error is not None and error["traceback"] else []
+        lines = error.traceback.splitlines() if error is not None else []
         lines = lines or last_lines(folder / "stderr.log", LINES_MAX)
         if lines:
             help = [f"help: {text}" for sign, text in HELP.items() if sign in lines]
@@ -36,10 +38,8 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
 
 def _place(folder: Path) -> str:
     """Return where a worker's logs are, for the terminal: their folder, after the node if that is on another host."""
-    try:
-        return f"{(folder / 'node').read_text().strip()}, {Path(*folder.parts[-4:])}"
-    except OSError:
-        return str(folder)
+    node = (read_small(folder / "node", 1000) or b"").decode(errors="replace").strip()
+    return f"{node}, {Path(*folder.parts[-4:])}" if node else str(folder)
 
 
 def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
@@ -51,9 +51,11 @@ def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
     folders: list[Path] = []
     for replica in named:
         base = run_dir / replica.id.role / str(replica.id.index)
-        attempts = sorted(base.glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]), reverse=True)
-        for attempt in attempts[:1]:
-            workers = sorted(path for path in attempt.iterdir() if path.is_dir())
+        numbers = [path.name.removeprefix("attempt_") for path in base.glob("attempt_*")]
+        last = max((int(number) for number in numbers if number.isdecimal()), default=None)
+        if last is not None:
+            found = (base / f"attempt_{last}").glob("*")
+            workers = sorted(path for path in found if path.name.isdecimal() and os.path.isdir(path))  # noqa: PTH112
             # by the time of the error file; workers without one come last
             folders += sorted(workers, key=lambda folder: raised_ns(folder) or float("inf"))
     return folders

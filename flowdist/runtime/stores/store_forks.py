@@ -7,6 +7,7 @@ host through a Unix socket that it opens for this one handover.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -52,17 +53,17 @@ class StoreForks:
         This process closes its copy of the socket once the store host has received the socket.
 
         Returns:
-            True; or False, with nothing started, if no fork server is known to be usable or the path of the handover
-            socket would be too long. That the start failed later shows in the spawner's answer.
+            True; or False, with nothing started, if no fork server is known to be usable, or if the handover socket
+            cannot be made. That the start failed later shows in the spawner's answer.
         """
         id = next(self._ids)
         path = f"{self._socket_dir}/s{os.getpid()}-{id}.sock"
         if self.server is None or len(path.encode()) > SOCKET_PATH_MAX:
             return False
-        handover = socket.socket(socket.AF_UNIX)
-        handover.bind(path)
-        Path(path).chmod(0o600)
-        handover.listen(1)
+        try:
+            handover = _listen(path)
+        except OSError:  # a full disk, or no descriptor is left
+            return False
         self._handovers[key] = handover
         self._loop.add_reader(handover, self._hand_over, key, listening)
         self._hosts[key] = id
@@ -93,9 +94,10 @@ class StoreForks:
         return key
 
     def _hand_over(self, key: StoreKey, listening: socket.socket) -> None:
-        link, _ = self._handovers[key].accept()
-        with link:
-            socket.send_fds(link, [b"."], [listening.fileno()])
+        with contextlib.suppress(OSError):  # a store host that has died meanwhile: the spawner reports its end
+            link, _ = self._handovers[key].accept()
+            with link:
+                socket.send_fds(link, [b"."], [listening.fileno()])
         listening.close()
         self._close_handover(key)
 
@@ -106,3 +108,16 @@ class StoreForks:
             path = handover.getsockname()
             handover.close()
             Path(path).unlink(missing_ok=True)
+
+
+def _listen(path: str) -> socket.socket:
+    """Return a Unix socket that listens at the path, for this user alone."""
+    handover = socket.socket(socket.AF_UNIX)
+    try:
+        handover.bind(path)
+        Path(path).chmod(0o600)
+        handover.listen(1)
+    except OSError:
+        handover.close()
+        raise
+    return handover

@@ -168,12 +168,12 @@ class TemplateProcess:
     def start(self, key: StoreKey, listening: socket.socket) -> None:
         """Have the template process fork a store host. The host gets a copy of the listening socket.
 
-        Raises:
-            OSError: if the template process has ended.
+        If the template process has ended, `died` will be called.
         """
         host, port = listening.getsockname()[:2]
         line = json.dumps({"key": f"{key[0]} {key[1]}", "port": port, "host": host}) + "\n"
-        socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
 
     def kill(self, key: StoreKey) -> None:
         """Have the template process kill the host of this store, if it still runs."""

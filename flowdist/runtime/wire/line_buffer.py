@@ -9,6 +9,11 @@ class LineBuffer:
     def __init__(self) -> None:
         self._partial = b""
 
+    @property
+    def waiting(self) -> int:
+        """The length in bytes of the incomplete last line."""
+        return len(self._partial)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Add the bytes that were read and return the lines that they complete, without the newline."""
         *lines, self._partial = (self._partial + data).split(b"\n")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowdist.runtime.atomic import write_json
+from flowdist.runtime.left_files import read_small
 
 NOTICE = "notice.json"
 ASKED = "asked"
@@ -27,6 +28,9 @@ def announce_stop(folder: Path, procs: int) -> int | None:
 
     Returns:
         The highest step that a worker has passed to `should_stop()`; None if any worker has never called it.
+
+    Raises:
+        OSError: The notice cannot be written.
     """
     write_json(folder / NOTICE, {"ask": True})
     steps = [_asked_step(folder / str(local_rank) / ASKED) for local_rank in range(procs)]
@@ -40,13 +44,13 @@ def set_stop_step(folder: Path, step: int | None) -> None:
     Args:
         folder: The folder of the attempt.
         step: The agreed step; None: `should_stop()` turns true at once in each worker, whatever its step is.
+
+    Raises:
+        OSError: The notice cannot be written.
     """
     write_json(folder / NOTICE, {"stop_at": step})
 
 
 def _asked_step(path: Path) -> int | None:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return int.from_bytes(data, "little", signed=True) if len(data) == 8 else None
+    data = read_small(path, 8)
+    return int.from_bytes(data, "little", signed=True) if data is not None and len(data) == 8 else None

@@ -6,40 +6,54 @@ import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from flowdist.runtime.left_files import clean, modified_ns, read_from, read_small
 
 TAIL_BYTES = 16 << 10
+ERROR_BYTES_MAX = 256 << 10  # a larger error file is not read
+ERROR_LINE_MAX = 2000  # characters
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 
 
-def read_error_file(folder: Path) -> dict[str, Any] | None:
-    """Return the content of the error file that torch's @record writes, as the texts `message` and `traceback`.
+class WorkerError(NamedTuple):
+    """The error of a worker, from its error file. Either text may be empty."""
+
+    message: str
+    traceback: str
+
+
+def read_error_file(folder: Path) -> WorkerError | None:
+    """Return the content of the error file that torch's @record writes.
+
+    The file is the worker's own and may have any content. None of it raises an exception here.
 
     Args:
         folder: The log folder of the worker.
 
     Returns:
-        The two texts, of which `traceback` may be empty; None if the file is missing or has no message.
+        The error; None if the file is missing, is no regular file, is larger than ERROR_BYTES_MAX, or has no message.
     """
+    data = read_small(folder / "error.json", ERROR_BYTES_MAX)
+    if data is None:
+        return None
     try:
-        content = json.loads((folder / "error.json").read_text())
-    except (OSError, ValueError):
+        content = json.loads(data.decode(errors="replace"))
+        message = content.get("message") if isinstance(content, dict) else None
+        if isinstance(message, str):
+            return WorkerError(clean(message), "")
+        if not isinstance(message, dict):
+            return None
+        extra = message.get("extraInfo")
+        traceback = extra.get("py_callstack", "") if isinstance(extra, dict) else ""
+        return WorkerError(clean(str(message.get("message", ""))), clean(str(traceback)))
+    except (ValueError, RecursionError):  # no JSON, a number of too many digits, or lists in lists without end
         return None
-    message = content.get("message") if isinstance(content, dict) else None
-    if isinstance(message, str):
-        return {"message": message, "traceback": ""}
-    if not isinstance(message, dict):
-        return None
-    extra = message.get("extraInfo") or {}
-    return {"message": str(message.get("message", "")), "traceback": str(extra.get("py_callstack", ""))}
 
 
 def raised_ns(folder: Path) -> int | None:
     """Return when the worker wrote the error file in its log folder, in ns since the epoch; None if there is none."""
-    try:
-        return (folder / "error.json").stat().st_mtime_ns
-    except OSError:
-        return None
+    return modified_ns(folder / "error.json")
 
 
 def last_lines(file: Path, count: int) -> list[str]:
@@ -47,21 +61,16 @@ def last_lines(file: Path, count: int) -> list[str]:
 
     A file that cannot be read has no lines.
     """
-    try:
-        with file.open("rb") as log:
-            log.seek(0, 2)
-            log.seek(max(0, log.tell() - TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
+    lines = (read_from(file, -TAIL_BYTES, TAIL_BYTES) or b"").decode(errors="replace").splitlines()
     return [line for line in lines if line.strip()][-count:]
 
 
 def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     """Return the error of a worker in one line, such as `ValueError: bad shape`; empty if it has left none.
 
-    The line is the first of the message in its error file; without that file, the last line of its stderr, cut at 200
-    characters. The text is masked before it is cut, because a part of a secret would not be recognised.
+    The line is the first of the message in its error file, cut at ERROR_LINE_MAX characters; without that file, the
+    last line of its stderr, cut at 200. The text is masked before it is cut, because a part of a secret would not be
+    recognised.
 
     Args:
         folder: The log folder of the worker.
@@ -69,7 +78,7 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     """
     error = read_error_file(folder)
     if error is not None:
-        return mask(str(error["message"])).splitlines()[0] if error["message"] else ""
+        return next(iter(mask(error.message).splitlines()), "")[:ERROR_LINE_MAX]
     lines = last_lines(folder / "stderr.log", 1)
     return mask(lines[0]).strip()[:200] if lines else ""
 

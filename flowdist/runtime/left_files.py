@@ -1,0 +1,90 @@
+"""Reading of files that workers leave: bounded in bytes and in time, and without an exception.
+
+A worker may leave anything at the path of its error file or of its log: a folder, a pipe that no process writes, a
+device, a link to itself, a sparse file of a terabyte. The processes that look there also renew leases and report exits,
+so that reading must neither fail, nor wait, nor take all memory. Only regular files are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+NS_MAX = 1 << 63  # a file system may keep times that no message can carry
+
+
+def _open(path: str | Path) -> int | None:
+    """Open a regular file for reading, and return its descriptor; None for anything else."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # to open a device may have effects of its own
+            return None
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):  # another file may have taken its place meanwhile
+        return fd
+    os.close(fd)
+    return None
+
+
+def read_from(path: str | Path, offset: int, bytes_max: int) -> bytes | None:
+    """Return the bytes of a file from `offset` on, at most `bytes_max` of them; a negative offset counts from the end.
+
+    Returns:
+        The bytes, none at the end of the file; None if there is no such file, if it is no regular file, or if it cannot
+        be read.
+    """
+    fd = _open(path)
+    if fd is None:
+        return None
+    try:
+        start = max(0, os.fstat(fd).st_size + offset) if offset < 0 else offset
+        data = b""
+        while len(data) < bytes_max and (more := os.pread(fd, bytes_max - len(data), start + len(data))):
+            data += more
+        return data
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def read_small(path: str | Path, bytes_max: int) -> bytes | None:
+    """Return the content of a file; None if it has more than `bytes_max` bytes, or in the cases of `read_from`."""
+    data = read_from(path, 0, bytes_max + 1)
+    return data if data is not None and len(data) <= bytes_max else None
+
+
+def read_number(path: str | Path) -> int | None:
+    """Return the number that a file has as its text, such as a process id; None if it has none."""
+    data = read_small(path, 32)
+    with contextlib.suppress(ValueError):
+        return int(data) if data is not None else None
+    return None
+
+
+def size_of(path: str | Path) -> int:
+    """Return the size of a regular file in bytes; 0 if there is none."""
+    found = _stat(path)
+    return found.st_size if found is not None else 0
+
+
+def modified_ns(path: str | Path) -> int | None:
+    """Return when a regular file was last written, in ns since the epoch; None if there is none."""
+    found = _stat(path)
+    return found.st_mtime_ns if found is not None and 0 <= found.st_mtime_ns < NS_MAX else None
+
+
+def _stat(path: str | Path) -> os.stat_result | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def clean(text: str) -> str:
+    """Return the text with `?` for each lone surrogate: JSON may name half of a character, which no message can."""
+    return text.encode(errors="replace").decode()

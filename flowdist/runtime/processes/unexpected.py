@@ -1,0 +1,58 @@
+"""Unexpected exceptions in flowdist's own processes: each ends its process, and its supervisor acts on that end.
+
+A process that goes on after an exception in the middle of a change is alive and mute: it renews its lease, and reports
+nothing. asyncio only logs the exceptions of callbacks and of background tasks. An event loop of flowdist therefore
+passes them to a function that ends the process, and background tasks are started by `start_task`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+Fail = Callable[[BaseException], object]
+
+
+def die_of(error: BaseException) -> NoReturn:
+    """Print the traceback of an unexpected exception to stderr, and end this process at once with os.EX_SOFTWARE.
+
+    The last line that is printed names the exception: the supervisor shows it (see `last_words`).
+    """
+    with contextlib.suppress(Exception):  # the log may be on a full disk
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+    os._exit(os.EX_SOFTWARE)
+
+
+def watch_loop(fail: Fail) -> None:
+    """Have the running event loop call `fail` with each exception of a callback, a reader, a timer or a signal handler.
+
+    What asyncio itself reports besides, such as a connection that could not be accepted, is logged as usual.
+    """
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, asyncio.CancelledError):  # a task of a connection, when the loop ends
+            return
+        if error is None or "handle" not in context:
+            loop.default_exception_handler(context)
+        else:
+            fail(error)
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+
+
+def start_task(job: Coroutine[Any, Any, None], fail: Fail) -> asyncio.Task[None]:
+    """Start a coroutine as a task, and call `fail` with its exception if it raises one."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            fail(error)
+
+    task = asyncio.create_task(job)
+    task.add_done_callback(ended)
+    return task
