@@ -35,6 +35,15 @@ class JobFailed(FlowdistError):
     exit_code = 1
 
 
+class RunBroken(FlowdistError):
+    """Error for a run that flowdist could not continue: its own processes failed, and the job has no end.
+
+    Such a run can be resumed.
+    """
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a help line for an unknown word: the most similar known word, or the known words if none is similar.
 

@@ -1,20 +1,26 @@
 """Restarts of flowdist's own processes, the agents and the controller: decisions whether and when, with the reason.
 
-They are charged to no role. A process that dies at each start has a cause that one more start does not remove, so the
-number of restarts is limited. The supervisor asks, and carries out the decisions.
+They are charged to no role. A process that dies at each start has a cause that one more start does not remove, so it is
+given up after too many deaths in quick succession. Time in which the process runs makes up for earlier deaths: a run of
+weeks is not ended by rare deaths that add up. The supervisor asks, and carries out the decisions.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from flowdist.graph import MS, SECOND
+from flowdist.graph import MINUTE, MS, SECOND
 
-AGENT_RESTARTS_MAX = 5  # of one node
-CONTROLLER_DEATHS_MAX = 100  # without a line of the journal between them
-JOURNAL_LOST_COUNTS = 10  # a death by an unwritable journal counts as so many: the next controller fails as well
-CONTROLLER_PAUSE_NS = 50 * MS
+AGENT_RESTARTS_MAX = 5  # of one node, in quick succession
+AGENT_FORGIVEN_NS = 10 * MINUTE  # an agent that has run for so long makes up for one death
+CONTROLLER_DEATHS_MAX = 10  # in quick succession
+CONTROLLER_FORGIVEN_NS = MINUTE  # as AGENT_FORGIVEN_NS
+ENDING_COUNTS = 4  # a death while the operator wants the run to end counts as so many: it ends after the third
+CONTROLLER_PAUSE_NS = 50 * MS  # before the second restart; doubled for each further one
+CONTROLLER_PAUSE_MAX_NS = 2 * SECOND
 JOURNAL_PAUSE_NS = SECOND  # there may be room on the disk by then
+
+Death = Literal["crash", "journal lost"]
 
 
 class Next(NamedTuple):
@@ -24,12 +30,24 @@ class Next(NamedTuple):
     because: str
 
 
+class _Deaths:
+    """The deaths of a process in quick succession: each `forgiven_ns` for which it runs make up for one of them."""
+
+    def __init__(self, forgiven_ns: int) -> None:
+        self._forgiven_ns, self._level_ns = forgiven_ns, 0
+
+    def add(self, lived_ns: int, count: int = 1) -> int:
+        """Add a death after `lived_ns`, which counts as `count`, and return how many count now."""
+        self._level_ns = max(0, self._level_ns - lived_ns) + count * self._forgiven_ns
+        return -(-self._level_ns // self._forgiven_ns)
+
+
 class AgentUpkeep:
     """Restarts of the agent of one node. `log` is the file with its last output, for messages."""
 
     def __init__(self, log: str) -> None:
         self._log = log
-        self._deaths = 0  # that no fault of a plan has caused
+        self._deaths = _Deaths(AGENT_FORGIVEN_NS)  # that no fault of a plan has caused
 
     def taken_away(self, back_after_ns: int | None) -> Next:
         """Return the decision about an agent that a fault killed on purpose. Such deaths are not counted.
@@ -38,15 +56,21 @@ class AgentUpkeep:
         """
         return Next(back_after_ns, "killed by a fault")
 
-    def died(self) -> Next:
+    def died(self, lived_ns: int, words: str = "") -> Next:
         """Count a death of the agent by itself, and return the decision.
 
-        The agent starts again at once, `AGENT_RESTARTS_MAX` times at most.
+        The agent starts again at once, `AGENT_RESTARTS_MAX` times in quick succession at most.
+
+        Args:
+            lived_ns: How long it has run.
+            words: The exception that has ended it; empty: it is not known.
         """
-        self._deaths += 1
-        if self._deaths <= AGENT_RESTARTS_MAX:
-            return Next(0, "its agent died")
-        return Next(None, f"its agent died {self._deaths} times and is not started again (see {self._log})")
+        deaths = self._deaths.add(lived_ns)
+        died = f"its agent died of {words}" if words else "its agent died"
+        if deaths <= AGENT_RESTARTS_MAX:
+            return Next(0, died)
+        more = f", last of {words}," if words else ""
+        return Next(None, f"its agent died {deaths} times{more} and is not started again (see {self._log})")
 
 
 class ControllerUpkeep:
@@ -57,22 +81,27 @@ class ControllerUpkeep:
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
-        self._deaths = 0  # since it last wrote a line
+        self._deaths = _Deaths(CONTROLLER_FORGIVEN_NS)
 
-    def wrote(self) -> None:
-        """Record that the controller wrote a line of the journal: it works, and its deaths are counted from 0 again."""
-        self._deaths = 0
-
-    def died(self, *, journal_lost: bool) -> Next:
+    def died(self, lived_ns: int, death: Death, words: str = "", *, is_ending: bool = False) -> Next:
         """Count a death of the controller, and return the decision whether and when the next one starts.
 
-        `journal_lost`: it died because it could not write the journal. The next one waits for room on the disk then.
+        The pause before the next start grows with the deaths in quick succession.
+
+        Args:
+            lived_ns: How long it has served its agents.
+            death: How it died. If it could not write the journal, the next one waits for room on the disk.
+            words: The exception that has ended it; empty: it is not known.
+            is_ending: The operator wants the run to end.
         """
-        self._deaths += JOURNAL_LOST_COUNTS if journal_lost else 1
-        if self._deaths >= CONTROLLER_DEATHS_MAX:
-            return Next(None, "the controller died again and again")
-        if journal_lost:
-            because = f"the journal cannot be written: is there room on the disk of {self._journal}?"
-            return Next(JOURNAL_PAUSE_NS, because)
-        after_ns = CONTROLLER_PAUSE_NS if self._deaths > 1 else 0
-        return Next(after_ns, "the controller died: another takes over from the journal")
+        deaths = self._deaths.add(lived_ns, ENDING_COUNTS if is_ending else 1)
+        is_lost = death == "journal lost"
+        unwritten = f"the journal cannot be written: is there room on the disk of {self._journal}?"
+        if deaths >= CONTROLLER_DEATHS_MAX:
+            last = f"; the last died of {words}" if words else ""
+            return Next(None, unwritten if is_lost else f"the controller died again and again{last}")
+        if is_lost:
+            return Next(JOURNAL_PAUSE_NS, unwritten)
+        died = f"the controller died of {words}" if words else "the controller died"
+        pause_ns = min(CONTROLLER_PAUSE_MAX_NS, CONTROLLER_PAUSE_NS << max(0, deaths - 2))
+        return Next(pause_ns if deaths > 1 else 0, f"{died}: another takes over from the journal")

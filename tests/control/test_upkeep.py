@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowdist.control.fork_policy import ForkServerUpkeep
 from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep, Next
-from flowdist.graph import MS, SECOND
+from flowdist.graph import MINUTE, MS, SECOND
 
 
 def test_an_agent_that_dies_is_started_again_at_once_five_times_and_then_no_more():
     agent = AgentUpkeep("node1.log")
-    assert [agent.died() for _ in range(5)] == [Next(0, "its agent died")] * 5
-    assert agent.died() == Next(None, "its agent died 6 times and is not started again (see node1.log)")
-    assert agent.died() == Next(None, "its agent died 7 times and is not started again (see node1.log)")
+    assert [agent.died(SECOND) for _ in range(5)] == [Next(0, "its agent died")] * 5
+    assert agent.died(SECOND) == Next(None, "its agent died 6 times and is not started again (see node1.log)")
+    assert agent.died(SECOND) == Next(None, "its agent died 7 times and is not started again (see node1.log)")
+
+
+def test_an_agent_that_dies_now_and_then_for_weeks_is_always_started_again():
+    agent = AgentUpkeep("node1.log")
+    assert all(agent.died(10 * MINUTE).after_ns == 0 for _ in range(1000))
+
+
+def test_the_exception_that_has_ended_an_agent_is_named():
+    agent = AgentUpkeep("node1.log")
+    assert agent.died(0, "KeyError: 'x'") == Next(0, "its agent died of KeyError: 'x'")
+    for _ in range(5):
+        last = agent.died(0, "KeyError: 'x'")
+    assert last.because == "its agent died 6 times, last of KeyError: 'x', and is not started again (see node1.log)"
 
 
 def test_an_agent_comes_back_when_its_fault_says_so_and_that_counts_for_nothing():
@@ -19,7 +34,7 @@ def test_an_agent_comes_back_when_its_fault_says_so_and_that_counts_for_nothing(
     for _ in range(9):
         assert agent.taken_away(3 * SECOND) == Next(3 * SECOND, "killed by a fault")
     assert agent.taken_away(0).after_ns == 0
-    assert agent.died() == Next(0, "its agent died")
+    assert agent.died(0) == Next(0, "its agent died")
 
 
 def test_an_agent_that_a_fault_takes_for_good_does_not_come_back():
@@ -29,35 +44,51 @@ def test_an_agent_that_a_fault_takes_for_good_does_not_come_back():
 def test_a_fault_brings_an_agent_back_though_its_deaths_were_too_many():
     agent = AgentUpkeep("node1.log")
     for _ in range(6):
-        agent.died()
+        agent.died(0)
     assert agent.taken_away(SECOND).after_ns == SECOND
 
 
-def test_r21_another_controller_takes_over_at_once_and_the_next_after_a_moment():
+def test_r21_another_controller_takes_over_at_once_and_the_next_ones_after_longer_and_longer_pauses():
     controllers = ControllerUpkeep("runs/x")
     because = "the controller died: another takes over from the journal"
-    assert controllers.died(journal_lost=False) == Next(0, because)
-    assert controllers.died(journal_lost=False) == Next(50 * MS, because)
+    pauses = [0, 50 * MS, 100 * MS, 200 * MS, 400 * MS, 800 * MS, 1600 * MS, 2 * SECOND, 2 * SECOND]
+    assert [controllers.died(0, "crash") for _ in pauses] == [Next(pause, because) for pause in pauses]
 
 
-def test_a_line_of_the_journal_starts_the_count_of_controllers_anew():
+def test_the_exception_that_has_ended_a_controller_is_named():
     controllers = ControllerUpkeep("runs/x")
-    for _ in range(300):
-        assert controllers.died(journal_lost=False).after_ns == 0
-        controllers.wrote()
+    because = "the controller died of KeyError: 'x': another takes over from the journal"
+    assert controllers.died(0, "crash", "KeyError: 'x'") == Next(0, because)
 
 
-def test_controllers_that_come_to_nothing_are_given_up_with_the_hundredth():
+@pytest.mark.parametrize("lived_ns", [0, 2 * SECOND])
+def test_controllers_that_die_in_quick_succession_are_given_up(lived_ns: int):
     controllers = ControllerUpkeep("runs/x")
-    assert all(controllers.died(journal_lost=False).after_ns is not None for _ in range(99))
-    assert controllers.died(journal_lost=False) == Next(None, "the controller died again and again")
+    assert all(controllers.died(lived_ns, "crash").after_ns is not None for _ in range(9))
+    given_up = controllers.died(0, "crash", "KeyError: 'x'")
+    assert given_up == Next(None, "the controller died again and again; the last died of KeyError: 'x'")
 
 
-def test_a_journal_that_cannot_be_written_gets_a_second_and_is_given_up_sooner():
+def test_deaths_of_controllers_that_served_for_a_minute_do_not_add_up():
+    controllers = ControllerUpkeep("runs/x")
+    assert all(controllers.died(MINUTE, "crash").after_ns == 0 for _ in range(1000))
+
+
+def test_a_controller_that_dies_every_twenty_seconds_is_given_up_in_the_end():
+    controllers = ControllerUpkeep("runs/x")
+    assert [controllers.died(20 * SECOND, "crash").after_ns is None for _ in range(20)].index(True) == 13
+
+
+def test_a_journal_that_cannot_be_written_gets_a_second_each_time_and_is_given_up_as_soon():
     controllers = ControllerUpkeep("runs/x")
     because = "the journal cannot be written: is there room on the disk of runs/x?"
-    assert [controllers.died(journal_lost=True) for _ in range(9)] == [Next(SECOND, because)] * 9
-    assert controllers.died(journal_lost=True).after_ns is None
+    assert [controllers.died(0, "journal lost") for _ in range(9)] == [Next(SECOND, because)] * 9
+    assert controllers.died(0, "journal lost") == Next(None, because)
+
+
+def test_a_run_that_is_to_end_waits_for_three_controllers_and_no_more():
+    controllers = ControllerUpkeep("runs/x")
+    assert [controllers.died(0, "crash", is_ending=True).after_ns is None for _ in range(3)] == [False, False, True]
 
 
 def test_a_fork_server_that_dies_is_started_again_twice():

@@ -31,7 +31,8 @@ from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.processes import spawn_protocol as spawner
-from flowdist.runtime.processes.unexpected import die_of, start_task, watch_loop
+from flowdist.runtime.processes.last_words import die_of
+from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.run_folder.logs import last_output_ns
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
@@ -42,6 +43,7 @@ from flowdist.runtime.worker_env import stop_notice
 from flowdist.runtime.worker_env.environment import RunPaths
 
 LOCAL_RETRY_S = 0.02  # between two attempts to connect to a controller on this host
+LAST_MESSAGE_S = 2.0  # for a controller to read the last message: one that stands still reads nothing
 REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to serve
 
 
@@ -96,8 +98,8 @@ class _AgentProcess:
         connection.cancel()
         server.close()
         if self._writer is not None:
-            with contextlib.suppress(ConnectionError):
-                await self._writer.drain()
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await asyncio.wait_for(self._writer.drain(), LAST_MESSAGE_S)
 
     def _set_up_workers(self) -> None:
         config, ids, send = self._config, itertools.count(1), self._spawner.send

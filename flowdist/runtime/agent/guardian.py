@@ -7,6 +7,7 @@ fault kills the node, the guardian kills all of its descendants, including adopt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
+from flowdist.runtime.processes.last_words import print_unexpected
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.run_folder.cleanup import remove_folder
@@ -32,8 +34,9 @@ EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can 
 def main() -> None:
     """Run the guardian process. The command line's only argument is its NodeConfig, as JSON.
 
-    The process ends with exit code 0, or 1 if a descendant has outlived SIGKILL. If the controller is on another host
-    and the agent has not ended in order, the guardian first sends the controller the proof that the node is empty.
+    The process ends with exit code 0 if nothing of the node runs any more. Any other end proves nothing: a descendant
+    may have outlived SIGKILL, or the guardian was killed or had an error. If the controller is on another host and the
+    agent has not ended in order, the guardian first sends the controller the proof that the node is empty.
     """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     token = os.environ.pop(TOKEN, "")  # workers must not inherit it
@@ -51,7 +54,7 @@ def main() -> None:
     agent_end.close()
     spawner_end.close()
     # SIGTERM asks the agent to stop its workers and leave the job
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: _terminate(agent))
     cause = _watch(config.lifeline, wake_read, agent, spawner)
     left = kill_descendants()
     if config.controller is not None and cause and not left:
@@ -61,6 +64,11 @@ def main() -> None:
         remove_folder(Path(config.socket_dir))  # in /tmp; the supervisor, which made it, has died
     sys.stderr.flush()
     os._exit(1 if left else 0)  # at once, without the interpreter's cleanup: the supervisor waits for this exit
+
+
+def _terminate(agent: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended, and the node is being killed
+        os.kill(agent, signal.SIGTERM)
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:
@@ -92,10 +100,9 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
             os.close(fd)
         job()
         code = 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        print_unexpected(error)
     finally:
-        sys.stderr.flush()
         os._exit(code)
 
 

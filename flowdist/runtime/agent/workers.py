@@ -31,7 +31,8 @@ from flowdist.runtime.atomic import write_json
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
-from flowdist.runtime.processes.unexpected import die_of, start_task
+from flowdist.runtime.processes.last_words import die_of
+from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport

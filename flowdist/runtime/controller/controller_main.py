@@ -32,7 +32,8 @@ from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.injection.link_faults import LinkFaults
-from flowdist.runtime.processes.unexpected import die_of, watch_loop
+from flowdist.runtime.processes.last_words import die_of
+from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
@@ -379,9 +380,12 @@ class _ControllerProcess:
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
-    graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
     token = os.environ.pop(TOKEN, "")
-    asyncio.run(_ControllerProcess(config, graph, token).run())
+    try:
+        graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
+        asyncio.run(_ControllerProcess(config, graph, token).run())
+    except Exception as error:
+        die_of(error)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from asyncio.subprocess import Process
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from flowdist.runtime.processes.reaper import kill_descendants
+
+ROUND_S = 0.5  # of killing, after which this process looks at its other duties
+PAUSE_S = 0.5  # between two rounds
+PATIENCE_S = 10.0  # until a message names the processes that are left
 
 
 async def start_module(
@@ -63,11 +68,24 @@ class OwnedProcesses:
         """Return the processes that `start` has started and that have not ended."""
         return [process for process in self._known if process.returncode is None]
 
-    async def kill_others(self, spare: Iterable[int] = ()) -> None:
+    async def kill_others(self, warn: Callable[[str], object], spare: Iterable[int] = ()) -> None:
         """Kill and reap every descendant of this process, except `running` processes, `spare` and what is below them.
 
+        The method returns when none is left. A process that hangs in the kernel, in a file system or a driver, outlives
+        SIGKILL as long as it hangs there; `warn` then gets one message.
+
         Args:
+            warn: Shows a message.
             spare: The process ids of further processes that are left alone.
         """
-        async with self._changing:
-            kill_descendants(spare=frozenset([*(process.pid for process in self.running()), *spare]))
+        warn_at_s: float | None = time.monotonic() + PATIENCE_S
+        while True:
+            async with self._changing:
+                alone = frozenset([*(process.pid for process in self.running()), *spare])
+                left = kill_descendants(spare=alone, patience_s=ROUND_S)
+            if not left:
+                return
+            if warn_at_s is not None and time.monotonic() > warn_at_s:
+                warn(f"these processes outlive SIGKILL: {', '.join(map(str, left))}; their node waits for their end")
+                warn_at_s = None
+            await asyncio.sleep(PAUSE_S)

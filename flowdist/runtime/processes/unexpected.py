@@ -1,31 +1,17 @@
-"""Unexpected exceptions in flowdist's own processes: each ends its process, and its supervisor acts on that end.
+"""Unexpected exceptions in an event loop: each is passed to a function that ends the process.
 
 A process that goes on after an exception in the middle of a change is alive and mute: it renews its lease, and reports
-nothing. asyncio only logs the exceptions of callbacks and of background tasks. An event loop of flowdist therefore
-passes them to a function that ends the process, and background tasks are started by `start_task`.
+nothing. asyncio only logs the exceptions of callbacks and of background tasks. The event loops of agent, controller and
+foreground process therefore call `watch_loop`, and start background tasks by `start_task`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any
 
 Fail = Callable[[BaseException], object]
-
-
-def die_of(error: BaseException) -> NoReturn:
-    """Print the traceback of an unexpected exception to stderr, and end this process at once with os.EX_SOFTWARE.
-
-    The last line that is printed names the exception: the supervisor shows it (see `last_words`).
-    """
-    with contextlib.suppress(Exception):  # the log may be on a full disk
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.stderr.flush()
-    os._exit(os.EX_SOFTWARE)
 
 
 def watch_loop(fail: Fail) -> None:
@@ -36,7 +22,7 @@ def watch_loop(fail: Fail) -> None:
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, asyncio.CancelledError):  # a task of a connection, when the loop ends
+        if isinstance(error, asyncio.CancelledError):  # of a task that serves a connection, when the loop ends
             return
         if error is None or "handle" not in context:
             loop.default_exception_handler(context)

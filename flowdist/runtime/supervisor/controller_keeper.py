@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from flowdist.control.process_restarts import ControllerUpkeep
+from flowdist.control.process_restarts import ControllerUpkeep, Death, Next
 from flowdist.record.journal import Line, decode_lines
+from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_main import JOURNAL_LOST, ControllerConfig
+from flowdist.runtime.left_files import size_of
+from flowdist.runtime.processes.last_words import last_words
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller
@@ -25,6 +28,7 @@ class ControllerKeeper:
         configure: Returns the configuration for the next controller process.
         outbox: Gets the connection to each controller, and loses it when that controller has died.
         handle: Called with each line of the journal that is new to this process, in order.
+        is_ending: Returns whether the operator wants the run to end: then fewer controllers are started again.
     """
 
     def __init__(
@@ -33,25 +37,32 @@ class ControllerKeeper:
         configure: Callable[[], ControllerConfig],
         outbox: Outbox,
         handle: Callable[[Line], None],
+        is_ending: Callable[[], bool],
     ) -> None:
         self._host, self._configure, self._outbox, self._handle = host, configure, outbox, handle
-        self._restarts = ControllerUpkeep(str(host.run_dir))
+        self._is_ending, self._restarts = is_ending, ControllerUpkeep(str(host.run_dir))
         self.lines_read = 0  # of the journal, by this process
         self.lost = ""  # why no controller is started any more; empty: one is
+        self._serves_since_ns: int | None = None  # when the present controller has accepted a connection
+        self._was_killed = False  # an injected fault has killed the present controller
 
     async def start(self) -> None:
         """Start a controller process, which continues from the journal if the run has one."""
         config = self._configure()
+        self._serves_since_ns, self._was_killed = None, False
+        self._log = self._host.run_dir / "controller.log"
+        self._log_size = size_of(self._log)
         self._socket = config.control_socket
         hold = [config.lifeline] if config.metrics is None else [config.lifeline, config.metrics]
         self._process = await self._host.processes.start(
-            "flowdist.runtime.controller.controller_main", config, "controller.log", hold
+            "flowdist.runtime.controller.controller_main", config, self._log.name, hold
         )
 
     async def keep(self) -> None:
         """Read the journal, and start the next controller whenever one has died, until `over` of the host is set.
 
-        The first controller has to be started before. If too many controllers die, this method sets `lost` and `over`.
+        The first controller has to be started before. If too many controllers die in quick succession, none is started
+        any more: this method sets `lost`, and `over` unless the run is ending anyway.
         """
         over = self._host.over
         while not over.is_set():
@@ -60,15 +71,28 @@ class ControllerKeeper:
             await self._process.wait()
             if over.is_set():
                 break
-            journal_lost = self._process.returncode == JOURNAL_LOST
-            after_ns, cause = self._restarts.died(journal_lost=journal_lost)
+            after_ns, cause = self._died()
             if after_ns is None:
-                self.lost = cause
-                over.set()
+                self._give_up(cause)
                 break
-            self._host.show("error" if journal_lost else "warning", cause)
-            await asyncio.sleep(after_ns / 1e9)
+            self._host.show("error" if self._process.returncode == JOURNAL_LOST else "warning", cause)
+            await self._host.wait(after_ns / 1e9)
+            if over.is_set():
+                break
             await self.start()
+
+    def _died(self) -> Next:
+        if self._was_killed:
+            return Next(0, "the controller died: another takes over from the journal")
+        lived_ns = boot_ns() - self._serves_since_ns if self._serves_since_ns is not None else 0
+        death: Death = "journal lost" if self._process.returncode == JOURNAL_LOST else "crash"
+        words = last_words(self._log, self._log_size)
+        return self._restarts.died(lived_ns, death, words, is_ending=self._is_ending())
+
+    def _give_up(self, why: str) -> None:
+        self.lost = why
+        if not self._is_ending():
+            self._host.over.set()
 
     async def _read_journal(self) -> None:
         """Connect to the controller and handle every new line of the journal, until the connection ends.
@@ -83,17 +107,18 @@ class ControllerKeeper:
                 await asyncio.sleep(CONNECT_RETRY_S)
         if reader is None:
             return
+        self._serves_since_ns = boot_ns()
         writer.write(encode(Watch(self.lines_read)))
         self._outbox.attach(writer.write)
         while (message := await read_from_controller(reader)) is not None:
             if isinstance(message, JournalLine):
                 for line in decode_lines([message.line]):
                     self.lines_read += 1
-                    self._restarts.wrote()
                     self._handle(line)
 
     def kill(self) -> None:
         """Kill the controller process for an injected fault, if it runs. `keep` starts the next one."""
         if self._process.returncode is None:
+            self._was_killed = True
             self._process.kill()
             self._outbox.detach()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import traceback
 from asyncio.subprocess import Process
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,20 +21,25 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested
 from flowdist.control.protocol.ids import NodeName
+from flowdist.errors import FlowdistError, RunBroken
 from flowdist.faults.grammar import Fault
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.record.timesheet import Timesheet
+from flowdist.runtime.processes.last_words import in_words
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
+from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
+from flowdist.runtime.run_folder.runs import resume_help
 from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
 
 LOOK_S = 0.1  # between two times that the workers' output is read
 WIND_DOWN_S = 5.0  # for processes to end by themselves, before they are killed
 EARLY = "interrupted before it began"
+LOG = "supervisor.log"  # tracebacks of this process; a run in the background prints all there
 
 
 @dataclass(slots=True)
@@ -96,6 +102,7 @@ class HostProcess:
         self.fault_lines: list[Line] = []
         self.finished: FinishJob | None = None  # the end of the job, once the journal has it
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken_by: BaseException | None = None  # the first unexpected exception of this process
 
     @property
     def state(self) -> JobState:
@@ -115,15 +122,35 @@ class HostProcess:
         """
         become_subreaper()
         self.over = asyncio.Event()
+        watch_loop(self.fail)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, interrupted)
         self.lifeline, self._lifeline_end = os.pipe()
 
     def background(self, job: Coroutine[None, None, None]) -> None:
-        """Start a coroutine in the background, where it runs until it returns or `cancel_tasks` is called."""
-        task = asyncio.create_task(job)
+        """Start a coroutine in the background, where it runs until it returns or `cancel_tasks` is called.
+
+        An exception in it ends this process: see `fail`.
+        """
+        task = start_task(job, self.fail)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def fail(self, error: BaseException) -> None:
+        """End this process because of an unexpected exception, which `result` raises; the first one counts.
+
+        Whatever it was doing, such as to keep a controller running, no longer happens: to go on would be to wait for
+        ever. The traceback is added to LOG.
+        """
+        if self._broken_by is None:
+            self._broken_by = error
+            with contextlib.suppress(OSError), (self.run_dir / LOG).open("a") as log:
+                traceback.print_exception(error, file=log)
+        self.over.set()
+
+    def warn(self, text: str) -> None:
+        """Show a warning on the terminal."""
+        self.show("warning", text)
 
     async def wait(self, timeout_s: float = LOOK_S) -> None:
         """Wait until `over` is set, at most for `timeout_s` seconds."""
@@ -150,16 +177,26 @@ class HostProcess:
         return bool(ends)
 
     def result(self, unfired: list[Fault], failure: BaseException) -> RunResult:
-        """Return the result of the run, or raise `failure` if the journal has no end of the job.
+        """Return the result of the run, or raise an error if the journal has no end of the job.
 
         Args:
             unfired: The faults of the plan that were never injected.
             failure: The error that says why this process ends before the job does.
+
+        Raises:
+            RunBroken: An unexpected exception has ended this process.
         """
         end, folder = self.finished, str(self.run_dir)
         if end is None:
+            if self._broken_by is not None:
+                text = f"flowdist itself has failed: {in_words(self._broken_by)}; everything was stopped"
+                raise self.broken(f"{text} (see {self.run_dir / LOG})") from self._broken_by
             raise failure
         return RunResult(end.outcome, end.reason, folder, self.state, self.fault_lines, unfired, self._mirror.sheet)
+
+    def broken(self, text: str) -> FlowdistError:
+        """Return the error for a run that flowdist could not continue, with the command that resumes it."""
+        return RunBroken(text, help=resume_help(self.run_dir))
 
     async def end_processes(self) -> None:
         """Close the lifeline, so that every process of flowdist on this host ends, and wait for their ends.
@@ -189,8 +226,8 @@ class HostProcess:
         remove_sockets(self.sockets, self.run_dir)
 
 
-async def wait_for_ends(processes: Iterable[Process]) -> None:
-    """Wait until the processes have ended, at most WIND_DOWN_S seconds; those that still run then are left running."""
+async def wait_for_ends(processes: Iterable[Process], timeout_s: float = WIND_DOWN_S) -> None:
+    """Wait until the processes have ended, at most `timeout_s` seconds; those that still run then are left running."""
     waits = [asyncio.create_task(process.wait()) for process in processes]
     if waits:
-        await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        await asyncio.wait(waits, timeout=timeout_s)

@@ -32,6 +32,7 @@ from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch, encode, r
 from flowdist.runtime.wire.handshake import ConnectionRejected
 
 LOG = "node.log"
+LEAVE_S = 30.0  # for the node to leave after an interrupt, besides the grace of its workers
 
 
 class JoinedHost:
@@ -126,7 +127,7 @@ class JoinedHost:
         the end of the node's lease. If this host is leaving the job, or the job has ended, this process ends now.
         """
         if was_killed:
-            await self._host.processes.kill_others()
+            await self._host.processes.kill_others(self._host.warn)
             if self._writer is not None:
                 proof = DeathProof(node, self._node.last_incarnation, "its guardian was killed")
                 self._writer.write(encode(proof))
@@ -225,8 +226,16 @@ class JoinedHost:
         if self._interrupts == 1:
             self._show("warning", f"{self._name} is leaving the job; a second interrupt ends it at once")
             if guardian is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    guardian.terminate()
+                self._node.leave()
+                self._host.background(self._see_to_the_end())
+
+    async def _see_to_the_end(self) -> None:
+        """End this process if the node has not left after the grace of its workers, as while its agent stands still."""
+        grace_s = max((role.grace_ns for role in self._host.state.graph.roles), default=0) / 1e9
+        await self._host.wait(grace_s + LEAVE_S)
+        if not self._host.over.is_set():
+            self._show("warning", f"{self._name} has not left {grace_s + LEAVE_S:.0f} s after the interrupt")
+            self._host.over.set()
 
     async def _wind_down(self) -> None:
         """End every process of the run on this host; those that do not end within WIND_DOWN_S are killed."""

@@ -8,9 +8,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from flowdist.control.process_restarts import AgentUpkeep
+from flowdist.control.process_restarts import AgentUpkeep, Next
 from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
+from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.left_files import size_of
+from flowdist.runtime.processes.last_words import last_words
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import RemoteFault
@@ -34,7 +37,7 @@ class NodeOwner(Protocol):
 
         Args:
             node: The node.
-            was_killed: The guardian did not end by itself, so that this method has to kill the rest of the node.
+            was_killed: The guardian has not ended in order, so that this method has to kill the rest of the node.
         """
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
@@ -68,6 +71,8 @@ class LocalNode:
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = AgentUpkeep(log)
         self._taken_away: RemoteFault | None = None  # the fault that ends the guardian
+        self._is_leaving = False
+        self._since_ns = self._log_size = 0  # when the guardian was started, and the size of its log then
 
     @property
     def process(self) -> asyncio.subprocess.Process | None:
@@ -85,6 +90,7 @@ class LocalNode:
         config = msgspec.structs.replace(self._config, incarnation=self._incarnation)
         self._incarnation += INCARNATIONS
         hold = [config.lifeline, config.lock]
+        self._since_ns, self._log_size = boot_ns(), size_of(self._host.run_dir / self._log)
         self._process = await self._host.processes.start("flowdist.runtime.agent.guardian", config, self._log, hold)
         self._host.background(self._watch(self._process))
 
@@ -98,22 +104,33 @@ class LocalNode:
             self._taken_away = fault
             guardian.send_signal(KILL_NODE if fault.kind == "kill" else signal.SIGTERM)
 
+    def _died(self) -> Next:
+        words = last_words(self._host.run_dir / self._log, self._log_size)
+        return self._restarts.died(boot_ns() - self._since_ns, words)
+
+    def leave(self) -> None:
+        """Have the node leave the job in order, with the grace of its workers. It is not started again."""
+        self._is_leaving = True
+        if (guardian := self.process) is not None:
+            guardian.send_signal(signal.SIGTERM)
+
     async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
         """Wait for the end of the guardian, report it to the owner, and start the next guardian if there is to be one.
 
-        A guardian that ends by itself, with exit code 0 or 1, has killed the other processes of its node. If it was
-        itself killed, the processes that it leaves behind become children of this process.
+        A guardian that ends with exit code 0 has killed the other processes of its node, and all have ended. After any
+        other end, the processes that it leaves behind become children of this process, which kills them: nothing is
+        reported and nothing starts before the last of them has ended (R19).
         """
         await guardian.wait()
-        await self._owner.guardian_ended(self._name, was_killed=guardian.returncode not in (0, 1))
-        if self._host.is_over:
+        await self._owner.guardian_ended(self._name, was_killed=guardian.returncode != 0)
+        if self._host.is_over or self._is_leaving:
             return
         fault, self._taken_away = self._taken_away, None
-        after_ns, cause = self._restarts.taken_away(fault.duration_ns) if fault else self._restarts.died()
+        after_ns, cause = self._restarts.taken_away(fault.duration_ns) if fault else self._died()
         self._owner.node_gone(self._name, cause, is_given_up=after_ns is None and fault is None)
         if after_ns is None:
             return
         await asyncio.sleep(after_ns / 1e9)
-        if not self._host.is_over:
+        if not self._host.is_over and not self._is_leaving:
             self._host.show("event", f"{self._name}: agent started again")
             await self.start()

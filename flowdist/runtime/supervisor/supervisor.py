@@ -14,7 +14,7 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.control.protocol.ids import NodeName, unnamed_nodes
-from flowdist.errors import JobFailed
+from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan, added_node
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
@@ -30,13 +30,17 @@ from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
 from flowdist.runtime.supervisor.event_printer import Show
-from flowdist.runtime.supervisor.host_process import LOOK_S, HostProcess, RunResult, wait_for_ends
+from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult, wait_for_ends
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import Injected, Operate, Operation
+
+CANCEL_S = 10.0  # for a controller to record an interrupt
+MARGIN_S = 30.0  # for a job that is cancelled to end, besides the grace of its workers
+NO_ANSWER = "the controller does not answer"
 
 
 class Observer(Protocol):
@@ -106,11 +110,14 @@ class Supervisor:
         self._link_control_socket()
         self._start_ns = 0  # on the runtime's clock, once the job has begun
         self._outbox = Outbox()
-        self._controller = ControllerKeeper(self._host, self._controller_config, self._outbox, self._handle_line)
+        self._controller = ControllerKeeper(
+            self._host, self._controller_config, self._outbox, self._handle_line, lambda: self._interrupts > 0
+        )
         self._injector = Injector(plan, graph, run_dir, self, seed=seed, since_ns=self._past.last_ns)
         self._hooks = Hooks(graph, run_dir)
         self._nodes: dict[NodeName, LocalNode] = {}
         self._interrupts = 0
+        self._is_alone = False  # the run is being ended without a controller
         self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
         # The death of nodes on other hosts is not proven: the controller waits for the end of their leases.
         for name in self._past.added if hosting is None else ():
@@ -131,7 +138,7 @@ class Supervisor:
             The result of the job, also if the job has failed or was cancelled in order.
 
         Raises:
-            JobFailed: Controllers keep dying, so that the job has no end in the journal.
+            RunBroken: Controllers keep dying, or this process has failed, so that the job has no end in the journal.
             KeyboardInterrupt: An interrupt ended the run before the controller could end the job in order.
         """
         host = self._host
@@ -150,7 +157,7 @@ class Supervisor:
         finally:
             await self._wind_down()
         lost = f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
-        failure = KeyboardInterrupt() if self._interrupts else JobFailed(lost)
+        failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
         return host.result(self._injector.never_fired(), failure)
 
     def _controller_config(self) -> ControllerConfig:
@@ -192,7 +199,7 @@ class Supervisor:
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
         """Kill the rest of the node if its guardian was killed."""
         if was_killed:
-            await self._host.processes.kill_others(self._hooks.pids())
+            await self._host.processes.kill_others(self._host.warn, self._hooks.pids())
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
         """Report to the controller that nothing of the node runs any more; show the cause if the node was given up."""
@@ -238,8 +245,9 @@ class Supervisor:
     def _interrupted(self) -> None:
         """Cancel the job: in order at the first interrupt, at once at the second, without the controller at the third.
 
-        If the controller has not written a line of the journal yet, the second already ends the run without it. Once
-        the job is over, an interrupt kills the hooks instead.
+        The first one ends the run in any case: see `_see_to_the_end`. If the controller has not written a line of the
+        journal yet, or does not answer, the second already ends the run without it. Once the job is over, an interrupt
+        kills the hooks instead.
         """
         if self._host.over.is_set():
             self._hooks.stop()
@@ -247,10 +255,38 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping the job; a second interrupt stops it at once")
-        if self._interrupts > 2 or (self._interrupts > 1 and not self._controller.lines_read):
+            self._host.background(self._see_to_the_end())
+        if self._interrupts > 2 or (self._interrupts > 1 and (self._is_alone or not self._controller.lines_read)):
             self._host.over.set()
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
+
+    async def _see_to_the_end(self) -> None:
+        """After the first interrupt, end the run in time, with the controller or without.
+
+        If the controller has not recorded the interrupt after CANCEL_S, as while none runs or it stands still, the
+        nodes of this host leave the job by themselves, with the grace of their workers. If it has, the job has as long
+        as the roles need to stop one after the other, and a worker that hangs in the kernel to be given up.
+        """
+        host, options = self._host, self._graph.options
+        grace_s = sum(role.grace_ns for role in self._graph.roles) / 1e9
+        until_s = boot_ns() / 1e9 + CANCEL_S
+        while not (host.over.is_set() or host.state.ending or self._controller.lost or boot_ns() / 1e9 > until_s):
+            await host.wait()
+        if host.state.ending and not self._controller.lost:
+            limit_s = grace_s + options.unkillable_after_ns / 1e9 + MARGIN_S
+            until_s = boot_ns() / 1e9 + limit_s
+            while not (host.over.is_set() or self._controller.lost or boot_ns() / 1e9 > until_s):
+                await host.wait()
+        if host.over.is_set():
+            return
+        self._is_alone = True
+        self._show("warning", f"{self._controller.lost or NO_ANSWER}: the workers are stopped without a controller")
+        for node in self._nodes.values():
+            node.leave()
+        guardians = [node.process for node in self._nodes.values() if node.process is not None]
+        await wait_for_ends(guardians, grace_s + WIND_DOWN_S)
+        host.over.set()
 
     def is_remote(self, node: str) -> bool:
         """Return whether the node is on another host: it is not one of this run's own nodes."""

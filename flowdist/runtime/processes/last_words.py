@@ -1,0 +1,54 @@
+"""The end of one of flowdist's own processes by an unexpected exception: what it prints, and how others read that.
+
+The module imports neither asyncio nor msgspec, because guardians use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from flowdist.runtime.left_files import read_from, size_of
+
+MARK = "flowdist: unexpected exception: "
+TAIL_BYTES = 16 << 10
+WORDS_MAX = 300  # characters
+
+
+def print_unexpected(error: BaseException) -> None:
+    """Print the traceback of an exception to stderr, and below it one line for `last_words`."""
+    with contextlib.suppress(Exception):  # the log may be on a full disk
+        sys.excepthook(type(error), error, error.__traceback__)
+        print(f"{MARK}{in_words(error)}", file=sys.stderr, flush=True)
+
+
+def die_of(error: BaseException) -> NoReturn:
+    """Print an unexpected exception as `print_unexpected` does, and end this process at once with os.EX_SOFTWARE."""
+    print_unexpected(error)
+    os._exit(os.EX_SOFTWARE)
+
+
+def in_words(error: BaseException) -> str:
+    """Return the type and the text of an exception in one line of printable characters, WORDS_MAX at most."""
+    text = " ".join(str(error).split())
+    whole = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in whole)[:WORDS_MAX]
+
+
+def last_words(log: Path, since: int = 0) -> str:
+    """Return the exception that has ended a process, as `print_unexpected` has named it last in the log of the process.
+
+    Args:
+        log: The file that has the stderr of the process.
+        since: The size of the file when the process was started.
+
+    Returns:
+        The type and text of the exception; empty if the process has named none, as one that was killed.
+    """
+    start = max(since, size_of(log) - TAIL_BYTES)
+    lines = (read_from(log, start, TAIL_BYTES) or b"").decode(errors="replace").splitlines()
+    found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    return found[-1][:WORDS_MAX] if found else ""
