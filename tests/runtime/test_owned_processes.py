@@ -36,7 +36,7 @@ def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path, monkeypatc
         while not set(descendants(os.getpid())) - set(before):
             await asyncio.sleep(0)
         assert not starts.done()
-        await owned.kill_others(before)
+        await owned.kill_others(print, before)
         os.close(release)
         return await (await starts).wait()
 
@@ -48,6 +48,6 @@ def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path, monkeypatc
 def test_orphans_are_killed_and_spared_processes_are_not(tmp_path: Path) -> None:
     before = descendants(os.getpid())
     with subprocess.Popen(["sleep", "600"]) as orphan, subprocess.Popen(["sleep", "600"]) as spared:
-        asyncio.run(OwnedProcesses(tmp_path).kill_others([*before, spared.pid]))
+        asyncio.run(OwnedProcesses(tmp_path).kill_others(print, [*before, spared.pid]))
         assert not Path(f"/proc/{orphan.pid}").exists() and spared.poll() is None
         spared.send_signal(signal.SIGTERM)

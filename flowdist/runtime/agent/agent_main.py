@@ -22,7 +22,8 @@ import msgspec
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
-from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin
+from flowdist.control.protocol.events import ReplicaUnkillable
+from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin, Report, ToController
 from flowdist.graph import decode_graph
 from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
 from flowdist.runtime.agent.node_config import NodeConfig
@@ -186,7 +187,7 @@ class _AgentProcess:
     def _carry_out(self, output: io.AgentOutput) -> None:
         match output:
             case io.Send():
-                self._send_to_controller(output.message)
+                self._send(output.message)
             case io.SpawnWorkers():
                 self._gpus.when_free(output, self._workers.spawn)
             case io.LeaveGeneration():
@@ -216,6 +217,11 @@ class _AgentProcess:
                 self._over.set()
             case _:
                 assert_never(output)
+
+    def _send(self, message: ToController) -> None:
+        if isinstance(message, Report) and isinstance(message.event, ReplicaUnkillable):
+            self._workers.check_unkillable(message.event.replica, message.event.attempt)
+        self._send_to_controller(message)
 
     def _ask_workers(self, output: io.AskWorkers) -> int | None:
         """Announce a stop to the workers of an attempt, and return how far they are; None if that cannot be known."""

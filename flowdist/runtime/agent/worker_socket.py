@@ -14,6 +14,7 @@ from typing import Any
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.left_files import clean
+from flowdist.runtime.processes.last_words import die_of
 
 LINE_MAX = 1 << 20
 NUMBER_MAX = (1 << 63) - 1  # messages have no larger numbers
@@ -85,6 +86,8 @@ class WorkerSocket:
                     self._handle_line(hello, content, writer)
         except (ValueError, KeyError, TypeError, RecursionError, OSError):
             pass  # not a worker of this node, or one that ended in the middle of a line
+        except Exception as error:  # else the worker would wait for an answer, or the job for a report
+            die_of(error)
         finally:
             self._offers = {
                 key: others

@@ -32,6 +32,7 @@ from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.last_words import die_of
+from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
@@ -88,6 +89,7 @@ class Workers:
         self._ids, self._sockets, self._gpus, self._stores = ids, sockets, gpus, stores
         self._ports = Ports(config.run_id, config.number, config.address)
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # the order and the local rank
+        self._pids: dict[int, int] = {}  # of the workers that were reported to run
         self._attempts: dict[tuple[ReplicaId, int], _Attempt] = {}
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
         self._mask = Mask()  # the last lines of a worker's output go into the journal
@@ -201,6 +203,16 @@ class Workers:
         for id in self._ids_of(replica, attempt):
             self._send(spawner.Signal(id, number))
 
+    def check_unkillable(self, replica: ReplicaId, attempt: int) -> None:
+        """Check that a worker of the attempt outlives SIGKILL, before that is reported: its GPU would be given up.
+
+        Raises:
+            RuntimeError: None does. The spawner, which has reported no end, does not work any more.
+        """
+        pids = [self._pids[id] for id in self._ids_of(replica, attempt) if self._pids.get(id)]
+        if not outlive_sigkill(pids):
+            raise RuntimeError(f"the workers of {replica} have ended, and the spawner has not reported that")
+
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
         """Cancel the start of the attempt's workers that still wait for a GPU or a fork server.
 
@@ -236,6 +248,8 @@ class Workers:
         self, attempt: _Attempt, local_rank: int, answer: spawner.Spawned | spawner.SpawnRefused
     ) -> None:
         attempt.missing.discard(local_rank)
+        if isinstance(answer, spawner.Spawned):
+            self._pids[answer.id] = answer.pid
         if isinstance(answer, spawner.SpawnRefused):
             del self._workers[answer.id]
             attempt.refused = attempt.refused or answer.detail
@@ -264,6 +278,7 @@ class Workers:
 
     def _ended(self, attempt: _Attempt, local_rank: int, answer: spawner.Ended) -> None:
         start, _ = self._workers.pop(answer.id)
+        self._pids.pop(answer.id, None)
         key = (start.replica, start.attempt)
         if attempt.refused is not None:
             if not self._ids_of(*key):

@@ -18,6 +18,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 LOGS = ("/stdout.log", "/stderr.log")
+SURVIVE_S = 1.0  # a process that runs so long after SIGKILL hangs in the kernel
 PASS_S = 0.1  # the longest time that one round of killing waits before the processes are listed again
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -94,6 +95,25 @@ def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float =
     return _kill_all(lambda: descendants(me, spare=spare), patience_s)[1]
 
 
+def outlive_sigkill(leaders: list[int]) -> list[int]:
+    """Send SIGKILL to the process groups of these leaders of a session, and return the leaders that run even so.
+
+    A process that has ended is no survivor, although its parent may not have reaped it yet.
+    """
+    alive = []
+    for pid in leaders:
+        with contextlib.suppress(OSError):  # it has ended
+            if os.getsid(pid) == pid:  # else it was reaped, and another process has its number
+                alive.append((pid, os.pidfd_open(pid)))
+                os.killpg(pid, signal.SIGKILL)
+    until, left = time.monotonic() + SURVIVE_S, []
+    for pid, fd in alive:
+        if not _ends(fd, until):
+            left.append(pid)
+        os.close(fd)
+    return left
+
+
 def _log_writers(folder: Path) -> list[int]:
     """Return this user's processes whose stdout or stderr is a worker's log in the folder, whatever their parent is."""
     root, found = os.path.realpath(folder) + "/", []
@@ -147,7 +167,12 @@ def _kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + PASS_S
     for fd in ends:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.poll(max(0.0, until - time.monotonic()) * 1000)
+        _ends(fd, until)
         os.close(fd)
+
+
+def _ends(pidfd: int, until_s: float) -> bool:
+    """Return whether a process ends before `until_s` on the monotonic clock, or has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(max(0.0, until_s - time.monotonic()) * 1000))

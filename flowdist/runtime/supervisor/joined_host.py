@@ -84,6 +84,7 @@ class JoinedHost:
 
         Raises:
             JobFailed: The controller is lost or refuses this host, or the guardian of the node keeps failing.
+            RunBroken: An unexpected exception has ended this process.
             KeyboardInterrupt: An interrupt made the node leave before the job was over.
         """
         host = self._host
@@ -96,6 +97,8 @@ class JoinedHost:
             while not host.over.is_set():
                 await host.wait()
                 host.follower.read()
+        except Exception as error:
+            host.fail(error)
         finally:
             await self._wind_down()
         return host.result([], KeyboardInterrupt() if self._interrupts else JobFailed(self._lost))

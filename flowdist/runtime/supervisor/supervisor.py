@@ -154,6 +154,8 @@ class Supervisor:
             for node in self._graph.cluster.nodes:
                 await self._nodes[node.name].start()
             await self._until_over()
+        except Exception as error:
+            host.fail(error)
         finally:
             await self._wind_down()
         lost = f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
