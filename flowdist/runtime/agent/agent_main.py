@@ -31,8 +31,8 @@ from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
+from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes import spawn_protocol as spawner
-from flowdist.runtime.processes.last_words import die_of
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.run_folder.logs import last_output_ns
 from flowdist.runtime.stores.store_forks import StoreForks

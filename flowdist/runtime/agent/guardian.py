@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
-from flowdist.runtime.processes.last_words import print_unexpected
+from flowdist.runtime.last_words import print_unexpected
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.run_folder.cleanup import remove_folder

@@ -13,8 +13,8 @@ from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.runtime.last_words import die_of
 from flowdist.runtime.left_files import clean
-from flowdist.runtime.processes.last_words import die_of
 
 LINE_MAX = 1 << 20
 NUMBER_MAX = (1 << 63) - 1  # messages have no larger numbers

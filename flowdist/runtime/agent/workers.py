@@ -29,9 +29,9 @@ from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.atomic import write_json
 from flowdist.runtime.gpus.guard import GpuGuard
+from flowdist.runtime.last_words import die_of
 from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
-from flowdist.runtime.processes.last_words import die_of
 from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.remote_error_report import collect_report

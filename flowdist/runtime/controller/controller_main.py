@@ -32,7 +32,7 @@ from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.injection.link_faults import LinkFaults
-from flowdist.runtime.processes.last_words import die_of
+from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof

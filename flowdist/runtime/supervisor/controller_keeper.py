@@ -9,8 +9,8 @@ from flowdist.control.process_restarts import ControllerUpkeep, Death, Next
 from flowdist.record.journal import Line, decode_lines
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_main import JOURNAL_LOST, ControllerConfig
+from flowdist.runtime.last_words import last_words
 from flowdist.runtime.left_files import size_of
-from flowdist.runtime.processes.last_words import last_words
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller

@@ -27,7 +27,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.record.timesheet import Timesheet
-from flowdist.runtime.processes.last_words import in_words
+from flowdist.runtime.last_words import in_words
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.processes.unexpected import start_task, watch_loop

@@ -12,8 +12,8 @@ from flowdist.control.process_restarts import AgentUpkeep, Next
 from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
 from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.last_words import last_words
 from flowdist.runtime.left_files import size_of
-from flowdist.runtime.processes.last_words import last_words
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import RemoteFault
