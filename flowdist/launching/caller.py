@@ -278,8 +278,9 @@ def _supervise(run_dir: Path, quiet: bool) -> str:
 
 def _show(source: IO[str], target: IO[str]) -> None:
     for line in source:
-        target.write(line)
-        target.flush()
+        with contextlib.suppress(OSError, ValueError):  # the target is closed, or lacks a character: read on even so
+            target.write(line)
+            target.flush()
 
 
 def _results(run_dir: Path, procs: int, failure: str) -> list[Any]:
