@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from flowdist import worker
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
-from flowdist.runtime.agent.readiness import until_ready
+from flowdist.runtime.agent.readiness import FileState, file_state, until_ready
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster, share_devices
 from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
 from flowdist.runtime.worker_env.environment import (
@@ -203,9 +204,9 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
-    async def passes(check: Readiness, ports: dict[str, int], since_ns: int = 0) -> bool:
+    async def passes(check: Readiness, ports: dict[str, int], before: FileState | None = None) -> bool:
         try:
-            await asyncio.wait_for(until_ready(check, "127.0.0.1", ports, str(tmp_path), tmp_path, since_ns), 0.2)
+            await asyncio.wait_for(until_ready(check, "127.0.0.1", ports, str(tmp_path), tmp_path, before), 0.2)
         except TimeoutError:
             return False
         return True
@@ -224,7 +225,10 @@ def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
         assert not await passes(Readiness("file", "ok"), {})
         (tmp_path / "ok").touch()
         assert await passes(Readiness("file", "ok"), {})
-        assert not await passes(Readiness("file", "ok"), {}, since_ns=2**63)
+        before = file_state(tmp_path / "ok")
+        assert not await passes(Readiness("file", "ok"), {}, before)
+        os.utime(tmp_path / "ok", ns=(0, 0))  # written after the wall clock was set back
+        assert await passes(Readiness("file", "ok"), {}, before)
         (tmp_path / "0").mkdir()
         (tmp_path / "0/stdout.log").write_text("loading\nlistening on 80\n")
         assert await passes(Readiness("log", r"listening on \d+"), {})

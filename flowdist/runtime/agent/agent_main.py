@@ -34,7 +34,6 @@ from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
-from flowdist.runtime.run_folder.logs import last_output_ns
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.dialing import dial
@@ -201,7 +200,7 @@ class _AgentProcess:
             case io.AnswerWorker():
                 self._workers.answer_commit(output)
             case io.LookForSigns():
-                seen_ns = last_output_ns(self._folder(output))
+                seen_ns = self._workers.last_output_ns(output.replica, output.attempt)
                 self._handle(io.SignsSeen(output.replica, output.attempt, seen_ns))
             case io.AskWorkers():
                 self._handle(io.WorkersAsked(output.replica, output.attempt, self._ask_workers(output)))
@@ -230,7 +229,7 @@ class _AgentProcess:
         except OSError:
             return None
 
-    def _folder(self, output: io.LookForSigns | io.AskWorkers | io.TellWorkers) -> Path:
+    def _folder(self, output: io.AskWorkers | io.TellWorkers) -> Path:
         return self._paths.attempt_dir(output.replica, output.attempt)
 
     def _read_answers(self) -> None:

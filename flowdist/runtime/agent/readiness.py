@@ -6,8 +6,9 @@ import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from flowdist.graph import Readiness
+from flowdist.graph import Readiness, RoleSpec
 from flowdist.runtime.left_files import read_from
 
 PAUSE_S = 0.05
@@ -15,8 +16,33 @@ LOOK_BYTES = 256 << 10  # of each log, in one look: the agent has to renew its l
 LINE_MAX = 16 << 10  # bytes; of a longer line, the pattern is searched in pieces that overlap by half
 
 
+class FileState(NamedTuple):
+    """What changes when a file is written, whatever the clock says: two states that differ have a write between."""
+
+    device: int
+    inode: int
+    bytes: int
+    written_ns: int
+
+
+def file_state(file: Path) -> FileState | None:
+    """Return the present state of a file; None if there is none that can be seen."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return FileState(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+def awaited_file(role: RoleSpec) -> FileState | None:
+    """Return the present state of the file for which the role's readiness check waits; None without file or check."""
+    if role.ready is None or role.ready.how != "file":
+        return None
+    return file_state(Path(role.workdir, role.ready.target))
+
+
 async def until_ready(
-    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, since_ns: int
+    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, before: FileState | None
 ) -> None:
     """Repeat the readiness check of an attempt every PAUSE_S until it passes.
 
@@ -29,16 +55,16 @@ async def until_ready(
         ports: The ports at which the replica listens, by name, for `tcp` and `http`.
         workdir: The folder that a target of `file` is relative to.
         folder: The folder of the attempt, in which the check `log` searches the output of all workers.
-        since_ns: When the attempt was started, in ns on the wall clock: an older target of `file` belongs to an earlier
-            attempt and does not count.
+        before: The target of `file` before the attempt was started: a file that has stayed so belongs to an earlier
+            attempt and does not count. None: there was none.
     """
     search = LogSearch(check.target if check.how == "log" else "", folder)
-    while not await _passes(check, address, ports, workdir, search, since_ns):
+    while not await _passes(check, address, ports, workdir, search, before):
         await asyncio.sleep(PAUSE_S)
 
 
 async def _passes(
-    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, search: LogSearch, since_ns: int
+    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, search: LogSearch, before: FileState | None
 ) -> bool:
     match check.how:
         case "tcp":
@@ -47,10 +73,8 @@ async def _passes(
             port, _, path = check.target.partition("/")
             return await _answers(address, ports[port], "/" + path)
         case "file":
-            try:
-                return Path(workdir, check.target).stat().st_mtime_ns >= since_ns
-            except OSError:
-                return False
+            now = file_state(Path(workdir, check.target))
+            return now is not None and now != before
         case "log":
             return search.look()
         case _:

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import Addresses, ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.agent.readiness import until_ready
+from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.atomic import write_json
@@ -34,6 +33,7 @@ from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
+from flowdist.runtime.run_folder.logs import OutputWatch
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport
@@ -48,7 +48,8 @@ class _Attempt:
 
     start: StartReplica
     ports: dict[str, int]
-    since_ns: int  # when it was ordered, on the wall clock
+    output: OutputWatch
+    before: FileState | None  # of the file that `ready_when="file:..."` names, when the attempt was ordered
     missing: set[int]  # local ranks of the workers that are not spawned yet
     refused: str | None = None  # why a worker could not be started
     server: spawner.ForkServerSpec | None = None  # that its workers ask for; None: none, or it was reported unusable
@@ -134,7 +135,8 @@ class Workers:
         except OSError as error:
             self._handle(io.SpawnFailed(start.replica, start.attempt, clean(str(error))))
             return
-        attempt = _Attempt(start, ports, time.time_ns(), set(range(role.procs)))
+        output = OutputWatch(self._paths.attempt_dir(start.replica, start.attempt))
+        attempt = _Attempt(start, ports, output, awaited_file(role), set(range(role.procs)))
         self._attempts[start.replica, start.attempt] = attempt
         for id, (before, local_rank) in list(self._workers.items()):
             if before.replica == start.replica and local_rank in kept:
@@ -299,13 +301,18 @@ class Workers:
             return
         key = (start.replica, start.attempt)
         folder = self._paths.attempt_dir(*key)
-        probe = until_ready(role.ready, self._config.address, attempt.ports, role.workdir, folder, attempt.since_ns)
+        probe = until_ready(role.ready, self._config.address, attempt.ports, role.workdir, folder, attempt.before)
         self._probes[key] = start_task(self._probe(probe, key), die_of)
 
     async def _probe(self, probe: Coroutine[None, None, None], key: tuple[ReplicaId, int]) -> None:
         """Wait until the readiness check of an attempt has passed, and pass that to the pure agent."""
         await probe
         self._handle(io.ProbePassed(*key))
+
+    def last_output_ns(self, replica: ReplicaId, attempt: int) -> int | None:
+        """Return when any worker of the attempt last wrote output, in ns on the clock `boot_ns`; None if none has."""
+        known = self._attempts.get((replica, attempt))
+        return known.output.last_output_ns() if known is not None else None
 
     def _folder(self, start: StartReplica, local_rank: int) -> Path:
         return self._paths.attempt_dir(start.replica, start.attempt) / str(local_rank)

@@ -23,17 +23,38 @@ CUT = " [longer than 1 MiB: the line goes on below]"
 Stream = Literal["stdout", "stderr"]
 Sink = Callable[[str], None]
 OpenSink = Callable[[StartReplica, RoleSpec, int, Stream], Sink | None]
+CLOCK_WAS_SET_NS = 1_000_000_000  # more than the drift that a time server corrects between two looks
 
 
-def last_output_ns(attempt_dir: Path) -> int | None:
-    """Return when any worker of an attempt last wrote output, in ns on the clock `boot_ns`; None if none has.
+class OutputWatch:
+    """When the workers of an attempt last wrote output, by their logs.
+
+    The times of files are on the wall clock, which an operator or a time server may set, and of a file server perhaps.
+    Such a time counts only where it agrees with what earlier looks have seen. Otherwise output that is new since the
+    last look counts as of now: a hang is then found late, and none is found where there is none.
 
     Args:
         attempt_dir: The folder of the attempt, with the logs of its workers.
+        wall_ns: The wall clock, in ns.
     """
-    times = [modified_ns(path) for path in attempt_dir.glob("*/std*.log") if size_of(path)]
-    known = [time for time in times if time is not None]
-    return boot_ns() - max(0, time.time_ns() - max(known)) if known else None
+
+    def __init__(self, attempt_dir: Path, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        self._attempt_dir, self._wall_ns = attempt_dir, wall_ns
+        self._looked_ns, self._size = boot_ns(), 0
+        self._ahead_ns = wall_ns() - self._looked_ns
+        self._last_ns: int | None = None
+
+    def last_output_ns(self) -> int | None:
+        """Return when any worker last wrote output, in ns on the clock `boot_ns`; None if none has."""
+        logs = list(self._attempt_dir.glob("*/std*.log"))
+        now, size = boot_ns(), sum(size_of(log) or 0 for log in logs)
+        ahead_ns = self._wall_ns() - now
+        if size != self._size:
+            written_ns = max((modified_ns(log) or 0 for log in logs), default=0) - ahead_ns
+            was_set = abs(ahead_ns - self._ahead_ns) > CLOCK_WAS_SET_NS
+            self._last_ns = now if was_set or not self._looked_ns <= written_ns <= now else written_ns
+        self._looked_ns, self._size, self._ahead_ns = now, size, ahead_ns
+        return self._last_ns
 
 
 class Follower:
