@@ -1,0 +1,38 @@
+"""The quick rows of the table, and the page of docs that has all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.job import may_mount
+from tests.chaos.row import Row
+from tests.chaos.table import ROWS, markdown
+
+PAGE = Path(__file__).parents[2] / "docs/chaos.md"
+QUICK = [row for row in ROWS if row.is_quick]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("row", QUICK, ids=lambda row: row.name)
+def test_quick_row(row: Row, tmp_path: Path) -> None:
+    if row.needs_mount and not may_mount():
+        pytest.skip("no user namespace with mounts here")
+    assert row.play(tmp_path)
+
+
+def test_names_of_rows_are_unique_and_there_are_enough() -> None:
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names) >= 40
+
+
+def test_the_page_has_all_rows_and_what_was_observed() -> None:
+    lines = PAGE.read_text().splitlines()
+    expected = markdown({}).splitlines()
+    assert len(lines) == len(expected), "run `make chaos`"
+    for found, wanted in zip(lines, expected, strict=True):
+        assert found.startswith(wanted.removesuffix(" |")), "run `make chaos`"
+        assert wanted == found or not wanted.startswith("|") or len(found) > len(wanted) + 5, (
+            f"nothing observed: {found}"
+        )
