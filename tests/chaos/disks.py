@@ -28,7 +28,8 @@ GATED = """
 from flowdist import Node, Restart, Topology
 
 t = Topology("steps", nodes=2 * [Node(cpu=4)], CHECKPOINTS)
-gate = t.role("gate", ["sleep", "infinity"], kind="service", cpu=0.1, ready_when="file:gate")
+wait = "echo waits; while ! test -e gate; do sleep 0.1; done; echo open; exec sleep infinity"
+gate = t.role("gate", ["sh", "-c", wait], kind="service", cpu=0.1, ready_when="log:open")
 t.role("trainer", ["python", "trainer.py"], replicas=2, cpu=1, preload=["decimal"], depends_on=[gate.ready()],
        restart=Restart("role", max_restarts=3, backoff="0s"))
 """
@@ -51,7 +52,8 @@ class SmallDisk:
 
     def inside(self, folder: Path) -> tuple[str, ...]:
         """Return the start of a command that sees the file system, in that working folder."""
-        return ("nsenter", "-t", str(self.holder.pid), "-U", "-m", "--preserve-credentials", f"--wd={folder}")
+        enter = ("nsenter", "-t", str(self.holder.pid), "-U", "-m", "--preserve-credentials")
+        return (*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(folder))
 
     @property
     def path(self) -> Path:
@@ -139,7 +141,7 @@ def logs(what: What) -> Callable[[Path], str]:
             (disk.path / "trainer").mkdir()
             disk.fill(what)
             with Job(folder) as job:
-                job.until("gate")
+                job.until("waits")
                 (job.run_dir / "trainer").symlink_to(disk.path / "trainer")
                 (folder / "gate").touch()
                 code = job.finish()
