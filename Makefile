@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-late trust check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-late chaos trust check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -35,6 +35,9 @@ test: $(VENV)/.dev  ## what every commit has to pass
 
 test-all: $(VENV)/.dev  ## every test, the slow ones too, with all examples of the long campaigns
 	TEST_ALL=1 $(PYTEST)
+
+chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
+	$(BIN)/python -m tests.chaos --write docs/chaos.md
 
 RUNS ?= 20
 LOADED_RUNS ?= 5

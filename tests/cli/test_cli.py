@@ -133,19 +133,32 @@ def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: s
     assert done.returncode == 0 and "trainer/0" in done.stdout and "?" in done.stdout, done.stderr
 
 
-def test_a_full_disk_is_told_in_words_and_what_flowdist_has_done_wrong_is_not(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "error: runs/x cannot be written: No space left on device\n"),
+        (errno.EACCES, "error: runs/x: Permission denied\n"),
+        (errno.EAGAIN, "error: this machine refuses: Resource temporarily unavailable\nhelp: a limit on the number"),
+        (errno.EMFILE, "error: this machine refuses: Too many open files\nhelp: the limit on open files is reached"),
+    ],
+)
+def test_what_disk_and_machine_refuse_is_an_error_in_words(
+    capsys: pytest.CaptureFixture[str], number: int, text: str
 ) -> None:
-    @guarded
-    def write(number: int) -> None:
-        raise OSError(number, os.strerror(number), "runs/x")
-
     with pytest.raises(SystemExit) as caught:
-        write(errno.ENOSPC)
+        write(number)
     assert caught.value.code == 2
-    assert capsys.readouterr().err == "error: runs/x cannot be written: No space left on device\n"
+    assert capsys.readouterr().err.startswith(text)
+
+
+def test_an_error_of_flowdist_itself_passes() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         write(errno.EBADF)
+
+
+@guarded
+def write(number: int) -> None:
+    raise OSError(number, os.strerror(number), "runs/x")
 
 
 @pytest.mark.parametrize(

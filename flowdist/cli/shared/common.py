@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from flowdist.record.journal import Line
 
 F = TypeVar("F", bound=Callable[..., Any])
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # the user can put these right
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # the user can put these right, and those of a limit
+_LIMITS = {
+    errno.EAGAIN: "a limit on the number of processes is reached: see `ulimit -u`",
+    errno.EMFILE: "the limit on open files is reached: see `ulimit -n`",
+    errno.ENFILE: "the limit on open files of this machine is reached",
+    errno.ENOMEM: "this machine has no memory left",
+}
 
 
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -37,7 +43,7 @@ def guarded(function: F) -> F:
     """Decorate a verb so that an error of the user ends it with a message instead of a traceback.
 
     A FlowdistError is printed by `fail`, and ends the process with the error's exit code; so does a file that cannot be
-    written (disk full, read-only, no permission). Ctrl-C ends it with 130. Other exceptions pass.
+    written (disk full, read-only), permissions and limits of the machine. Ctrl-C ends it with 130. Other exceptions pass.
     """
 
     @functools.wraps(function)
@@ -48,14 +54,25 @@ def guarded(function: F) -> F:
         except FlowdistError as error:
             fail(error, as_json=as_json)
         except OSError as error:
-            if error.errno not in _DISK_ERRORS:
+            if (wrong := _of_the_machine(error)) is None:
                 raise
-            wrong = FlowdistError(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
             fail(wrong, as_json=as_json)
         except KeyboardInterrupt:
             sys.exit(130)
 
     return wrapper  # type: ignore[return-value]
+
+
+def _of_the_machine(error: OSError) -> FlowdistError | None:
+    """Return the error for the user if disk, permissions or limits of this machine are its cause, else None."""
+    file = error.filename or "a file"
+    if error.errno in _DISK_ERRORS:
+        return FlowdistError(f"{file} cannot be written: {error.strerror}")
+    if error.errno == errno.EACCES:
+        return FlowdistError(f"{file}: {error.strerror}")
+    if error.errno in _LIMITS:
+        return FlowdistError(f"this machine refuses: {error.strerror}", help=_LIMITS[error.errno])
+    return None
 
 
 def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
