@@ -42,8 +42,9 @@ def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Com
 def guarded(function: F) -> F:
     """Decorate a verb so that an error of the user ends it with a message instead of a traceback.
 
-    A FlowdistError is printed by `fail`, and ends the process with the error's exit code; so does a file that cannot be
-    written (disk full, read-only), permissions and limits of the machine. Ctrl-C ends it with 130. Other exceptions pass.
+    A FlowdistError is printed by `fail`, and ends the process with the error's exit code; so do a disk
+    that is full or read-only, missing permissions, and limits of the machine. Ctrl-C ends it with 130. Other exceptions
+    pass.
     """
 
     @functools.wraps(function)

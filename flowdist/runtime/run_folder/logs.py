@@ -47,7 +47,7 @@ class OutputWatch:
     def last_output_ns(self) -> int | None:
         """Return when any worker last wrote output, in ns on the clock `boot_ns`; None if none has."""
         logs = list(self._attempt_dir.glob("*/std*.log"))
-        now, size = boot_ns(), sum(size_of(log) or 0 for log in logs)
+        now, size = boot_ns(), sum(size_of(log) for log in logs)
         ahead_ns = self._wall_ns() - now
         if size != self._size:
             written_ns = max((modified_ns(log) or 0 for log in logs), default=0) - ahead_ns

@@ -116,6 +116,8 @@ class Supervisor:
         self._injector = Injector(plan, graph, run_dir, self, seed=seed, since_ns=self._past.last_ns)
         self._hooks = Hooks(graph, run_dir)
         self._nodes: dict[NodeName, LocalNode] = {}
+        self._given_up: set[NodeName] = set()
+        self._no_nodes = ""  # why the run ends because all of its nodes were given up; empty: it does not
         self._interrupts = 0
         self._is_alone = False  # the run is being ended without a controller
         self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
@@ -158,7 +160,9 @@ class Supervisor:
             host.fail(error)
         finally:
             await self._wind_down()
-        lost = f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
+        lost = (
+            self._no_nodes or f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
+        )
         failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
         return host.result(self._injector.never_fired(), failure)
 
@@ -204,10 +208,19 @@ class Supervisor:
             await self._host.processes.kill_others(self._host.warn, self._hooks.pids())
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """Report to the controller that nothing of the node runs any more; show the cause if the node was given up."""
+        """Report to the controller that nothing of the node runs any more; show the cause if the node was given up.
+
+        A run without a node ends, because there is none that could come back: it would wait for room in vain.
+        """
         self.operate(NodeGone(node, cause))
         if is_given_up:
             self._show("error", f"{node}: {cause}")
+            self._given_up.add(node)
+        if self._hosting is None and self._given_up.issuperset(self._nodes):
+            self._no_nodes = (
+                f"no node of this run is left; everything was stopped (see {self._host.run_dir / node}.log)"
+            )
+            self._host.over.set()
 
     async def _until_over(self) -> None:
         """Print the workers' output, and inject faults when they are due, until `over` is set."""
