@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between the creation of a run's folder and the start of its supervisor, which then ends the run in order.
+"""Ctrl-C and SIGTERM between the creation of a run's folder and its supervisor, which then ends the run in order.
 
 A KeyboardInterrupt in that time could be raised anywhere. In the middle of an import it may be lost; elsewhere the
 run would end without a record that it was cancelled, as it would by SIGTERM. Interrupts are therefore only counted,
