@@ -132,7 +132,7 @@ def test_r21_no_effect_is_carried_out_that_the_journal_cannot_record(tmp_path: P
     (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
     again = ("--max-restarts", "500", "--set", "trainer.restart.backoff=0s")
     with Job(tmp_path, "loop.py", *again, before=("prlimit", "--fsize=12288")) as job:
-        assert job.finish() == 1
+        assert job.finish() == 70
         assert f"the journal cannot be written: is there room on the disk of {job.run_dir}?" in job.text
         assert "Traceback" not in job.text and job.alive() == []
         header, lines = job.journal()

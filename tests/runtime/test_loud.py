@@ -40,7 +40,7 @@ def broken_job(
 ) -> Job:
     """A small job in which that call of the function raises, in so many processes."""
     (folder / "work.py").write_text(WORK)
-    more = f'ready_when="{ready}", ' if ready else ""
+    more = (f'ready_when="{ready}", ' if ready else "") + ('preload=["json"], ' if warm else "")
     (folder / "topology.py").write_text(TOPOLOGY.format(warm=warm, more=more))
     place = f"{process} {where} {call} {times} {folder}"
     return Job(folder, env={"FLOWDIST_TEST_BREAK": place, "PYTHONPATH": f"{BREAKING}:{Path.cwd()}"})
@@ -71,7 +71,10 @@ AGENTS = [
 @pytest.mark.parametrize(("where", "call"), few(AGENTS, 3))
 def test_an_agent_that_raises_dies_of_it_and_its_node_comes_back(tmp_path: Path, where: str, call: int) -> None:
     with broken_job(tmp_path, AGENT, where, call, ready="log:at work") as job:
-        assert_ends(job, 0, "its agent died of RuntimeError: injected", "node0: agent started again")
+        assert_ends(job, 0, "node0: agent started again")
+        assert "flowdist: unexpected exception: RuntimeError: injected" in (job.run_dir / "node0.log").read_text()
+        if "node0 lost" in job.text:  # else it had not joined
+            assert "node0 lost (its agent died of RuntimeError: injected)" in job.text
 
 
 @pytest.mark.slow
@@ -120,7 +123,7 @@ def test_a_controller_that_raises_dies_of_it_and_the_next_one_takes_over(tmp_pat
 def test_controllers_that_always_raise_fail_the_run_with_their_last_words(tmp_path: Path, where: str) -> None:
     with broken_job(tmp_path, CONTROLLER, where, times=99) as job:
         assert_ends(job, 70, "the controller died again and again; the last died of RuntimeError: injected",
-                    "everything was stopped", f"help: resume it: flowdist run --resume {job.run_dir.name}")  # fmt: skip
+                    "everything was stopped", "help: resume it: flowdist run --resume small-")  # fmt: skip
         assert 8 <= len(list(tmp_path.glob("broken-*"))) <= 10
 
 
@@ -141,5 +144,5 @@ def test_a_supervisor_that_raises_ends_its_run_and_says_how_to_resume_it(tmp_pat
             job.until("trainer/0: starts")
             os.kill(job.named("agent.guardian")[0], signal.SIGKILL)
         assert_ends(job, 70, "flowdist itself has failed: RuntimeError: injected; everything was stopped",
-                    f"help: resume it: flowdist run --resume {job.run_dir.name}")  # fmt: skip
+                    "help: resume it: flowdist run --resume small-")  # fmt: skip
         assert 'raise RuntimeError("injected")' in (job.run_dir / "supervisor.log").read_text()

@@ -46,6 +46,11 @@ class ControllerKeeper:
         self._serves_since_ns: int | None = None  # when the present controller has accepted a connection
         self._was_killed = False  # an injected fault has killed the present controller
 
+    @property
+    def is_serving(self) -> bool:
+        """Return whether the present controller runs, and has accepted a connection."""
+        return self._serves_since_ns is not None and self._process.returncode is None
+
     async def start(self) -> None:
         """Start a controller process, which continues from the journal if the run has one."""
         config = self._configure()

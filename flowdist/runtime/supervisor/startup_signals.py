@@ -1,8 +1,8 @@
-"""Ctrl-C between the creation of a run's folder and the start of its supervisor, which then ends the run in order.
+"""Ctrl-C and SIGTERM between the creation of a run's folder and its supervisor, which then ends the run in order.
 
 A KeyboardInterrupt in that time could be raised anywhere. In the middle of an import it may be lost; elsewhere the
-run would end without a record that it was cancelled. Interrupts are therefore only counted, until the supervisor or
-the command line handles them.
+run would end without a record that it was cancelled, as it would by SIGTERM. Interrupts are therefore only counted,
+until the supervisor or the command line handles them.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
 
 class StartupSignals:
-    """Context manager that counts SIGINT in `count`, from its start until another handler is installed.
+    """Context manager that counts interrupts in `count`, from its start until other handlers are installed.
 
-    Its end, or `end`, restores the handler that was installed before.
+    Its end, or `end`, restores the handlers that were installed before.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._before: signal._HANDLER = None
-        self._is_on = False
+        self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> StartupSignals:
-        self._before, self._is_on = signal.signal(signal.SIGINT, self._note), True
+        for number in INTERRUPTS:
+            self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
-        """Stop counting: SIGINT is handled as before the `with` block. A second call does nothing."""
-        if self._is_on:
-            self._is_on = False
-            signal.signal(signal.SIGINT, self._before)
+        """Stop counting: interrupts are handled as before the `with` block. A second call does nothing."""
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a SIGINT was counted."""
+        """Raise KeyboardInterrupt if an interrupt was counted."""
         if self.count:
             raise KeyboardInterrupt
 

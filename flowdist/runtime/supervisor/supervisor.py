@@ -38,7 +38,8 @@ from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import Injected, Operate, Operation
 
-CANCEL_S = 10.0  # for a controller to record an interrupt
+ANSWER_S = 2.0  # for a controller that runs to record an interrupt
+CANCEL_S = 10.0  # for one that is started or takes over
 MARGIN_S = 30.0  # for a job that is cancelled to end, besides the grace of its workers
 NO_ANSWER = "the controller does not answer"
 
@@ -279,13 +280,14 @@ class Supervisor:
     async def _see_to_the_end(self) -> None:
         """After the first interrupt, end the run in time, with the controller or without.
 
-        If the controller has not recorded the interrupt after CANCEL_S, as while none runs or it stands still, the
-        nodes of this host leave the job by themselves, with the grace of their workers. If it has, the job has as long
-        as the roles need to stop one after the other, and a worker that hangs in the kernel to be given up.
+        If no controller records the interrupt, the nodes of this host leave the job by themselves, with the grace of
+        their workers. One that runs has ANSWER_S for it: if it stands still, the agents kill their workers without
+        grace at the end of their lease. One that takes over has CANCEL_S. Once the interrupt is recorded, the job has
+        as long as the roles need to stop one after the other, and a worker that hangs in the kernel to be given up.
         """
         host, options = self._host, self._graph.options
         grace_s = sum(role.grace_ns for role in self._graph.roles) / 1e9
-        until_s = boot_ns() / 1e9 + CANCEL_S
+        until_s = boot_ns() / 1e9 + (ANSWER_S if self._controller.is_serving else CANCEL_S)
         while not (host.over.is_set() or host.state.ending or self._controller.lost or boot_ns() / 1e9 > until_s):
             await host.wait()
         if host.state.ending and not self._controller.lost:
