@@ -128,7 +128,7 @@ def test_controllers_that_always_raise_fail_the_run_with_their_last_words(tmp_pa
 
 
 SUPERVISORS = [
-    ("flowdist.runtime.supervisor.supervisor:Supervisor._handle_line", 5),  # a background task
+    ("flowdist.runtime.supervisor.supervisor:Supervisor._handle_line", 3),  # a background task
     ("flowdist.runtime.supervisor.supervisor:Supervisor.guardian_ended", 1),
     ("flowdist.runtime.supervisor.local_node:LocalNode._watch", 1),
     ("flowdist.runtime.injection.injector:Injector.fire", 3),  # the main loop
