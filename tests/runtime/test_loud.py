@@ -32,14 +32,14 @@ from flowdist import On, Restart, Topology
 t = Topology("small", nodes=1)
 t.role("trainer", ["python", "work.py"], {more}warm={warm}, restart=Restart(max_restarts=3, backoff="0s"))
 """
-AGENT, CONTROLLER, SUPERVISOR = "agent.guardian", "controller_main", "flowdist run"
+AGENT, CONTROLLER, SUPERVISOR = "agent.guardian", "controller_main", "flowdist_run"
 
 
 def broken_job(
     folder: Path, process: str, where: str, call: int = 1, times: int = 1, *, warm: bool = False, ready: str = ""
 ) -> Job:
     """A small job in which that call of the function raises, in so many processes."""
-    (folder / "work.py").write_text(WORK)
+    (folder / "work.py").write_text(WORK if process != SUPERVISOR else "import signal\nsignal.pause()\n")
     more = (f'ready_when="{ready}", ' if ready else "") + ('preload=["json"], ' if warm else "")
     (folder / "topology.py").write_text(TOPOLOGY.format(warm=warm, more=more))
     place = f"{process} {where} {call} {times} {folder}"
@@ -128,7 +128,7 @@ def test_controllers_that_always_raise_fail_the_run_with_their_last_words(tmp_pa
 
 
 SUPERVISORS = [
-    ("flowdist.runtime.supervisor.supervisor:Supervisor._handle_line", 5),  # a background task
+    ("flowdist.runtime.supervisor.supervisor:Supervisor._handle_line", 3),  # a background task
     ("flowdist.runtime.supervisor.supervisor:Supervisor.guardian_ended", 1),
     ("flowdist.runtime.supervisor.local_node:LocalNode._watch", 1),
     ("flowdist.runtime.injection.injector:Injector.fire", 3),  # the main loop
@@ -139,7 +139,6 @@ SUPERVISORS = [
 @pytest.mark.parametrize(("where", "call"), few(SUPERVISORS, 1))
 def test_a_supervisor_that_raises_ends_its_run_and_says_how_to_resume_it(tmp_path: Path, where: str, call: int) -> None:
     with broken_job(tmp_path, SUPERVISOR, where, call) as job:
-        (tmp_path / "work.py").write_text(WORK.replace("print", "import signal; signal.pause(); print"))
         if "guardian" in where:
             job.until("trainer/0: starts")
             os.kill(job.named("agent.guardian")[0], signal.SIGKILL)

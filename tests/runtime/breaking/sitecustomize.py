@@ -48,5 +48,5 @@ def _break(module, name, call, times, folder):
 
 if "FLOWDIST_TEST_BREAK" in os.environ:
     process, where, call, times, folder = os.environ["FLOWDIST_TEST_BREAK"].split()
-    if process in " ".join(sys.orig_argv):
+    if process in "_".join(sys.orig_argv):
         _break(*where.split(":"), int(call), int(times), folder)
