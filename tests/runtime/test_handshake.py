@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from flowdist.control.connection.objections import INCARNATION_MAX
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
-from flowdist.runtime.controller.host_registry import HostRegistry, node_name
+from flowdist.runtime.controller.host_registry import OWNERS, HostRegistry, node_name
+from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.wire import addresses
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
@@ -20,6 +23,7 @@ from flowdist.runtime.wire.handshake import (
     Challenge,
     ClientHandshake,
     ConnectionRejected,
+    Credentials,
     Hello,
     Proof,
     Refused,
@@ -38,19 +42,21 @@ def greet(caller: ClientHandshake, server: ServerHandshake) -> Accepted | Refuse
 @pytest.mark.parametrize("run", ["", "run-1"])
 @pytest.mark.parametrize("token", ["", "hush"])
 def test_hosts_with_the_same_job_and_token_are_accepted(run: str, token: str) -> None:
-    assert greet(ClientHandshake("job1", run, token), ServerHandshake("job1", "run-1", token)) == Accepted()
+    assert (
+        greet(ClientHandshake("job1", run, Credentials(token)), ServerHandshake("job1", "run-1", token)) == Accepted()
+    )
 
 
 def test_another_job_or_another_run_is_refused_by_name() -> None:
-    refused = greet(ClientHandshake("job2", "", ""), ServerHandshake("job1", "run-1", ""))
+    refused = greet(ClientHandshake("job2", "", Credentials("")), ServerHandshake("job1", "run-1", ""))
     assert isinstance(refused, Refused) and "job 'job1'" in refused.reason and "job 'job2'" in refused.reason
-    refused = greet(ClientHandshake("job1", "run-0", ""), ServerHandshake("job1", "run-1", ""))
+    refused = greet(ClientHandshake("job1", "run-0", Credentials("")), ServerHandshake("job1", "run-1", ""))
     assert isinstance(refused, Refused) and "another run of job 'job1' has begun: run-1" in refused.reason
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
 def test_each_side_detects_a_different_token(ours: str, theirs: str) -> None:
-    caller, server = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
+    caller, server = ClientHandshake("job1", "", Credentials(ours)), ServerHandshake("job1", "run-1", theirs)
     challenge = server.challenge(caller.hello)
     with pytest.raises(ConnectionRejected, match="another token") as caught:
         caller.answer(challenge)
@@ -62,7 +68,7 @@ def test_each_side_detects_a_different_token(ours: str, theirs: str) -> None:
 
 
 def test_a_proof_is_valid_for_one_connection_and_one_side() -> None:
-    caller, server = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
+    caller, server = ClientHandshake("job1", "", Credentials("hush")), ServerHandshake("job1", "run-1", "hush")
     challenge = server.challenge(caller.hello)
     assert isinstance(challenge, Challenge)
     proof = caller.answer(challenge)
@@ -79,9 +85,9 @@ def test_messages_in_the_wrong_order_are_refused() -> None:
     refused = server.challenge(Hello("job1", "", b"", wire=99))
     assert isinstance(refused, Refused) and "this host version 99" in refused.reason
     with pytest.raises(ConnectionRejected):
-        ClientHandshake("job1", "", "").answer(Accepted())
+        ClientHandshake("job1", "", Credentials("")).answer(Accepted())
     with pytest.raises(ConnectionRejected, match="full"):
-        ClientHandshake("job1", "", "").answer(Refused("full"))
+        ClientHandshake("job1", "", Credentials("")).answer(Refused("full"))
 
 
 def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> None:
@@ -94,15 +100,21 @@ def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> Non
 class Registry:
     """A controller's host registry, with objects in the place of connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_dir: Path) -> None:
         graph = RoleGraph("t", (RoleSpec("default", ("true",)),), cluster=Cluster((NodeSpec("gpu"),)))
-        self.known = ("gpu", *unnamed_nodes(2, 3))
+        self.known, self.refusals = ("gpu", *unnamed_nodes(2, 3)), Refusals()
         self.controller = Controller(graph, self.known)
-        self.registry = HostRegistry(graph, "job1", "run-1", "", self.known)
+        self.registry = HostRegistry(graph, "job1", "run-1", run_dir, "", self.known, self.refusals)
 
-    def arrive(self, host: str, uid: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
+    def connect(self, secret: str, node: str = "") -> asyncio.StreamWriter:
+        """Return a connection whose peer has proven that it knows the token, and names its node."""
         writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
-        return self.registry.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
+        assert self.registry._identify(Proof(b"", node, secret), writer) == Accepted()
+        return writer
+
+    def arrive(self, host: str, secret: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
+        writer = self.connect(secret, node)
+        return self.registry.welcome(JoinRequest(host), self.controller.state, writer), writer
 
     def join(self, welcome: Welcome | Refused) -> None:
         assert isinstance(welcome, Welcome)
@@ -110,16 +122,32 @@ class Registry:
         self.controller.handle(joined, self.controller.state.now)
 
 
-def test_hosts_with_the_same_name_get_different_node_names() -> None:
-    hosts = Registry()
+@pytest.fixture
+def hosts(tmp_path: Path) -> Registry:
+    return Registry(tmp_path)
+
+
+def test_hosts_with_the_same_name_get_different_node_names(hosts: Registry) -> None:
     (one, _), (two, _) = hosts.arrive("gpu", "a"), hosts.arrive("gpu", "b")
     assert isinstance(one, Welcome) and isinstance(two, Welcome)
     assert (one.node, two.node) == ("gpu-2", "gpu-3"), "the controller's own host has the plain name"
-    assert one.number != two.number and one.known_nodes == hosts.known
+    assert one.known_nodes == hosts.known
 
 
-def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation() -> None:
-    hosts = Registry()
+def test_no_two_nodes_of_a_job_get_one_number(hosts: Registry) -> None:
+    numbers = []
+    for step in range(20):
+        welcome, writer = hosts.arrive(f"host{step % 7}", f"secret {step}")
+        assert isinstance(welcome, Welcome)
+        numbers.append(welcome.number)
+        if step % 2:
+            hosts.join(welcome)
+        if step % 3 and step % 2:
+            hosts.registry.disconnected(writer)  # the next one of its name gets another: it counts as up
+    assert len(set(numbers)) == 20 and min(numbers) >= len(hosts.known)
+
+
+def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation(hosts: Registry) -> None:
     one, writer = hosts.arrive("a", "1")
     hosts.join(one)
     hosts.registry.disconnected(writer)
@@ -130,18 +158,50 @@ def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation() -> N
     assert isinstance(three, Welcome) and (three.node, three.incarnation) == ("a", 1001)
 
 
-def test_a_host_that_connects_again_keeps_its_name_unless_another_host_has_it() -> None:
-    hosts = Registry()
-    _, writer = hosts.arrive("a", "1")
+def test_a_host_cannot_use_up_the_incarnations_of_its_name(hosts: Registry) -> None:
+    one, writer = hosts.arrive("a", "1")
+    assert isinstance(one, Welcome)
+    hosts.controller.handle(ev.NodeJoined("a", NodeSpec("a"), incarnation=INCARNATION_MAX), 0)
+    hosts.controller.handle(ev.NodeLeft("a"), 0)
     hosts.registry.disconnected(writer)
-    again, _ = hosts.arrive("", "1", "a")
-    assert isinstance(again, Welcome) and again.node == "a"
-    refused, _ = hosts.arrive("", "2", "a")
-    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.retry
+    two, _ = hosts.arrive("a", "2")
+    assert isinstance(two, Welcome) and (two.node, two.incarnation) == ("a-2", 1)
 
 
-def test_no_host_may_join_a_job_that_is_ending() -> None:
-    hosts = Registry()
+def test_a_node_belongs_to_the_host_that_shows_its_secret_also_at_the_next_controller(
+    hosts: Registry, tmp_path: Path
+) -> None:
+    _, writer = hosts.arrive("a", "1")
+    assert hosts.registry.node_of(writer) == "a"
+    hosts.registry.disconnected(writer)
+    assert hosts.registry.node_of(writer) == ""
+    for registry in (hosts, Registry(tmp_path)):
+        again, _ = registry.arrive("", "1", "a")
+        assert isinstance(again, Welcome) and again.node == "a"
+        for secret, node in (("2", "a"), ("", "a"), ("1", "gpu"), ("", "host 2 of 3"), ("", "nosuch")):
+            stranger: asyncio.StreamWriter = object()  # type: ignore[assignment]
+            refused = registry.registry._identify(Proof(b"", node, secret), stranger)
+            assert isinstance(refused, Refused) and "a node of another host" in refused.reason
+            assert registry.registry.node_of(stranger) == ""
+    assert "secret" not in (tmp_path / OWNERS).read_text()
+
+
+def test_a_connection_joins_once(hosts: Registry) -> None:
+    one, writer = hosts.arrive("a", "1")
+    assert isinstance(one, Welcome)
+    again = hosts.registry.welcome(JoinRequest("b"), hosts.controller.state, writer)
+    assert isinstance(again, Welcome) and (again.node, again.number) == (one.node, one.number)
+
+
+def test_a_job_gives_a_bounded_number_of_names(hosts: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowdist.runtime.controller.host_registry.HOSTS_MAX", 2)
+    for secret in "12":
+        assert isinstance(hosts.arrive("a", secret)[0], Welcome)
+    refused, _ = hosts.arrive("a", "3")
+    assert isinstance(refused, Refused) and "has had 2 hosts" in refused.reason and not refused.retry
+
+
+def test_no_host_may_join_a_job_that_is_ending(hosts: Registry) -> None:
     hosts.controller.handle(ev.CancelRequested("enough"), 0)
     refused, _ = hosts.arrive("a", "1")
     assert isinstance(refused, Refused) and refused.retry, "the next run may be another matter"

@@ -186,7 +186,7 @@ async def _take_part(
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
     procs = own_procs(joined.welcome.graph, graph)
     spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
-    return await JoinedHost(joined, place.token, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
+    return await JoinedHost(joined, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
 
 
 def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:

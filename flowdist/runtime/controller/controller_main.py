@@ -11,12 +11,14 @@ import contextlib
 import os
 import signal
 import sys
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
+from flowdist.control.connection.objections import objection, objection_to_proof, objection_to_sender
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore
 from flowdist.control.protocol.events import ControllerStarted, Event, TimePassed
@@ -30,6 +32,7 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.metrics import serve_metrics
+from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
@@ -120,7 +123,9 @@ class _ControllerProcess:
     def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
         self._config = config
         job = config.listening.door.job if config.listening is not None else ""
-        self._hosts = HostRegistry(graph, job, config.run_id, token, config.known_nodes)
+        self._refusals = Refusals()
+        run_dir = Path(config.run_dir)
+        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header)
@@ -173,6 +178,7 @@ class _ControllerProcess:
         for each in servers:
             each.close()
         await self._close_remote()
+        self._refusals.sum_up()
 
     async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
         until = self._loop.time() + BIND_RETRY_S
@@ -219,17 +225,28 @@ class _ControllerProcess:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (message := await read_to_controller(reader)) is not None:
-                if writer in self._remote and not isinstance(message, RemoteFrame):
-                    raise msgspec.ValidationError(f"other hosts may not send {type(message).__name__}")
+                if writer in self._remote:
+                    self._check_remote(message, writer)
                 self._handle_message(message, writer)
         except (msgspec.MsgspecError, RecursionError) as error:
-            print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
+            self._refusals.note(self._hosts.source_of(writer), str(error))
         except asyncio.CancelledError:
             pass  # this process ends; else asyncio would print a traceback
         finally:
             if writer in self._watchers:
                 self._watchers.remove(writer)
             writer.close()
+
+    def _check_remote(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
+        """Raise ValidationError for a frame that another host may not send, or not before it has joined."""
+        if not isinstance(message, RemoteFrame):
+            raise msgspec.ValidationError(f"other hosts may not send {type(message).__name__}")
+        if not self._hosts.node_of(writer) and not isinstance(message, JoinRequest):
+            raise msgspec.ValidationError(f"a host that has not joined may not send {type(message).__name__}")
+
+    def _sender(self, writer: asyncio.StreamWriter) -> NodeName | None:
+        """Return the node that a connection may speak for; None for a process of this host, which may for any."""
+        return self._hosts.node_of(writer) if writer in self._remote else None
 
     def _status(self) -> Status:
         now = self._now()
@@ -265,23 +282,25 @@ class _ControllerProcess:
             case JoinRequest():
                 self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
             case DeathProof():
-                for event in self._sessions.gone(message.node, message.incarnation, message.cause):
-                    self._handle(event)
+                self._handle_death_proof(message, writer)
             case RemoteErrorReport():
-                save_report(message, self._controller.state, Path(self._config.run_dir))
+                self._save_report(message, writer)
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
-                self._link_faults.carry(message.node, "up", writer, lambda: self._handle_agent(message, writer))
+                sender = self._sender(writer)  # now: a frame may arrive late, when the connection has ended
+                late = partial(self._handle_agent, message, writer, sender)
+                self._link_faults.carry(sender or message.node, "up", writer, late)
             case _:
                 assert_never(message)
 
     def _add_watcher(self, message: Watch, writer: asyncio.StreamWriter) -> None:
         """Send the watcher the journal without its first `message.skip` lines, and from now on every new line.
 
-        If the watcher's digest of the skipped lines differs from the journal's, the watcher first gets a Farewell.
+        If the watcher's digest of the skipped lines differs from the journal's, it gets a Farewell instead.
         """
         lines = self._journal.path.read_bytes().splitlines(keepends=True)
         if message.digest and message.digest != sha256(b"".join(lines[: message.skip])).digest():
             self._send(writer, Farewell("the journal there lost its last lines in a crash: join the job again"))
+            return
         for line in lines[message.skip :]:
             writer.write(encode(JournalLine(line)))
         self._watchers.append(writer)
@@ -294,7 +313,23 @@ class _ControllerProcess:
             decisions = tuple(Decision(done.t_ns, effect.text, effect.level) for effect in notices)
             self._send(writer, Decided(done.n, decisions))
 
-    def _handle_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
+    def _handle_death_proof(self, proof: DeathProof, writer: asyncio.StreamWriter) -> None:
+        if why := objection_to_proof(proof.node, proof.incarnation, proof.cause, self._sender(writer)):
+            self._refusals.note(self._hosts.source_of(writer), why)
+            return
+        for event in self._sessions.gone(proof.node, proof.incarnation, proof.cause):
+            self._handle(event)
+
+    def _save_report(self, report: RemoteErrorReport, writer: asyncio.StreamWriter) -> None:
+        if why := objection_to_sender(report.node, self._sender(writer)):
+            self._refusals.note(self._hosts.source_of(writer), why)
+            return
+        save_report(report, self._controller.state, Path(self._config.run_dir))
+
+    def _handle_agent(self, message: ToController, writer: asyncio.StreamWriter, sender: NodeName | None) -> None:
+        if why := objection(message, self._controller.state, sender):
+            self._refusals.note(self._hosts.source_of(writer), why)
+            return
         self._last_heard_ns[message.node] = self._now()
         heard = self._sessions.hear(message, self._now())
         if isinstance(message, Join) and heard.answers:

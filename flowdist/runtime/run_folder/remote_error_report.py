@@ -49,6 +49,8 @@ def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None
         return
     if not 0 <= report.local_rank < replica.procs:
         return
+    if len(report.error) > ERROR_BYTES_MAX or len(report.last_lines) > ERROR_BYTES_MAX:
+        return  # `collect_report` sends no such text
     attempt = run_dir / report.replica.role / str(report.replica.index) / f"attempt_{report.attempt}"
     folder = attempt / str(report.local_rank)
     if not folder.exists():

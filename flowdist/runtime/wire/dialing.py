@@ -16,13 +16,16 @@ from flowdist.runtime.wire.handshake import (
     Answer,
     ClientHandshake,
     ConnectionRejected,
+    Credentials,
     Refused,
 )
 
 CONNECT_S = 3.0  # a host that is up accepts or refuses a connection at once
 
 
-async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def dial(
+    controller: ControllerEndpoint, credentials: Credentials
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the controller and do the handshake; return a connection that is ready for frames.
 
     Raises:
@@ -33,7 +36,7 @@ async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.Stre
     reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
     try:
         keep_alive(writer.get_extra_info("socket"))
-        await asyncio.wait_for(_shake_hands(controller, token, reader, writer), HANDSHAKE_S)
+        await asyncio.wait_for(_shake_hands(controller, credentials, reader, writer), HANDSHAKE_S)
     except BaseException:
         writer.close()
         raise
@@ -41,9 +44,9 @@ async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.Stre
 
 
 async def _shake_hands(
-    controller: ControllerEndpoint, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    controller: ControllerEndpoint, credentials: Credentials, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    client = ClientHandshake(controller.job, controller.run, token)
+    client = ClientHandshake(controller.job, controller.run, credentials)
     writer.write(encode(client.hello))
     proof = client.answer(await _read_answer(reader, controller))
     writer.write(encode(proof))

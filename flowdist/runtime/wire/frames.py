@@ -74,13 +74,11 @@ class Injected(msgspec.Struct, frozen=True, tag=True):
 class JoinRequest(msgspec.Struct, frozen=True, tag=True):
     """Request of another host to bring a node into the job.
 
-    `host` is the name of the host; `uid` distinguishes it from others of that name. `node` is empty at first. A host
-    that connects again sends the name of its node from the first `Welcome`.
+    `host` is the name of the host, from which the controller makes the name of the node. A host that connects again has
+    named its node in the handshake.
     """
 
-    host: str
-    uid: str
-    node: NodeName = ""
+    host: str = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):

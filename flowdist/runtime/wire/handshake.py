@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import FlowdistError
 
-TOKEN = "FLOWDIST_TOKEN"  # the environment variable
-WIRE = 3  # the version of the protocol: increment it with every change of a message
+TOKEN, HOST_SECRET = "FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET"  # environment variables
+WIRE = 4  # the version of the protocol: increment it with every change of a message
 FRAME_MAX = 64 << 10  # bytes, for frames of a peer that has not proven that it knows the token
 HANDSHAKE_S = 10.0  # how long the whole handshake may take
 
@@ -40,9 +41,14 @@ class Challenge(msgspec.Struct, frozen=True, tag=True):
 
 
 class Proof(msgspec.Struct, frozen=True, tag=True):
-    """Second message of a client: its proof that it knows the token."""
+    """Second message of a client: its proof, and the node that it speaks for; empty for a host that has none yet.
+
+    `secret` is the host's own, which it has chosen. The controller gives a node to the host that shows its secret.
+    """
 
     proof: bytes
+    node: NodeName = ""
+    secret: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
@@ -62,6 +68,20 @@ FROM_CLIENT = msgspec.msgpack.Decoder(Hello | Proof)
 FROM_SERVER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
+class Credentials(NamedTuple):
+    """The proof of identity that a host shows the controller on every connection.
+
+    Attributes:
+        token: The secret of the job, which all hosts know; empty: none.
+        node: The node that the connection speaks for; empty: none yet.
+        secret: The secret of this host, which no other host knows.
+    """
+
+    token: str = ""
+    node: NodeName = ""
+    secret: str = ""
+
+
 class ConnectionRejected(FlowdistError):
     """The other side has refused this host. If `retry` is true, a later attempt may succeed."""
 
@@ -76,12 +96,12 @@ class ClientHandshake:
     Args:
         job: The job to ask for.
         run: The id of its run; empty: any run.
-        token: The secret of both sides; empty: none.
+        credentials: What this host shows the controller.
     """
 
-    def __init__(self, job: str, run: str, token: str) -> None:
+    def __init__(self, job: str, run: str, credentials: Credentials) -> None:
         self.hello = Hello(job, run, secrets.token_bytes(16))
-        self._token = token
+        self._credentials, self._token = credentials, credentials.token
 
     def answer(self, answer: Answer) -> Proof:
         """Return the proof to send, after checking that the server's answer to `hello` is a valid challenge.
@@ -95,7 +115,8 @@ class ClientHandshake:
             here = "set here" if self._token else "not set here"
             help = f"set {TOKEN} to the same value on every host, or on none (it is {here})"
             raise ConnectionRejected(Refused("the host that runs the controller has another token", help))
-        return Proof(_proof(self._token, "host", self.hello, answer.nonce))
+        node, secret = self._credentials.node, self._credentials.secret
+        return Proof(_proof(self._token, "host", self.hello, answer.nonce), node, secret)
 
     def _is_proven_by(self, challenge: Challenge) -> bool:
         expected = _proof(self._token, "controller", self.hello, challenge.nonce)
