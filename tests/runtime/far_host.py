@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.protocol.messages import Acked, Heartbeat, Join
+from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Rejoin
 from flowdist.graph import NodeSpec, RoleGraph, encode_graph
 from flowdist.record.journal import Line, read_whole_lines
 from flowdist.runtime.clock import boot_ns
@@ -20,9 +21,10 @@ from flowdist.runtime.controller.controller_main import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
-from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, Welcome
+from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, JournalLine, Watch, Welcome
 from flowdist.runtime.wire.framing import encode, receive_frame
-from flowdist.runtime.wire.handshake import FROM_SERVER, TOKEN, Accepted, ClientHandshake, Credentials
+from flowdist.runtime.wire.handshake import FROM_SERVER, TOKEN, Accepted, Answer, ClientHandshake, Credentials
+from flowdist.runtime.wire.tls import client_context
 from tests.runtime.hosts import free_port
 
 _DECODER: msgspec.msgpack.Decoder[FromControllerFrame] = msgspec.msgpack.Decoder(FromControllerFrame)
@@ -39,23 +41,34 @@ class FarHost:
 
     def __init__(self, controller: ControllerEndpoint, credentials: Credentials) -> None:
         self.credentials, self.incarnation = credentials, 0
-        self._connection = socket.create_connection((controller.host, controller.port), 20)
+        self.connection = socket.create_connection((controller.host, controller.port), 20)
         client = ClientHandshake(controller.job, controller.run, credentials)
-        self._connection.sendall(encode(client.hello))
-        self._connection.sendall(encode(client.answer(FROM_SERVER.decode(receive_frame(self._connection) or b""))))
-        result = FROM_SERVER.decode(receive_frame(self._connection) or b"")
-        if result != Accepted():
-            client.answer(result)  # raises ConnectionRejected
+        self.send(client.hello)
+        proof = client.answer(self._answer())
+        if client.certificate:
+            self.connection = client_context(client.certificate).wrap_socket(self.connection)
+        self.send(proof)
+        answer = self._answer()
+        if not isinstance(answer, Accepted):
+            self.close()
+        client.finish(answer)
+
+    def _answer(self) -> Answer:
+        return FROM_SERVER.decode(receive_frame(self.connection) or b"")
+
+    @property
+    def is_encrypted(self) -> bool:
+        return isinstance(self.connection, ssl.SSLSocket)
 
     @property
     def node(self) -> str:
         return self.credentials.node
 
     def send(self, *messages: msgspec.Struct) -> None:
-        self._connection.sendall(b"".join(map(encode, messages)))
+        self.connection.sendall(b"".join(map(encode, messages)))
 
     def read(self) -> FromControllerFrame:
-        return _DECODER.decode(receive_frame(self._connection) or b"")
+        return _DECODER.decode(receive_frame(self.connection) or b"")
 
     def ask(self, host: str) -> Welcome:
         """Get the name of a node, as the foreground process of a host does."""
@@ -76,11 +89,11 @@ class FarHost:
     def wait_until_heard(self) -> None:
         """Wait until the controller has handled everything that this connection has sent."""
         self.send(Heartbeat(self.node, self.incarnation, 7))
-        while not isinstance(self.read(), Acked):
+        while not isinstance(self.read(), Acked | Rejoin):  # Rejoin: its lease was over
             pass
 
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
 
 
 class LoneController:
@@ -99,12 +112,13 @@ class LoneController:
             str(self.run_dir), RUN, str(self.run_dir / "c.sock"), (), boot_ns(), self._lifeline[0], listening=listening
         )
         command = [sys.executable, "-m", "flowdist.runtime.controller.controller_main"]
-        self.process = subprocess.Popen(
-            [*command, msgspec.json.encode(config).decode()],
-            pass_fds=[self._lifeline[0]],
-            env={**os.environ, TOKEN: self._token},
-            stderr=(self.run_dir / "log").open("wb"),
-        )
+        with (self.run_dir / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, msgspec.json.encode(config).decode()],
+                pass_fds=[self._lifeline[0]],
+                env={**os.environ, TOKEN: self._token},
+                stderr=log,
+            )
         os.close(self._lifeline[0])
         return self
 
@@ -128,6 +142,14 @@ class LoneController:
                 return self._hosts[-1]
             except ConnectionRefusedError:
                 assert self.process.poll() is None, self.log
+
+    def wait_for(self, event: str) -> None:
+        """Wait until the journal has an event of this type."""
+        watcher = self.host("a watcher")
+        watcher.ask("watcher")
+        watcher.send(Watch())
+        while not (isinstance(line := watcher.read(), JournalLine) and f'"{event}"'.encode() in line.line):
+            pass
 
     @property
     def log(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowdist.control.connection.objections import INCARNATION_MAX
@@ -20,6 +21,7 @@ from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of,
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.handshake import (
     Accepted,
+    Answer,
     Challenge,
     ClientHandshake,
     ConnectionRejected,
@@ -36,15 +38,18 @@ def greet(caller: ClientHandshake, server: ServerHandshake) -> Accepted | Refuse
     challenge = server.challenge(caller.hello)
     if isinstance(challenge, Refused):
         return challenge
-    return server.verify(caller.answer(challenge))
+    answer = server.verify(caller.answer(challenge))
+    if isinstance(answer, Accepted):
+        caller.finish(answer)
+    return answer
 
 
 @pytest.mark.parametrize("run", ["", "run-1"])
-@pytest.mark.parametrize("token", ["", "hush"])
-def test_hosts_with_the_same_job_and_token_are_accepted(run: str, token: str) -> None:
-    assert (
-        greet(ClientHandshake("job1", run, Credentials(token)), ServerHandshake("job1", "run-1", token)) == Accepted()
-    )
+@pytest.mark.parametrize(("token", "certificate"), [("", b""), ("hush", b""), ("hush", b"a certificate")])
+def test_hosts_with_the_same_job_and_token_are_accepted(run: str, token: str, certificate: bytes) -> None:
+    caller = ClientHandshake("job1", run, Credentials(token))
+    assert isinstance(greet(caller, ServerHandshake("job1", "run-1", token, certificate)), Accepted)
+    assert caller.certificate == certificate
 
 
 def test_another_job_or_another_run_is_refused_by_name() -> None:
@@ -56,38 +61,92 @@ def test_another_job_or_another_run_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
 def test_each_side_detects_a_different_token(ours: str, theirs: str) -> None:
-    caller, server = ClientHandshake("job1", "", Credentials(ours)), ServerHandshake("job1", "run-1", theirs)
+    caller = ClientHandshake("job1", "", Credentials(ours))
+    server = ServerHandshake("job2", "run-1", theirs)
     challenge = server.challenge(caller.hello)
     with pytest.raises(ConnectionRejected, match="another token") as caught:
         caller.answer(challenge)
-    assert ("not set here" in caught.value.help) == (not ours)
-    forged = Proof(b"x" * 32)
+    assert ("not set here" in caught.value.help) == (not ours) and not caught.value.is_proven
+    forged = Proof(b"x" * 32, "job1")
     assert server.verify(forged) == Refused(
         "this host has another token", "set FLOWDIST_TOKEN to the same value on every host"
-    )
+    ), "without the token, nobody learns the name of the job"
 
 
 def test_a_proof_is_valid_for_one_connection_and_one_side() -> None:
-    caller, server = ClientHandshake("job1", "", Credentials("hush")), ServerHandshake("job1", "run-1", "hush")
+    caller = ClientHandshake("job1", "", Credentials("hush"))
+    server = ServerHandshake("job1", "run-1", "hush")
     challenge = server.challenge(caller.hello)
     assert isinstance(challenge, Challenge)
     proof = caller.answer(challenge)
     again = ServerHandshake("job1", "run-1", "hush")
     again.challenge(caller.hello)
     assert isinstance(again.verify(proof), Refused), "a recorded proof does not open another call"
-    assert isinstance(server.verify(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
+    forged = msgspec.structs.replace(proof, proof=challenge.proof)
+    assert isinstance(server.verify(forged), Refused), "the controller's own proof is not the host's"
+    for answer in (challenge, Accepted(proof.proof), Accepted(challenge.proof), Accepted(b"")):
+        with pytest.raises(ConnectionRejected, match="does not know the token") as caught:
+            caller.finish(answer)
+        assert not caught.value.is_proven
+    answer = server.verify(proof)
+    caller.finish(answer)
+    with pytest.raises(ConnectionRejected, match="does not know the token"):
+        ClientHandshake("job1", "", Credentials("hush")).finish(answer)
+
+
+@pytest.mark.parametrize("field", ["nonce", "proof", "certificate"])
+def test_a_relay_can_change_nothing_of_a_challenge(field: str) -> None:
+    caller = ClientHandshake("job1", "", Credentials("hush"))
+    challenge = ServerHandshake("job1", "run-1", "hush", b"the certificate").challenge(caller.hello)
+    for value in (b"", b"the relay's"):
+        with pytest.raises(ConnectionRejected, match="another token"):
+            caller.answer(msgspec.structs.replace(challenge, **{field: value}))
+    assert caller.certificate == b""
+
+
+@pytest.mark.parametrize("field", ["job", "run", "node", "secret"])
+def test_a_relay_can_change_nothing_of_a_proof(field: str) -> None:
+    caller = ClientHandshake("job1", "run-1", Credentials("hush", "gpu07", "secret"))
+    server = ServerHandshake("job1", "run-1", "hush")
+    proof = caller.answer(server.challenge(caller.hello))
+    refused = server.verify(msgspec.structs.replace(proof, **{field: "gpu08"}))
+    assert isinstance(refused, Refused) and refused.reason == "this host has another token"
+
+
+def test_a_refusal_for_good_is_one_of_the_controller() -> None:
+    def refusal(server: ServerHandshake, **changes: str) -> ConnectionRejected:
+        caller = ClientHandshake("job1", "run-1", Credentials("hush", "gpu07", "secret"))
+        refused = server.verify(caller.answer(server.challenge(caller.hello)))
+        with pytest.raises(ConnectionRejected) as caught:
+            caller.finish(msgspec.structs.replace(refused, **changes))
+        return caught.value
+
+    other_job, other_run = ServerHandshake("job2", "run-1", "hush"), ServerHandshake("job1", "run-2", "hush")
+    assert refusal(other_job).is_proven and refusal(other_run).is_proven
+    assert not refusal(other_job, proof=b"").is_proven and not refusal(other_job, reason="go away").is_proven
+    server = ServerHandshake("job1", "run-1", "hush")  # a relay has put a message of its own before the proof
+    caller = ClientHandshake("job1", "run-1", Credentials("hush", "gpu07", "secret"))
+    caller.answer(server.challenge(caller.hello))
+    for injected in (Hello(b""), Proof(b"", "job1")):
+        refused = server.verify(injected)
+        with pytest.raises(ConnectionRejected) as caught:
+            caller.finish(refused)
+        assert isinstance(refused, Refused) and not caught.value.is_proven
 
 
 def test_messages_in_the_wrong_order_are_refused() -> None:
-    server = ServerHandshake("job1", "run-1", "")
-    assert isinstance(server.challenge(Proof(b"")), Refused) and isinstance(server.verify(Proof(b"")), Refused)
-    assert isinstance(server.verify(Hello("job1", "", b"")), Refused)
-    refused = server.challenge(Hello("job1", "", b"", wire=99))
+    server, proof = ServerHandshake("job1", "run-1", ""), Proof(b"", "job1")
+    assert isinstance(server.challenge(proof), Refused) and isinstance(server.verify(proof), Refused)
+    assert isinstance(server.verify(Hello(b"")), Refused)
+    refused = server.challenge(Hello(b"", wire=99))
     assert isinstance(refused, Refused) and "this host version 99" in refused.reason
-    with pytest.raises(ConnectionRejected):
-        ClientHandshake("job1", "", Credentials("")).answer(Accepted())
-    with pytest.raises(ConnectionRejected, match="full"):
-        ClientHandshake("job1", "", Credentials("")).answer(Refused("full"))
+    for token in ("", "hush"):
+        caller = ClientHandshake("job1", "", Credentials(token))
+        with pytest.raises(ConnectionRejected):
+            caller.answer(Accepted(b""))
+        with pytest.raises(ConnectionRejected, match="full") as caught:
+            caller.answer(Refused("full"))
+        assert caught.value.is_proven == (not token), "with a token, only the controller can refuse a host for good"
 
 
 def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> None:
@@ -108,9 +167,18 @@ class Registry:
 
     def connect(self, secret: str, node: str = "") -> asyncio.StreamWriter:
         """Return a connection whose peer has proven that it knows the token, and names its node."""
-        writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
-        assert self.registry._identify(Proof(b"", node, secret), writer) == Accepted()
+        answer, writer = self.identify(secret, node)
+        assert isinstance(answer, Accepted)
         return writer
+
+    def identify(self, secret: str, node: str) -> tuple[Answer, asyncio.StreamWriter]:
+        """Do the handshake, and return the answer and the connection."""
+        writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
+        caller, server = (
+            ClientHandshake("job1", "", Credentials("", node, secret)),
+            ServerHandshake("job1", "run-1", ""),
+        )
+        return self.registry._identify(caller.answer(server.challenge(caller.hello)), server, writer), writer
 
     def arrive(self, host: str, secret: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
         writer = self.connect(secret, node)
@@ -179,8 +247,7 @@ def test_a_node_belongs_to_the_host_that_shows_its_secret_also_at_the_next_contr
         again, _ = registry.arrive("", "1", "a")
         assert isinstance(again, Welcome) and again.node == "a"
         for secret, node in (("2", "a"), ("", "a"), ("1", "gpu"), ("", "host 2 of 3"), ("", "nosuch")):
-            stranger: asyncio.StreamWriter = object()  # type: ignore[assignment]
-            refused = registry.registry._identify(Proof(b"", node, secret), stranger)
+            refused, stranger = registry.identify(secret, node)
             assert isinstance(refused, Refused) and "a node of another host" in refused.reason
             assert registry.registry.node_of(stranger) == ""
     assert "secret" not in (tmp_path / OWNERS).read_text()

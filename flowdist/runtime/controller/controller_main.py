@@ -54,6 +54,7 @@ from flowdist.runtime.wire.frames import (
     read_to_controller,
 )
 from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.runtime.wire.tls import can_encrypt, new_identity
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
@@ -125,7 +126,8 @@ class _ControllerProcess:
         job = config.listening.door.job if config.listening is not None else ""
         self._refusals = Refusals()
         run_dir = Path(config.run_dir)
-        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals)
+        tls = new_identity() if token and config.listening is not None and can_encrypt() else None
+        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header)
@@ -212,7 +214,7 @@ class _ControllerProcess:
                 self._send(writer, Farewell("flowdist ended there before the job was over"))
         for writer in self._remote:
             with contextlib.suppress(OSError, RuntimeError):
-                writer.write_eof()
+                writer.write_eof() if writer.can_write_eof() else writer.close()  # TLS ends in both directions at once
         until = self._loop.time() + FLUSH_S
         while self._remote and self._loop.time() < until:
             await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,11 +25,13 @@ from flowdist.runtime.wire.handshake import (
     FRAME_MAX,
     FROM_CLIENT,
     HANDSHAKE_S,
-    Accepted,
+    Answer,
+    Hello,
     Proof,
     Refused,
     ServerHandshake,
 )
+from flowdist.runtime.wire.tls import Identity, encrypt
 
 NAME_MAX, HOSTS_MAX = 50, 4096  # characters of a node's name; names that a job gives to other hosts
 OWNERS = "hosts.json"  # in the folder of the run: the SHA-256 of the secret of the host that each node belongs to
@@ -69,6 +72,7 @@ class HostRegistry:
         token: The secret that other hosts have to know; empty: none.
         known_nodes: Nodes that are expected from the start: a new host does not get one of their names.
         refusals: The log of refused connections.
+        tls: The certificate of this controller; None: connections are not encrypted.
     """
 
     def __init__(
@@ -80,9 +84,10 @@ class HostRegistry:
         token: str,
         known_nodes: tuple[NodeName, ...],
         refusals: Refusals,
+        tls: Identity | None = None,
     ) -> None:
         self._graph, self._job, self._run_id, self._token = graph, job, run_id, token
-        self._known_nodes, self._refusals = known_nodes, refusals
+        self._known_nodes, self._refusals, self._tls = known_nodes, refusals, tls
         self._owners_file = run_dir / OWNERS
         self._owners: dict[NodeName, str] = _read_owners(self._owners_file)
         self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and secret, by connection
@@ -103,28 +108,42 @@ class HostRegistry:
             return False
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        handshake = ServerHandshake(self._job, self._run_id, self._token)
-        for answer_to in (handshake.challenge, handshake.verify):
-            body = await read_frame(reader, FRAME_MAX)
-            if body is None:
-                return False
-            message = FROM_CLIENT.decode(body)
-            answer = answer_to(message)
-            if isinstance(answer, Accepted) and isinstance(message, Proof):
-                answer = self._identify(message, writer)
-            writer.write(encode(answer))
-            await writer.drain()
-            if isinstance(answer, Refused):
-                self._refusals.note(self.source_of(writer), answer.reason)
-                return False
-        return True
+        certificate = self._tls.certificate if self._tls is not None else b""
+        handshake = ServerHandshake(self._job, self._run_id, self._token, certificate)
+        if not await self._answer(handshake.challenge, reader, writer):
+            return False
+        if self._tls is not None:
+            await encrypt(writer, self._tls.context)
+        return await self._answer(lambda message: self._identify(message, handshake, writer), reader, writer)
 
-    def _identify(self, proof: Proof, writer: asyncio.StreamWriter) -> Accepted | Refused:
-        """Note for which node a connection may speak; refuse it if the node belongs to another host."""
+    async def _answer(
+        self,
+        answer_to: Callable[[Hello | Proof], Answer],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        """Answer the peer's next message of the handshake; return False if the peer is refused, or has gone.
+
+        This does not wait until the answer is sent: TLS has to begin here before the peer's first TLS message arrives.
+        """
+        body = await read_frame(reader, FRAME_MAX)
+        if body is None:
+            return False
+        answer = answer_to(FROM_CLIENT.decode(body))
+        writer.write(encode(answer))
+        if isinstance(answer, Refused):
+            self._refusals.note(self.source_of(writer), answer.reason)
+        return not isinstance(answer, Refused)
+
+    def _identify(self, proof: Hello | Proof, handshake: ServerHandshake, writer: asyncio.StreamWriter) -> Answer:
+        """Note for which node an accepted connection may speak; refuse it if the node belongs to another host."""
+        answer = handshake.verify(proof)
+        if isinstance(answer, Refused) or not isinstance(proof, Proof):
+            return answer
         if proof.node and not hmac.compare_digest(self._owners.get(proof.node, ""), _digest(proof.secret)):
-            return Refused(f"{proof.node!r} is a node of another host", "start the command here again")
+            return handshake.refuse(f"{proof.node!r} is a node of another host", "start the command here again")
         self._shown[writer] = (proof.node, proof.secret)
-        return Accepted()
+        return answer
 
     def node_of(self, writer: asyncio.StreamWriter) -> NodeName:
         """Return the node that a connection may speak for; empty if its host has not joined yet."""
@@ -133,7 +152,8 @@ class HostRegistry:
     def source_of(self, writer: asyncio.StreamWriter) -> str:
         """Return the peer of a connection in words, for the log."""
         peer = writer.get_extra_info("peername")
-        return f"{self.node_of(writer) or 'a connection'} from {peer[0]}" if peer else "a process of this host"
+        name = self.node_of(writer) or ("a host" if writer in self._shown else "a connection")
+        return f"{name} from {peer[0]}" if peer else "a process of this host"
 
     def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
         """Register a host that asks to join under the name of its node, and return the answer to its request.

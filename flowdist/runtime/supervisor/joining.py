@@ -104,7 +104,7 @@ async def rejoin(joined: Joined, timeout_ns: int) -> Connection:
 
     Raises:
         TimeoutError: No controller has answered for `timeout_ns`. The text is the last reason, or empty.
-        ConnectionRejected: The controller refuses this host for good.
+        ConnectionRejected: The controller, and nothing in its place, refuses this host for good.
     """
     until = boot_ns() + timeout_ns
     why = ""
@@ -114,8 +114,9 @@ async def rejoin(joined: Joined, timeout_ns: int) -> Connection:
             await _request(connection, JoinRequest())
             return connection
         except ConnectionRejected as error:
-            if not error.retry:
+            if error.is_proven and not error.retry:
                 raise
+            why = error.message  # without a proof, it may be anybody between here and the controller
         except (OSError, TimeoutError) as error:
             why = _reason(error)
         await asyncio.sleep(RETRY_S)
@@ -134,12 +135,12 @@ async def _request(connection: Connection, request: JoinRequest) -> Welcome:
         async with asyncio.timeout(HANDSHAKE_S):
             answer = await read_from_controller(connection.reader)
     except msgspec.MsgspecError as error:
-        raise ConnectionRejected(Refused(f"the controller's answer is invalid: {error}")) from None
+        raise ConnectionRejected(Refused(f"the controller's answer is invalid: {error}"), is_proven=True) from None
     if isinstance(answer, Welcome):
         return answer
     connection.writer.close()
     if isinstance(answer, Refused):
-        raise ConnectionRejected(answer)
+        raise ConnectionRejected(answer, is_proven=True)
     raise ConnectionResetError("connection closed")
 
 

@@ -1,4 +1,4 @@
-"""Connections to a controller on another host: TCP, the handshake, then the frames of the control channel."""
+"""Connections to a controller on another host: TCP, the handshake, TLS, then the frames of the control channel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flowdist.runtime.wire.handshake import (
     FRAME_MAX,
     FROM_SERVER,
     HANDSHAKE_S,
-    Accepted,
     Answer,
     ClientHandshake,
     ConnectionRejected,
     Credentials,
     Refused,
 )
+from flowdist.runtime.wire.tls import client_context, encrypt
 
 CONNECT_S = 3.0  # a host that is up accepts or refuses a connection at once
 
@@ -49,10 +49,15 @@ async def _shake_hands(
     client = ClientHandshake(controller.job, controller.run, credentials)
     writer.write(encode(client.hello))
     proof = client.answer(await _read_answer(reader, controller))
+    if client.certificate:
+        await encrypt(writer, client_context(client.certificate))
     writer.write(encode(proof))
-    result = await _read_answer(reader, controller)
-    if not isinstance(result, Accepted):
-        client.answer(result)  # raises ConnectionRejected
+    client.finish(await _read_answer(reader, controller))
+
+
+def is_encrypted(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the frames of a connection that `dial` has made are encrypted and authenticated by TLS."""
+    return writer.get_extra_info("sslcontext") is not None
 
 
 async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpoint) -> Answer:

@@ -16,7 +16,7 @@ from flowdist.runtime.wire.framing import encode, receive_frame
 from flowdist.runtime.wire.handshake import (
     FRAME_MAX,
     FROM_SERVER,
-    Accepted,
+    Answer,
     ClientHandshake,
     ConnectionRejected,
     Credentials,
@@ -79,10 +79,32 @@ def send_death_proof(controller: ControllerEndpoint, credentials: Credentials, i
     ):
         client = ClientHandshake(controller.job, controller.run, credentials)
         connection.sendall(encode(client.hello))
-        connection.sendall(encode(client.answer(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""))))
-        if not isinstance(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""), Accepted):
-            return
-        connection.sendall(encode(DeathProof(credentials.node, incarnation, cause)))
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(1 << 12):  # the controller closes the connection once it has read the proof
-            pass
+        proof = client.answer(_receive_answer(connection))
+        with _encrypted(connection, client.certificate) as channel:
+            channel.sendall(encode(proof))
+            client.finish(_receive_answer(channel))
+            channel.sendall(encode(DeathProof(credentials.node, incarnation, cause)))
+            _end(channel)
+
+
+def _receive_answer(connection: socket.socket) -> Answer:
+    return FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b"")
+
+
+def _encrypted(connection: socket.socket, certificate: bytes) -> socket.socket:
+    """Return the connection over TLS if the controller has a certificate, else as it is."""
+    if not certificate:
+        return connection
+    from flowdist.runtime.wire.tls import client_context  # `ssl` is large, and a guardian needs it only now
+
+    return client_context(certificate).wrap_socket(connection)
+
+
+def _end(channel: socket.socket) -> None:
+    """Say that nothing more will be sent, and wait until the controller has read it all and closes the connection."""
+    if hasattr(channel, "unwrap"):
+        channel.unwrap()
+        return
+    channel.shutdown(socket.SHUT_WR)
+    while channel.recv(1 << 12):
+        pass
