@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import assert_never
 
@@ -31,8 +30,11 @@ from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
+from flowdist.runtime.controller.intake import Intake
+from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.refusals import Refusals
+from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
@@ -45,7 +47,6 @@ from flowdist.runtime.wire.frames import (
     HostFrame,
     Injected,
     JoinRequest,
-    JournalLine,
     Operate,
     RemoteErrorReport,
     ToControllerFrame,
@@ -53,7 +54,7 @@ from flowdist.runtime.wire.frames import (
     encode,
     read_to_controller,
 )
-from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN
 from flowdist.runtime.wire.tls import can_encrypt, new_identity
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
@@ -129,6 +130,7 @@ class _ControllerProcess:
         tls = new_identity() if token and config.listening is not None and can_encrypt() else None
         self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
+        self._intake = Intake(self._refusals)
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header)
         self._controller = self._replay.controller
@@ -137,7 +139,7 @@ class _ControllerProcess:
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._link_faults = LinkFaults(config.link_faults)
-        self._watchers: list[asyncio.StreamWriter] = []
+        self._watchers = Watchers(self._journal.path)
         self._alarm = Alarm(self._now, self._time_passed)
         self._last_heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
@@ -186,7 +188,9 @@ class _ControllerProcess:
         until = self._loop.time() + BIND_RETRY_S
         while True:
             try:
-                return await asyncio.start_server(self._serve_remote, listening.address or None, listening.port)
+                return await asyncio.start_server(
+                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
+                )
             except OSError:
                 if self._loop.time() > until:
                     raise
@@ -194,28 +198,35 @@ class _ControllerProcess:
 
     async def _serve_remote(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if await self._hosts.admit(reader, writer):
+            if self._intake.open(writer) and await self._hosts.admit(reader, writer):
                 self._remote[writer] = None
+                self._note_node(writer)
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # this process ends during a handshake
+            writer.transport.abort()  # this process ends
         finally:
             self._remote.pop(writer, None)
             self._hosts.disconnected(writer)
-            writer.close()
+            await self._intake.end(writer)
+
+    def _note_node(self, writer: asyncio.StreamWriter) -> None:
+        """Tell the intake if a connection of another host has a node."""
+        if self._hosts.node_of(writer):
+            self._intake.join(writer)
 
     async def _close_remote(self) -> None:
         """End the connections to other hosts, and wait until each host has closed its own, at most FLUSH_S seconds.
 
-        If the job is not over, each host that watches the journal first gets a Farewell.
+        Each host that watches the journal first gets the rest of it, and a Farewell if the job is not over.
         """
+        until = self._loop.time() + FLUSH_S
+        await self._watchers.finish(FLUSH_S)
         if self._controller.state.outcome is None:
-            for writer in [writer for writer in self._watchers if writer in self._remote]:
+            for writer in [writer for writer in self._remote if writer in self._watchers]:
                 self._send(writer, Farewell("flowdist ended there before the job was over"))
         for writer in self._remote:
             with contextlib.suppress(OSError, RuntimeError):
                 writer.write_eof() if writer.can_write_eof() else writer.close()  # TLS ends in both directions at once
-        until = self._loop.time() + FLUSH_S
         while self._remote and self._loop.time() < until:
             await asyncio.sleep(0.01)
 
@@ -226,18 +237,33 @@ class _ControllerProcess:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while (message := await read_to_controller(reader)) is not None:
-                if writer in self._remote:
-                    self._check_remote(message, writer)
+            while (message := await self._read(reader, writer)) is not None:
                 self._handle_message(message, writer)
+                with contextlib.suppress(OSError):  # the peer is gone, but it may have sent more
+                    await writer.drain()  # a peer that does not read its answers is not read either
         except (msgspec.MsgspecError, RecursionError) as error:
             self._refusals.note(self._hosts.source_of(writer), str(error))
+        except TimeoutError:
+            self._refusals.note(self._hosts.source_of(writer), f"it has not joined for {HANDSHAKE_S:g} s")
         except asyncio.CancelledError:
             pass  # this process ends; else asyncio would print a traceback
         finally:
-            if writer in self._watchers:
-                self._watchers.remove(writer)
+            self._watchers.remove(writer)
             writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
+        """Wait for the next message of a connection; None if the connection has ended.
+
+        Raises:
+            msgspec.MsgspecError: The frame is invalid, or its sender may not send it.
+            TimeoutError: The connection is of another host, which does not join.
+        """
+        if writer not in self._remote:
+            return await read_to_controller(reader)
+        message = await self._intake.read(reader, writer, has_node=bool(self._hosts.node_of(writer)))
+        if message is not None:
+            self._check_remote(message, writer)
+        return message
 
     def _check_remote(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         """Raise ValidationError for a frame that another host may not send, or not before it has joined."""
@@ -265,7 +291,9 @@ class _ControllerProcess:
     def _handle_message(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
-                self._add_watcher(message, writer)
+                if writer in self._watchers:
+                    raise msgspec.ValidationError("a connection may watch the journal once")
+                self._watchers.add(message, writer)
             case Operate():
                 self._operate(message, writer)
             case Describe():
@@ -283,6 +311,7 @@ class _ControllerProcess:
                     self._send(connection, message)
             case JoinRequest():
                 self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
+                self._note_node(writer)
             case DeathProof():
                 self._handle_death_proof(message, writer)
             case RemoteErrorReport():
@@ -293,19 +322,6 @@ class _ControllerProcess:
                 self._link_faults.carry(sender or message.node, "up", writer, late)
             case _:
                 assert_never(message)
-
-    def _add_watcher(self, message: Watch, writer: asyncio.StreamWriter) -> None:
-        """Send the watcher the journal without its first `message.skip` lines, and from now on every new line.
-
-        If the watcher's digest of the skipped lines differs from the journal's, it gets a Farewell instead.
-        """
-        lines = self._journal.path.read_bytes().splitlines(keepends=True)
-        if message.digest and message.digest != sha256(b"".join(lines[: message.skip])).digest():
-            self._send(writer, Farewell("the journal there lost its last lines in a crash: join the job again"))
-            return
-        for line in lines[message.skip :]:
-            writer.write(encode(JournalLine(line)))
-        self._watchers.append(writer)
 
     def _operate(self, message: Operate, writer: asyncio.StreamWriter) -> None:
         self._sessions.note(message.event)
@@ -355,8 +371,7 @@ class _ControllerProcess:
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)
         self._journal.write(data, force=force)
-        for watcher in self._watchers:
-            self._send(watcher, JournalLine(data))
+        self._watchers.wrote(data)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -375,7 +390,8 @@ class _ControllerProcess:
 
     def _send(self, writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):
-            writer.write(encode(message))
+            if self._intake.may_send(writer):
+                writer.write(encode(message))
 
     def _set_timer(self) -> None:
         times = [time for time in (self._controller.deadline(), self._sessions.deadline()) if time is not None]

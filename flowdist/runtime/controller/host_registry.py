@@ -151,9 +151,9 @@ class HostRegistry:
 
     def source_of(self, writer: asyncio.StreamWriter) -> str:
         """Return the peer of a connection in words, for the log."""
-        peer = writer.get_extra_info("peername")
+        address = address_of(writer)
         name = self.node_of(writer) or ("a host" if writer in self._shown else "a connection")
-        return f"{name} from {peer[0]}" if peer else "a process of this host"
+        return f"{name} from {address}" if address else "a process of this host"
 
     def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
         """Register a host that asks to join under the name of its node, and return the answer to its request.
@@ -181,9 +181,7 @@ class HostRegistry:
         self._hosts[name] = writer
         known = job.nodes.get(name)
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1
-        number = len(self._known_nodes) + list(self._owners).index(
-            name
-        )  # owners are never forgotten: it stays the same
+        number = len(self._known_nodes) + list(self._owners).index(name)  # the same as long as the job lasts
         return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
 
     def connection_of(self, name: NodeName) -> asyncio.StreamWriter | None:
@@ -211,6 +209,12 @@ class HostRegistry:
 def _is_free(node: Node | None) -> bool:
     """Return whether the node does not run, and its next host can still count its incarnations on."""
     return node is None or (not node.usable and node.incarnation < INCARNATION_MAX // 2)
+
+
+def address_of(writer: asyncio.StreamWriter) -> str:
+    """Return the address of the peer of a connection over TCP; empty for other connections."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 def _digest(secret: str) -> str:

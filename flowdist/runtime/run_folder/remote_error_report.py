@@ -35,7 +35,13 @@ def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mas
         error = b""
     text = error.decode(errors="replace") if len(error) <= ERROR_BYTES_MAX else ""
     lines = "".join(f"{line}\n" for line in last_lines(folder / "stderr.log", LINES_MAX))
-    return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, mask(text), mask(lines))
+    texts = [_within_limit(mask(each)) for each in (text, lines)]
+    return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, *texts)
+
+
+def _within_limit(text: str) -> str:
+    """Return the text, or nothing if it is too long to be sent: bytes that are no UTF-8 take more room than before."""
+    return text if len(text.encode()) <= ERROR_BYTES_MAX else ""
 
 
 def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None:

@@ -124,7 +124,7 @@ ToControllerFrame = (
 )
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
-_TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
+TO_CONTROLLER: msgspec.msgpack.Decoder[ToControllerFrame] = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
 _ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 
@@ -136,7 +136,7 @@ async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame 
         msgspec.MsgspecError: The frame holds no message to the controller.
     """
     body = await read_frame(reader)
-    return None if body is None else _TO_CONTROLLER.decode(body)
+    return None if body is None else TO_CONTROLLER.decode(body)
 
 
 async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFrame | None:
