@@ -75,7 +75,7 @@ class Intake:
         """Close a connection that is over. A peer that does not read the rest of its answer loses it."""
         try:
             writer.close()
-            with contextlib.suppress(OSError):  # TimeoutError is one
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # TimeoutError is an OSError
                 async with asyncio.timeout(CLOSE_S):
                     await writer.wait_closed()
         finally:
