@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from flowdist.control.connection.failure_detector import FailureDetector
-from flowdist.control.connection.texts import cut, with_short_text, with_short_texts
+from flowdist.control.connection.texts import GPU_TEXT_MAX, cut, with_short_text, with_short_texts
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
@@ -111,7 +111,7 @@ class Sessions:
                 self._incarnations[node] = message.incarnation
                 self._detector.watch(node, now)
                 spec, address, items = message.spec, message.address, with_short_texts(message.inventory)
-                bad_gpus = tuple((gpu, cut(reason)) for gpu, reason in message.bad_gpus)
+                bad_gpus = tuple((gpu, cut(reason, GPU_TEXT_MAX)) for gpu, reason in message.bad_gpus)
                 news = (items, message.is_warming, bad_gpus)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
                 return Received((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))

@@ -14,30 +14,31 @@ from flowdist.control.protocol.events import GpuFailed, InventoryItem, ReplicaEx
 from flowdist.control.protocol.messages import Reported
 
 TEXT_MAX = 500  # characters
+GPU_TEXT_MAX = 200  # characters of the reason why a GPU is bad; a node has one for each GPU, and one message holds all
 
-_TEXTS: dict[type, str] = {
-    GpuFailed: "reason",
-    ReplicaExited: "detail",
-    ReplicaStartsCold: "detail",
-    StoreLost: "detail",
+_TEXTS: dict[type, tuple[str, int]] = {
+    GpuFailed: ("reason", GPU_TEXT_MAX),
+    ReplicaExited: ("detail", TEXT_MAX),
+    ReplicaStartsCold: ("detail", TEXT_MAX),
+    StoreLost: ("detail", TEXT_MAX),
 }
 E = TypeVar("E", bound=Reported)
 
 
-def cut(text: str) -> str:
-    """Return a text for people, cut if it has over TEXT_MAX characters; its end then tells how many it had."""
-    if len(text) <= TEXT_MAX:
+def cut(text: str, most: int = TEXT_MAX) -> str:
+    """Return a text for people, cut if it has over `most` characters; its end then tells how many it had."""
+    if len(text) <= most:
         return text
     end = f"... (cut, it has {len(text)} characters)"
-    return text[: TEXT_MAX - len(end)] + end
+    return text[: most - len(end)] + end
 
 
 def with_short_text(event: E) -> E:
     """Return an event of an agent with its text for people cut; the same event if its text is short, or has none."""
-    name = _TEXTS.get(type(event))
-    if name is None or len(getattr(event, name)) <= TEXT_MAX:
+    name, most = _TEXTS.get(type(event), ("", 0))
+    if not name or len(getattr(event, name)) <= most:
         return event
-    return msgspec.structs.replace(event, **{name: cut(getattr(event, name))})
+    return msgspec.structs.replace(event, **{name: cut(getattr(event, name), most)})
 
 
 def with_short_texts(items: tuple[InventoryItem, ...]) -> tuple[InventoryItem, ...]:
