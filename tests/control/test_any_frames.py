@@ -154,7 +154,7 @@ class Session:
 
     def prove_death(self) -> None:
         sender, name, incarnation = self.liar.sender(), self.liar.sender(), self.liar.number()
-        if not objection_to_proof(name, incarnation, "killed", sender):
+        if not objection_to_proof(name, incarnation, sender):
             for event in self.sessions.gone(name, incarnation, "killed"):
                 self.decide(event)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from flowdist.runtime.controller.limits import (
     Connections,
     Pace,
 )
-from flowdist.runtime.controller.refusals import LINES_MAX, QUIET_S, SOURCES_MAX, Refusals
 from tests.choosing import examples
 
 LIMIT = 1000
@@ -127,28 +125,3 @@ def test_a_burst_is_not_renewed_by_other_addresses_that_come_and_go() -> None:
         pace.charge(f"b{number}", 0, now_s=number / 1000)
     assert pace.wait_s("a", now_s=0.5) == 0.5
     assert len(pace._owed) <= PACED_MAX + 1
-
-
-def test_the_log_of_refusals_stays_small_whatever_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    refusals = Refusals(lambda: now)
-    for number in range(20_000):
-        now = number / 100  # 200 s
-        refusals.note(f"a connection from 10.0.{number % 1000}.1", "x" * 100_000)
-    text = capfd.readouterr().err
-    lines = text.splitlines()
-    assert LINES_MAX <= len(lines) <= LINES_MAX * (200 / QUIET_S + 1) and max(map(len, lines)) < 600
-    assert refusals.count == 20_000 and len(refusals._sources) <= SOURCES_MAX
-
-
-def test_a_refusal_of_one_source_is_told_once_a_minute_with_the_count(capfd: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    refusals = Refusals(lambda: now)
-    for _ in range(3):
-        refusals.note("node1", "it may not speak for 'node2'\x1b[31m")
-    now = QUIET_S
-    refusals.note("node1", "again")
-    assert capfd.readouterr().err == (
-        "flowdist: node1 was refused: it may not speak for 'node2'?[31m\n"
-        "flowdist: node1 was refused: again (and 2 more in the last minute)\n"
-    )

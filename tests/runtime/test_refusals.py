@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.runtime.controller import refusals
-from flowdist.runtime.controller.refusals import SOURCES_MAX, TEXT_MAX, Refusals
+from flowdist.runtime.controller.refusals import LINES_MAX, SOURCES_MAX, TEXT_MAX, Refusals
 
 
 @pytest.fixture
@@ -45,6 +45,15 @@ def test_many_sources_do_not_fill_the_memory(capsys: pytest.CaptureFixture[str])
     for number in range(3 * SOURCES_MAX):
         log.note(f"host{number}", "it lies")
     assert len(log._sources) == SOURCES_MAX
+
+
+def test_many_sources_do_not_fill_the_log(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    log = Refusals()
+    for number in range(20_000):
+        now[0] += 0.01  # 200 s in all
+        log.note(f"a connection from 10.0.{number % 1000}.1", "it lies")
+    count = len(capsys.readouterr().err.splitlines())
+    assert LINES_MAX * 3 <= count <= LINES_MAX * 4
 
 
 def test_nothing_is_said_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:

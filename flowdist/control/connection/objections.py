@@ -2,8 +2,10 @@
 
 The decoder has checked the types of a message. This module checks its meaning against the state of the job. A node
 speaks for itself alone. Replicas and worlds exist. An attempt or a generation was begun, and its present number on that
-node. Numbers and texts have sizes that an agent can send. Everything that passes can be recorded and replayed, and
-changes nothing beyond the node of the agent.
+node. Numbers, names and lists have sizes that an agent can send. Everything that passes can be recorded and replayed,
+and changes nothing beyond the node of the agent.
+
+A text for people is never too long: `texts` cuts it, because the end of a worker must be recorded whatever it printed.
 
 A late report is no objection: it is recorded, and changes nothing (R20).
 """
@@ -11,7 +13,7 @@ A late report is no objection: it is recorded, and changes nothing (R20).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import assert_never
 
@@ -25,10 +27,9 @@ NUMBER_MAX = 1 << 62  # of a time in ns, a step, a generation
 INCARNATION_MAX = 1 << 53  # a node's next host counts on from there
 PORT_MAX = (1 << 16) - 1
 RANK_MAX = 1 << 16
-CPUS_MAX, GPUS_MAX, MEMORY_MAX = 1 << 16, 1 << 10, 1 << 52  # of one node: cores, devices, bytes
-TEXT_MAX = 1 << 16  # characters
-LABELS_MAX, LABEL_MAX = 1 << 8, 1 << 10  # labels of a node, characters of a key or value
-ADDRESS_MAX = 1 << 8  # characters
+CPUS_MAX, GPUS_MAX, MEMORY_MAX = 1 << 16, 1 << 8, 1 << 52  # of one node: cores, devices, bytes
+NAME_MAX, PATH_MAX = 1 << 8, 1 << 12  # characters of an address, a port, a signal or half a label; of a path
+LABELS_MAX, PORTS_MAX, ITEMS_MAX = 1 << 6, 1 << 6, 1 << 12  # of a node, of a replica, of an inventory
 ADDRESS_MARKS = ".:%-_"  # what an address may have besides letters and digits: it goes into lists of `host:port`
 PHASES = frozenset(("starting", "running", "ready", "suspended", "stopped", "exited"))  # of an inventory item
 
@@ -44,16 +45,15 @@ def objection(message: ToController, job: JobState, sender: NodeName | None = No
     return next(_objections(message, job, sender), "")
 
 
-def objection_to_proof(node: NodeName, incarnation: int, cause: str, sender: NodeName | None = None) -> str:
+def objection_to_proof(node: NodeName, incarnation: int, sender: NodeName | None = None) -> str:
     """Return why a proof of the death of a node's processes must not be recorded; empty if there is no reason.
 
     Args:
         node: The node whose processes are said to be dead.
         incarnation: The last incarnation of its agent that the sender knows of.
-        cause: How the agent ended.
         sender: As for `objection`.
     """
-    found = (*_of_sender(node, sender), *_of_incarnation(incarnation), *_of_text("cause", cause))
+    found = (*_of_sender(node, sender), *_of_incarnation(incarnation))
     return next(iter(found), "")
 
 
@@ -89,11 +89,12 @@ def _of_sender(node: NodeName, sender: NodeName | None) -> Iterator[str]:
 def _of_join(message: Join, job: JobState) -> Iterator[str]:
     yield from _of_spec(message.spec, message.node)
     yield from _of_address(message.address)
+    yield from _of_count("attempts", message.inventory, ITEMS_MAX)
     for item in message.inventory:
         yield from _of_item(item, job)
-    for gpu, reason in message.bad_gpus:
+    yield from _of_count("bad GPUs", message.bad_gpus, GPUS_MAX)
+    for gpu, _ in message.bad_gpus:
         yield from _of_number("gpu", gpu, 0, GPUS_MAX)
-        yield from _of_text("reason", reason)
 
 
 def _of_item(item: ev.InventoryItem, job: JobState) -> Iterator[str]:
@@ -109,8 +110,8 @@ def _of_item(item: ev.InventoryItem, job: JobState) -> Iterator[str]:
 
 
 def _of_address(address: str) -> Iterator[str]:
-    yield from _of_text("address", address, ADDRESS_MAX)
-    if not all(each.isalnum() or each in ADDRESS_MARKS for each in address[:ADDRESS_MAX]):
+    yield from _of_name("address", address)
+    if not all(each.isalnum() or each in ADDRESS_MARKS for each in address[:NAME_MAX]):
         yield f"{address[:100]!r} is no address"
 
 
@@ -121,10 +122,9 @@ def _of_spec(spec: NodeSpec, node: NodeName) -> Iterator[str]:
         yield f"cpu is {spec.cpu:g}, not between 0 and {CPUS_MAX}"
     yield from _of_number("gpu", spec.gpu, 0, GPUS_MAX)
     yield from _of_number("memory", spec.memory, 0, MEMORY_MAX)
-    if len(spec.labels) > LABELS_MAX:
-        yield f"it has {len(spec.labels)} labels, at most {LABELS_MAX}"
+    yield from _of_count("labels", spec.labels, LABELS_MAX)
     for text in chain.from_iterable(spec.labels):
-        yield from _of_text("label", text, LABEL_MAX)
+        yield from _of_name("label", text)
 
 
 def _of_report(event: ev.Event, node: NodeName, job: JobState) -> Iterator[str]:
@@ -135,18 +135,16 @@ def _of_report(event: ev.Event, node: NodeName, job: JobState) -> Iterator[str]:
             yield from _of_sender(event.node, node)
             yield from _of_number("gpu", event.gpu, 0, GPUS_MAX)
             yield from _of_number("xid", event.xid)
-            yield from _of_text("reason", event.reason)
         case ev.StoreOpened():
             yield from _of_store(event, node, job)
             yield from _of_number("port", event.port, 1, PORT_MAX)
         case ev.StoreLost():
             yield from _of_store(event, node, job)
-            yield from _of_text("detail", event.detail)
         case ev.CheckpointOffered():
             yield from _of_attempt(event, node, job)
             yield from _of_number("generation", event.generation)
             yield from _of_number("step", event.step, -1)
-            yield from _of_text("path", event.path)
+            yield from _of_name("path", event.path, PATH_MAX)
         case _:
             assert ev.is_of_attempt(event)
             yield from _of_attempt(event, node, job)
@@ -159,8 +157,6 @@ def _of_details(event: ev.AttemptEvent) -> Iterator[str]:
             yield from _of_exit(event)
         case ev.ReplicaStarted():
             yield from _of_ports(event.ports)
-        case ev.ReplicaStartsCold():
-            yield from _of_text("detail", event.detail)
         case ev.ReplicaProgressed():
             yield from _of_number("step", event.step, -1)
         case ev.StepTold():
@@ -201,13 +197,13 @@ def _of_store(event: ev.StoreOpened | ev.StoreLost, node: NodeName, job: JobStat
 def _of_exit(event: ev.ReplicaExited) -> Iterator[str]:
     yield from _of_number("exit_code", event.exit_code, -RANK_MAX, RANK_MAX)
     yield from _of_number("local_rank", event.local_rank, 0, RANK_MAX)
-    yield from _of_text("detail", event.detail)
-    yield from _of_text("signal", event.signal or "")
+    yield from _of_name("signal", event.signal or "")
 
 
-def _of_ports(ports: Iterable[tuple[str, int]]) -> Iterator[str]:
+def _of_ports(ports: Sequence[tuple[str, int]]) -> Iterator[str]:
+    yield from _of_count("ports", ports, PORTS_MAX)
     for name, port in ports:
-        yield from _of_text("port", name)
+        yield from _of_name("port", name)
         yield from _of_number(f"port {name}", port, 0, PORT_MAX)
 
 
@@ -220,6 +216,11 @@ def _of_number(name: str, value: int, least: int = 0, most: int = NUMBER_MAX) ->
         yield f"{name} is {value}, not between {least} and {most}"
 
 
-def _of_text(name: str, text: str, most: int = TEXT_MAX) -> Iterator[str]:
-    if len(text) > most:
-        yield f"{name} has {len(text)} characters, at most {most}"
+def _of_name(kind: str, name: str, most: int = NAME_MAX) -> Iterator[str]:
+    if len(name) > most:
+        yield f"{kind} has {len(name)} characters, at most {most}"
+
+
+def _of_count(kind: str, items: Sequence[object], most: int) -> Iterator[str]:
+    if len(items) > most:
+        yield f"it has {len(items)} {kind}, at most {most}"

@@ -130,7 +130,7 @@ class _ControllerProcess:
         tls = new_identity() if token and config.listening is not None and can_encrypt() else None
         self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
-        self._intake = Intake(self._refusals)
+        self._intake = Intake(self._hosts, self._refusals)
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header)
         self._controller = self._replay.controller
@@ -200,7 +200,7 @@ class _ControllerProcess:
         try:
             if self._intake.open(writer) and await self._hosts.admit(reader, writer):
                 self._remote[writer] = None
-                self._note_node(writer)
+                self._intake.note_node(writer)
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
             writer.transport.abort()  # this process ends
@@ -208,11 +208,6 @@ class _ControllerProcess:
             self._remote.pop(writer, None)
             self._hosts.disconnected(writer)
             await self._intake.end(writer)
-
-    def _note_node(self, writer: asyncio.StreamWriter) -> None:
-        """Tell the intake if a connection of another host has a node."""
-        if self._hosts.node_of(writer):
-            self._intake.join(writer)
 
     async def _close_remote(self) -> None:
         """End the connections to other hosts, and wait until each host has closed its own, at most FLUSH_S seconds.
@@ -260,7 +255,7 @@ class _ControllerProcess:
         """
         if writer not in self._remote:
             return await read_to_controller(reader)
-        message = await self._intake.read(reader, writer, has_node=bool(self._hosts.node_of(writer)))
+        message = await self._intake.read(reader, writer)
         if message is not None:
             self._check_remote(message, writer)
         return message
@@ -311,7 +306,7 @@ class _ControllerProcess:
                     self._send(connection, message)
             case JoinRequest():
                 self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
-                self._note_node(writer)
+                self._intake.note_node(writer)
             case DeathProof():
                 self._handle_death_proof(message, writer)
             case RemoteErrorReport():
@@ -332,7 +327,7 @@ class _ControllerProcess:
             self._send(writer, Decided(done.n, decisions))
 
     def _handle_death_proof(self, proof: DeathProof, writer: asyncio.StreamWriter) -> None:
-        if why := objection_to_proof(proof.node, proof.incarnation, proof.cause, self._sender(writer)):
+        if why := objection_to_proof(proof.node, proof.incarnation, self._sender(writer)):
             self._refusals.note(self._hosts.source_of(writer), why)
             return
         for event in self._sessions.gone(proof.node, proof.incarnation, proof.cause):

@@ -16,6 +16,7 @@ from flowdist.control.job.state import JobState, Node
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
 from flowdist.runtime.atomic import write_json
+from flowdist.runtime.controller.limits import NAMES_MAX
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import INCARNATIONS, keep_alive
@@ -92,6 +93,7 @@ class HostRegistry:
         self._owners: dict[NodeName, str] = _read_owners(self._owners_file)
         self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and secret, by connection
         self._hosts: dict[NodeName, asyncio.StreamWriter] = {}  # the connection of the foreground process, by node
+        self._brought: dict[NodeName, str] = {}  # by node: the address of its host, if it was new to this controller
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Do the handshake on a new connection, and return whether it succeeded: only then the peer may send frames.
@@ -159,7 +161,7 @@ class HostRegistry:
         """Register a host that asks to join under the name of its node, and return the answer to its request.
 
         A host that has a node keeps it. A new host gets a free name. It is refused if the job is ending or over, and
-        may try again then, and if the job has had HOSTS_MAX hosts.
+        may try again then, and if the job has had HOSTS_MAX hosts, or NAMES_MAX from the same address.
 
         Args:
             request: The host's request.
@@ -172,10 +174,10 @@ class HostRegistry:
                 return Refused(
                     f"job {self._job!r} is ending there", "start the command again on every host", retry=True
                 )
-            name = self._free_name(request.host, job)
-            if name not in self._owners and len(self._owners) >= HOSTS_MAX:
-                return Refused(f"job {self._job!r} has had {HOSTS_MAX} hosts", "run the job again")
-            self._owners[name] = _digest(secret)
+            name, address = self._free_name(request.host, job), address_of(writer)
+            if refused := self._too_many(name, address):
+                return refused
+            self._owners[name], self._brought[name] = _digest(secret), address
             write_json(self._owners_file, self._owners)
             self._shown[writer] = (name, secret)
         self._hosts[name] = writer
@@ -183,6 +185,14 @@ class HostRegistry:
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1
         number = len(self._known_nodes) + list(self._owners).index(name)  # the same as long as the job lasts
         return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
+
+    def _too_many(self, name: NodeName, address: str) -> Refused | None:
+        """Return the refusal of a new host from the address, if its name is a new one and there are too many."""
+        if name not in self._owners and len(self._owners) >= HOSTS_MAX:
+            return Refused(f"job {self._job!r} has had {HOSTS_MAX} hosts", "run the job again")
+        if name not in self._brought and sum(each == address for each in self._brought.values()) >= NAMES_MAX:
+            return Refused(f"job {self._job!r} has had {NAMES_MAX} hosts from {address}", "use other hosts")
+        return None
 
     def connection_of(self, name: NodeName) -> asyncio.StreamWriter | None:
         """Return the connection to the foreground process of the node's host; None if that is not connected."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from flowdist.runtime.controller.host_registry import address_of, source_of
+from flowdist.runtime.controller.host_registry import HostRegistry, address_of
 from flowdist.runtime.controller.limits import FRAME_MAX, UNSENT_MAX, ByteBudget, Connections, Pace
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.wire.frames import TO_CONTROLLER, ToControllerFrame
@@ -19,11 +19,12 @@ class Intake:
     """The connections of other hosts, each of which the caller opens, reads and ends here.
 
     Args:
+        hosts: The nodes of the connections.
         refusals: The log of refused connections.
     """
 
-    def __init__(self, refusals: Refusals) -> None:
-        self._refusals = refusals
+    def __init__(self, hosts: HostRegistry, refusals: Refusals) -> None:
+        self._hosts, self._refusals = hosts, refusals
         self._connections: Connections[asyncio.StreamWriter] = Connections()
         self._budget: ByteBudget[asyncio.StreamWriter] = ByteBudget()
         self._pace = Pace()
@@ -35,14 +36,12 @@ class Intake:
             self.drop(victim, "too many connections have not joined")
         return victim is not writer
 
-    def join(self, writer: asyncio.StreamWriter) -> None:
-        """Record that a connection has a node, or close it if its address has too many such connections."""
-        if not self._connections.joined(writer):
+    def note_node(self, writer: asyncio.StreamWriter) -> None:
+        """Record if a connection has a node now, or close it if its address has too many such connections."""
+        if self._hosts.node_of(writer) and not self._connections.joined(writer):
             self.drop(writer, "its address has too many connections")
 
-    async def read(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, has_node: bool
-    ) -> ToControllerFrame | None:
+    async def read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
         """Wait for the next frame of another host and return its message; None if the connection has ended.
 
         Raises:
@@ -59,7 +58,7 @@ class Intake:
 
         if wait_s := self._pace.wait_s(address, clock()):
             await asyncio.sleep(wait_s)
-        async with asyncio.timeout(None if has_node else HANDSHAKE_S):
+        async with asyncio.timeout(None if self._hosts.node_of(writer) else HANDSHAKE_S):
             body = await read_frame(reader, FRAME_MAX, note)
         if body is None:
             return None
@@ -68,7 +67,7 @@ class Intake:
 
     def drop(self, writer: asyncio.StreamWriter, why: str) -> None:
         """Close a connection at once, whatever it still has to send, and note the reason."""
-        self._refusals.note(source_of(writer), why)
+        self._refusals.note(self._hosts.source_of(writer), why)
         writer.transport.abort()
 
     async def end(self, writer: asyncio.StreamWriter) -> None:
