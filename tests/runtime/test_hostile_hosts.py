@@ -1,4 +1,4 @@
-"""A hostile host with the token, and one without, try all that they can: the controller stays small, the job goes on."""
+"""A hostile host tries all that it can, with the token and without: the controller stays small, the job goes on."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def say_nothing(attacker: Attacker, _: FarHost) -> None:
 
 def send_junk(attacker: Attacker, _: FarHost) -> None:
     for number in range(300):
-        attacker.without_token((b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08" + b"\xc1" * 8)[number % 3])
+        attacker.without_token(
+            (b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08" + b"\xc1" * 8)[number % 3]
+        )
 
 
 def begin_frames_without_a_token(attacker: Attacker, _: FarHost) -> None:

@@ -155,7 +155,9 @@ def test_a_connection_without_a_node_has_little_time(tmp_path: Path, monkeypatch
     play(tmp_path, act, has_node=False)
 
 
-def test_a_peer_that_does_not_read_is_dropped_when_too_much_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_read_is_dropped_when_too_much_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CLOSE_S", 0.05)
 
     async def act(stage: Scene) -> None:
@@ -174,7 +176,9 @@ def test_a_peer_that_does_not_read_is_dropped_when_too_much_waits_for_it(tmp_pat
     play(tmp_path, act)
 
 
-def test_a_host_that_sends_too_fast_is_read_later_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_sends_too_fast_is_read_later_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "BURST", 5)
     monkeypatch.setattr(limits, "RATE", 100)
 

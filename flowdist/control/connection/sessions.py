@@ -101,7 +101,9 @@ class Sessions:
             return Received()
         match message:
             case Report():
-                return Received((), (with_short_text(message.event),)) if self._detector.is_watched(node) else Received()
+                return (
+                    Received((), (with_short_text(message.event),)) if self._detector.is_watched(node) else Received()
+                )
             case Heartbeat():
                 heard = tuple(self._detector.heard(node, now))
                 if self._detector.is_watched(node):
