@@ -89,7 +89,7 @@ def pour(host: FarHost | None, data: bytes) -> None:
 
 
 def say_nothing(attacker: Attacker, _: FarHost) -> None:
-    for _ in range(200):
+    for _ in range(400):
         attacker.without_token(b"")
 
 
@@ -101,7 +101,7 @@ def send_junk(attacker: Attacker, _: FarHost) -> None:
 
 
 def begin_frames_without_a_token(attacker: Attacker, _: FarHost) -> None:
-    for _ in range(200):
+    for _ in range(400):
         attacker.without_token(FRAME_BEFORE_PROOF.to_bytes(4, "big") + bytes(FRAME_BEFORE_PROOF - 1))
 
 
@@ -133,7 +133,7 @@ def take_many_names(attacker: Attacker, _: FarHost) -> None:
     for number in range(150):
         host = attacker.joined(f"secret {number}", f"evil-{number}")
         if host is not None:
-            labels = tuple((f"{each:0200}", "\N{GRINNING FACE}" * 50) for each in range(200))
+            labels = tuple((f"\N{GRINNING FACE}{each:0255}",) * 2 for each in range(64))
             spec = NodeSpec(host.node, cpu=1, gpu=100, labels=labels)
             pour(host, encode(Join(host.node, host.incarnation, spec, "127.0.0.1", 0)))
 

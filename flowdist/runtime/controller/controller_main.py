@@ -200,7 +200,7 @@ class _ControllerProcess:
         try:
             if self._intake.open(writer) and await self._hosts.admit(reader, writer):
                 self._remote[writer] = None
-                self._intake.note_node(writer)
+                self._intake.admit(writer)
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
             writer.transport.abort()  # this process ends

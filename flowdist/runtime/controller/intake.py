@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio.sslproto import SSLProtocol
 
 from flowdist.runtime.controller.host_registry import HostRegistry, address_of
-from flowdist.runtime.controller.limits import FRAME_MAX, UNSENT_MAX, ByteBudget, Connections, Pace
+from flowdist.runtime.controller.limits import (
+    FRAME_MAX,
+    READ_AHEAD,
+    UNREAD_MAX,
+    UNSENT_MAX,
+    ByteBudget,
+    Connections,
+    Pace,
+)
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.wire.frames import TO_CONTROLLER, ToControllerFrame
 from flowdist.runtime.wire.framing import read_frame
@@ -24,6 +33,7 @@ class Intake:
     """
 
     def __init__(self, hosts: HostRegistry, refusals: Refusals) -> None:
+        SSLProtocol.max_size = READ_AHEAD  # asyncio takes that much for each connection with TLS, else 256 KiB
         self._hosts, self._refusals = hosts, refusals
         self._connections: Connections[asyncio.StreamWriter] = Connections()
         self._budget: ByteBudget[asyncio.StreamWriter] = ByteBudget()
@@ -31,10 +41,16 @@ class Intake:
 
     def open(self, writer: asyncio.StreamWriter) -> bool:
         """Add a new connection, and return whether there is room for it; another one may be closed for it."""
+        writer.transport.max_size = READ_AHEAD  # type: ignore[attr-defined]  # else asyncio reads 256 KiB at once
         victim = self._connections.opened(writer, address_of(writer))
         if victim is not None:
             self.drop(victim, "too many connections have not joined")
         return victim is not writer
+
+    def admit(self, writer: asyncio.StreamWriter) -> None:
+        """Record that a connection has passed the handshake; with TLS, `writer` has another transport from now on."""
+        writer.transport.set_write_buffer_limits(UNREAD_MAX)  # asyncio keeps 512 KiB for each connection with TLS
+        self.note_node(writer)
 
     def note_node(self, writer: asyncio.StreamWriter) -> None:
         """Record if a connection has a node now, or close it if its address has too many such connections."""

@@ -3,7 +3,7 @@
 All of it is arithmetic: the caller measures, passes the time, and closes the connections that are named. Each limit is
 shared fairly among addresses: where there is too much, the address with the largest part loses, so that a host beside
 a hostile one loses nothing. The sizes are chosen for a growth of the controller of less than 64 MB, with TLS, whose
-buffers take about 0.3 MB for each connection.
+buffers take 56 KB for each connection.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Generic, TypeVar
 
 FRAME_MAX = 512 << 10  # bytes of a frame of a host that has joined; its largest is an error report, of 0.4 MB
 UNFINISHED_MAX = 8 << 20  # bytes of unfinished frames, over all connections of other hosts
-UNSENT_MAX = 4 << 20  # bytes that wait for one peer that does not read
+UNREAD_MAX = 64 << 10  # bytes that wait for one peer: above, no answer and no line of the journal is added
+UNSENT_MAX = 4 << 20  # bytes that wait for one peer, orders included: above, its connection is closed
 READ_AHEAD = 32 << 10  # bytes that a connection of another host may have sent before they are handled
-NEWCOMERS_MAX = 32  # connections that have no node yet, over all addresses
+NEWCOMERS_MAX = 256  # connections that have no node yet, over all addresses
 CONNECTIONS_MAX = 64  # connections of one address that have a node; a host has two
 NAMES_MAX = 32  # nodes that one address may bring to a job, in the time of one controller
 RATE = 1000  # units in a second that one address may send for long; a frame costs 1 unit and 1 for each UNIT_BYTES

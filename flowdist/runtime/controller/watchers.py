@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from flowdist.runtime.controller.limits import UNREAD_MAX
 from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch
 from flowdist.runtime.wire.framing import encode
 
 PIECE_BYTES = 64 << 10  # read from the file at once
-UNREAD_MAX = 64 << 10  # bytes that wait for a peer: above, the next lines stay in the file
 LOST_LINES = "the journal there lost its last lines in a crash: join the job again"
 
 
