@@ -85,7 +85,8 @@ def pour(host: FarHost | None, data: bytes) -> None:
     """Send as much of the data as the controller takes."""
     if host is not None:
         with contextlib.suppress(OSError):
-            host.pour(data)
+            host.connection.settimeout(3)
+            host.connection.sendall(data)
 
 
 def say_nothing(attacker: Attacker, _: FarHost) -> None:

@@ -38,6 +38,7 @@ class Intake:
         self._connections: Connections[asyncio.StreamWriter] = Connections()
         self._budget: ByteBudget[asyncio.StreamWriter] = ByteBudget()
         self._pace = Pace()
+        self._dropped: dict[asyncio.StreamWriter, None] = {}  # what has arrived on them is not read any more
 
     def open(self, writer: asyncio.StreamWriter) -> bool:
         """Add a new connection, and return whether there is room for it; another one may be closed for it."""
@@ -67,7 +68,7 @@ class Intake:
         address, clock = address_of(writer), asyncio.get_running_loop().time
 
         def note(size: int) -> None:
-            if writer.is_closing():
+            if writer in self._dropped:
                 raise ConnectionAbortedError
             for each in self._budget.note(writer, address, size):
                 self.drop(each, "too many unfinished frames")
@@ -84,6 +85,7 @@ class Intake:
     def drop(self, writer: asyncio.StreamWriter, why: str) -> None:
         """Close a connection at once, whatever it still has to send, and note the reason."""
         self._refusals.note(self._hosts.source_of(writer), why)
+        self._dropped[writer] = None
         writer.transport.abort()
 
     async def end(self, writer: asyncio.StreamWriter) -> None:
@@ -97,6 +99,7 @@ class Intake:
             writer.transport.abort()
             self._budget.forget(writer)
             self._connections.closed(writer)
+            self._dropped.pop(writer, None)
 
     def may_send(self, writer: asyncio.StreamWriter) -> bool:
         """Return whether a message may be sent; a peer that has left UNSENT_MAX bytes unread is dropped instead."""
