@@ -37,11 +37,12 @@ class FarHost:
     Args:
         controller: Where the controller listens.
         credentials: What the host shows there.
+        address: The host's own address.
     """
 
-    def __init__(self, controller: ControllerEndpoint, credentials: Credentials) -> None:
+    def __init__(self, controller: ControllerEndpoint, credentials: Credentials, address: str = "127.0.0.1") -> None:
         self.credentials, self.incarnation = credentials, 0
-        self.connection = socket.create_connection((controller.host, controller.port), 20)
+        self.connection = socket.create_connection((controller.host, controller.port), 20, (address, 0))
         client = ClientHandshake(controller.job, controller.run, credentials)
         self.send(client.hello)
         proof = client.answer(self._answer())

@@ -26,7 +26,7 @@ from tests.runtime.hosts import Hosts
 pytestmark = pytest.mark.real
 
 GROWTH_MAX = 64 << 20
-TOKEN = "hush"
+TOKEN, ADDRESS = "hush", "127.0.0.7"  # of the hostile host
 WAIT = """
 import os, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
@@ -60,24 +60,24 @@ class Attacker:
         """Open a connection and send some bytes over it."""
         with contextlib.suppress(OSError):
             place = (self.controller.host, self.controller.port)
-            connection = self._open.enter_context(socket.create_connection(place, 10))
+            connection = self._open.enter_context(socket.create_connection(place, 10, (ADDRESS, 0)))
             connection.sendall(data)
 
-    def joined(self, secret: str, name: str = "evil") -> FarHost | None:
-        """Open a connection of a node; None if the controller closes it."""
-        with contextlib.suppress(OSError, EOFError, AssertionError, ValueError, ConnectionRejected):
-            host = FarHost(self.controller, Credentials(TOKEN, "", secret))
-            self._open.callback(host.close)
-            host.ask(name)
-            return host
+    def joined(self, credentials: Credentials, name: str = "evil") -> FarHost | None:
+        """Open a connection and ask for a node, or for the node of the credentials; None if that is refused."""
+        host = self.of_node(credentials)
+        with contextlib.suppress(OSError, AssertionError, ValueError):
+            if host is not None:
+                host.ask(name)
+                return host
         return None
 
-    def of_node(self, host: FarHost) -> FarHost | None:
-        """Open one more connection of the node."""
-        with contextlib.suppress(OSError, EOFError, AssertionError, ValueError, ConnectionRejected):
-            more = FarHost(self.controller, host.credentials)
-            self._open.callback(more.close)
-            return more
+    def of_node(self, credentials: Credentials) -> FarHost | None:
+        """Open one more connection of a node; None if the controller closes it."""
+        with contextlib.suppress(OSError, ValueError, ConnectionRejected):
+            host = FarHost(self.controller, credentials, ADDRESS)
+            self._open.callback(host.close)
+            return host
         return None
 
 
@@ -108,34 +108,34 @@ def begin_frames_without_a_token(attacker: Attacker, _: FarHost) -> None:
 
 def begin_frames_of_60_mib(attacker: Attacker, host: FarHost) -> None:
     for _ in range(20):
-        pour(attacker.of_node(host), (60 << 20).to_bytes(4, "big") + bytes(60 << 20))
+        pour(attacker.of_node(host.credentials), (60 << 20).to_bytes(4, "big") + bytes(60 << 20))
 
 
 def begin_frames(attacker: Attacker, host: FarHost) -> None:
     for _ in range(100):
-        pour(attacker.of_node(host), FRAME_MAX.to_bytes(4, "big") + bytes(FRAME_MAX - 1))
+        pour(attacker.of_node(host.credentials), FRAME_MAX.to_bytes(4, "big") + bytes(FRAME_MAX - 1))
 
 
 def watch_again_and_again(attacker: Attacker, host: FarHost) -> None:
     frame = encode(Watch())
-    pour(attacker.of_node(host), frame * (620_000 // len(frame)))
+    pour(attacker.of_node(host.credentials), frame * (620_000 // len(frame)))
 
 
 def watch_on_many_connections_without_reading(attacker: Attacker, host: FarHost) -> None:
     for _ in range(60):
-        pour(attacker.of_node(host), encode(Watch()))
+        pour(attacker.of_node(host.credentials), encode(Watch()))
 
 
 def ask_without_reading(attacker: Attacker, host: FarHost) -> None:
-    pour(attacker.of_node(host), encode(JoinRequest("evil")) * 50_000)
+    pour(attacker.of_node(host.credentials), encode(JoinRequest("evil")) * 50_000)
 
 
 def take_many_names(attacker: Attacker, _: FarHost) -> None:
     for number in range(150):
-        host = attacker.joined(f"secret {number}", f"evil-{number}")
+        host = attacker.joined(Credentials(TOKEN, "", f"secret {number}"), f"evil-{number}")
         if host is not None:
             labels = tuple((f"\N{GRINNING FACE}{each:0255}",) * 2 for each in range(64))
-            spec = NodeSpec(host.node, cpu=1, gpu=100, labels=labels)
+            spec = NodeSpec(host.node, cpu=0, gpu=100, labels=labels)
             pour(host, encode(Join(host.node, host.incarnation, spec, "127.0.0.1", 0)))
 
 
@@ -143,7 +143,7 @@ def join_again_and_again(attacker: Attacker, host: FarHost) -> None:
     """With inventories and lists that are as long as a frame, and with new incarnations."""
     bad = tuple((number % 100, "z") for number in range(100_000))
     items = (ev.InventoryItem(R, 1, "running", (("", 1),) * 150_000),)
-    spec = NodeSpec(host.node, cpu=1, gpu=100)
+    spec = NodeSpec(host.node, cpu=0, gpu=100)
     frames = []
     for number in range(3000):
         join = Join(host.node, host.incarnation + number // 3, spec, "127.0.0.1", 0)
@@ -152,24 +152,27 @@ def join_again_and_again(attacker: Attacker, host: FarHost) -> None:
             frames.append(encode(Leave(host.node, host.incarnation + number // 3)))
     frames.append(encode(Join(host.node, host.incarnation + 999, spec, "127.0.0.1", 0, bad_gpus=bad)))
     frames.append(encode(Join(host.node, host.incarnation + 999, spec, "127.0.0.1", 0, items)))
-    pour(attacker.of_node(host), b"".join(frames))
+    pour(attacker.of_node(host.credentials), b"".join(frames))
 
 
 def report_long_texts(attacker: Attacker, host: FarHost) -> None:
     text, n = "\N{GRINNING FACE}" * (100 << 10), 1 << 30
-    pour(attacker.of_node(host), encode(Join(host.node, n, NodeSpec(host.node, gpu=100), "127.0.0.1", 0)))
+    pour(
+        attacker.of_node(host.credentials),
+        encode(Join(host.node, n, NodeSpec(host.node, cpu=0, gpu=100), "127.0.0.1", 0)),
+    )
     for number in range(100):
-        pour(attacker.of_node(host), encode(Report(host.node, n, ev.GpuFailed(host.node, number, text))))
+        pour(attacker.of_node(host.credentials), encode(Report(host.node, n, ev.GpuFailed(host.node, number, text))))
 
 
 def report_errors(attacker: Attacker, host: FarHost) -> None:
     frame = encode(RemoteErrorReport(host.node, R, 1, 0, "e" * (250 << 10), "f" * (60 << 10)))
-    pour(attacker.of_node(host), frame * 200)
+    pour(attacker.of_node(host.credentials), frame * 200)
 
 
 def report_progress_without_end(attacker: Attacker, host: FarHost) -> None:
     frame = encode(Report(host.node, 1 << 30, ev.NodeWarm(host.node)))
-    pour(attacker.of_node(host), frame * 15_000)
+    pour(attacker.of_node(host.credentials), frame * 15_000)
 
 
 ATTACKS: tuple[Callable[[Attacker, FarHost], None], ...] = (
@@ -211,10 +214,12 @@ def test_the_controller_grows_by_less_than_64_mb_whatever_hosts_send_and_the_job
         first.until("rank 0 of 1")
         controller = controller_of(first)
         before = memory(controller, "VmRSS")
+        credentials = Credentials(TOKEN, "", "the secret of the hostile host")
         for attack in ATTACKS:
             with Attacker(hosts.endpoint) as attacker:
-                evil = attacker.joined("secret of the evil host")
+                evil = attacker.joined(credentials)
                 assert evil is not None, attack.__name__
+                credentials = evil.credentials
                 attack(attacker, evil)
             grown[attack.__name__] = (memory(controller, "VmHWM") - before) >> 20
         print(grown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio.sslproto import SSLProtocol
+from weakref import WeakSet
 
 from flowdist.runtime.controller.host_registry import HostRegistry, address_of
 from flowdist.runtime.controller.limits import (
@@ -38,7 +39,7 @@ class Intake:
         self._connections: Connections[asyncio.StreamWriter] = Connections()
         self._budget: ByteBudget[asyncio.StreamWriter] = ByteBudget()
         self._pace = Pace()
-        self._dropped: dict[asyncio.StreamWriter, None] = {}  # what has arrived on them is not read any more
+        self._dropped: WeakSet[asyncio.StreamWriter] = WeakSet()  # what has arrived on them is not read any more
 
     def open(self, writer: asyncio.StreamWriter) -> bool:
         """Add a new connection, and return whether there is room for it; another one may be closed for it."""
@@ -85,7 +86,7 @@ class Intake:
     def drop(self, writer: asyncio.StreamWriter, why: str) -> None:
         """Close a connection at once, whatever it still has to send, and note the reason."""
         self._refusals.note(self._hosts.source_of(writer), why)
-        self._dropped[writer] = None
+        self._dropped.add(writer)
         writer.transport.abort()
 
     async def end(self, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +100,6 @@ class Intake:
             writer.transport.abort()
             self._budget.forget(writer)
             self._connections.closed(writer)
-            self._dropped.pop(writer, None)
 
     def may_send(self, writer: asyncio.StreamWriter) -> bool:
         """Return whether a message may be sent; a peer that has left UNSENT_MAX bytes unread is dropped instead."""
