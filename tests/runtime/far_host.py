@@ -43,7 +43,13 @@ class FarHost:
     def __init__(self, controller: ControllerEndpoint, credentials: Credentials, address: str = "127.0.0.1") -> None:
         self.credentials, self.incarnation = credentials, 0
         self.connection = socket.create_connection((controller.host, controller.port), 20, (address, 0))
-        client = ClientHandshake(controller.job, controller.run, credentials)
+        try:
+            self._shake_hands(ClientHandshake(controller.job, controller.run, credentials))
+        except BaseException:
+            self.close()
+            raise
+
+    def _shake_hands(self, client: ClientHandshake) -> None:
         self.send(client.hello)
         proof = client.answer(self._answer())
         if client.certificate:

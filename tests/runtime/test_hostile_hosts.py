@@ -108,7 +108,7 @@ def begin_frames_without_a_token(attacker: Attacker, _: FarHost) -> None:
 
 def begin_frames_of_60_mib(attacker: Attacker, host: FarHost) -> None:
     for _ in range(20):
-        pour(attacker.of_node(host.credentials), (60 << 20).to_bytes(4, "big") + bytes(60 << 20))
+        pour(attacker.of_node(host.credentials), (60 << 20).to_bytes(4, "big") + bytes(1 << 20))
 
 
 def begin_frames(attacker: Attacker, host: FarHost) -> None:
@@ -131,7 +131,7 @@ def ask_without_reading(attacker: Attacker, host: FarHost) -> None:
 
 
 def take_many_names(attacker: Attacker, _: FarHost) -> None:
-    for number in range(150):
+    for number in range(50):
         host = attacker.joined(Credentials(TOKEN, "", f"secret {number}"), f"evil-{number}")
         if host is not None:
             labels = tuple((f"\N{GRINNING FACE}{each:0255}",) * 2 for each in range(64))
@@ -156,7 +156,7 @@ def join_again_and_again(attacker: Attacker, host: FarHost) -> None:
 
 
 def report_long_texts(attacker: Attacker, host: FarHost) -> None:
-    text, n = "\N{GRINNING FACE}" * (100 << 10), 1 << 30
+    text, n = "\N{GRINNING FACE}" + "x" * (500 << 10), 1 << 30  # Python takes 4 bytes for each character
     pour(
         attacker.of_node(host.credentials),
         encode(Join(host.node, n, NodeSpec(host.node, cpu=0, gpu=100), "127.0.0.1", 0)),

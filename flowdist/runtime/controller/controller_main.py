@@ -234,12 +234,13 @@ class _ControllerProcess:
         try:
             while (message := await self._read(reader, writer)) is not None:
                 self._handle_message(message, writer)
+                del message  # which may take 2 MB, and the next one may be long in coming
                 with contextlib.suppress(OSError):  # the peer is gone, but it may have sent more
                     await writer.drain()  # a peer that does not read its answers is not read either
         except (msgspec.MsgspecError, RecursionError) as error:
-            self._refusals.note(self._hosts.source_of(writer), str(error))
+            self._intake.drop(writer, str(error))
         except TimeoutError:
-            self._refusals.note(self._hosts.source_of(writer), f"it has not joined for {HANDSHAKE_S:g} s")
+            self._intake.drop(writer, f"it has not joined for {HANDSHAKE_S:g} s")
         except asyncio.CancelledError:
             pass  # this process ends; else asyncio would print a traceback
         finally:
