@@ -112,7 +112,7 @@ def begin_frames_of_60_mib(attacker: Attacker, host: FarHost) -> None:
 
 
 def begin_frames(attacker: Attacker, host: FarHost) -> None:
-    for _ in range(100):
+    for _ in range(40):
         pour(attacker.of_node(host.credentials), FRAME_MAX.to_bytes(4, "big") + bytes(FRAME_MAX - 1))
 
 
@@ -122,7 +122,7 @@ def watch_again_and_again(attacker: Attacker, host: FarHost) -> None:
 
 
 def watch_on_many_connections_without_reading(attacker: Attacker, host: FarHost) -> None:
-    for _ in range(60):
+    for _ in range(40):
         pour(attacker.of_node(host.credentials), encode(Watch()))
 
 
@@ -161,7 +161,7 @@ def report_long_texts(attacker: Attacker, host: FarHost) -> None:
         attacker.of_node(host.credentials),
         encode(Join(host.node, n, NodeSpec(host.node, cpu=0, gpu=100), "127.0.0.1", 0)),
     )
-    for number in range(100):
+    for number in range(40):
         pour(attacker.of_node(host.credentials), encode(Report(host.node, n, ev.GpuFailed(host.node, number, text))))
 
 

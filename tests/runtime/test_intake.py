@@ -22,6 +22,7 @@ from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.run_folder.remote_error_report import ERROR_BYTES_MAX
 from flowdist.runtime.wire.frames import JoinRequest, RemoteErrorReport, ToControllerFrame
 from flowdist.runtime.wire.framing import FrameTooLong, encode
+from flowdist.runtime.wire.tls import client_context, new_identity
 
 HOSTILE, HONEST = "127.0.0.7", "127.0.0.8"
 LARGEST = RemoteErrorReport("gpu07", ReplicaId("trainer", 0), 1, 0, "x" * ERROR_BYTES_MAX, "y" * (64 << 10))
@@ -33,6 +34,7 @@ class Scene:
     """A server that reads frames of its peers by an intake. `ends` has the last word on each, by its address."""
 
     def __init__(self, folder: Path, has_node: bool) -> None:
+        self.port = 0
         refusals, graph = Refusals(), RoleGraph("job1", (RoleSpec("trainer", ("true",)),))
         self.has_node = has_node
         self.hosts = HostRegistry(graph, "job1", "run-1", folder, "", (), refusals)
@@ -188,5 +190,42 @@ def test_a_host_that_sends_too_fast_is_read_later_and_loses_nothing(
         while len(stage.frames) < 25:
             await asyncio.sleep(0)
         assert time.monotonic() - begun_s >= 0.15
+
+    play(tmp_path, act)
+
+
+def test_a_peer_with_tls_that_does_not_read_is_gone_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography")
+    monkeypatch.setattr(module, "CLOSE_S", 0.05)
+    identity = new_identity()
+
+    async def act(stage: Scene) -> None:
+        ended = asyncio.Event()
+
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stage.writers.append(writer)
+            stage.intake.open(writer)
+            writer.write(b"y")
+            await writer.start_tls(identity.context)
+            stage.intake.admit(writer)
+            writer.write(bytes(8 << 20))
+            assert not stage.intake.may_send(writer)
+            writer.close()
+            assert not stage.intake.may_send(writer)
+            await stage.intake.end(writer)
+            assert not stage.intake.may_send(writer)
+            ended.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        reader, peer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        stage.peers.append(peer)
+        await reader.readexactly(1)
+        await peer.start_tls(client_context(identity.certificate))
+        await ended.wait()
+        with pytest.raises(ConnectionResetError):
+            while await reader.read(1 << 20):
+                pass
+        server.close()
+        stage.ended += 1
 
     play(tmp_path, act)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -411,6 +412,7 @@ def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
     token = os.environ.pop(TOKEN, "")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone
     asyncio.run(_ControllerProcess(config, graph, token).run())
 
 

@@ -92,7 +92,8 @@ class Intake:
     async def end(self, writer: asyncio.StreamWriter) -> None:
         """Close a connection that is over. A peer that does not read the rest of its answer loses it."""
         try:
-            writer.close()
+            if not writer.is_closing():  # TLS forgets its socket when it is closed twice, and cannot abort then
+                writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):  # TimeoutError is an OSError
                 async with asyncio.timeout(CLOSE_S):
                     await writer.wait_closed()
@@ -103,6 +104,6 @@ class Intake:
 
     def may_send(self, writer: asyncio.StreamWriter) -> bool:
         """Return whether a message may be sent; a peer that has left UNSENT_MAX bytes unread is dropped instead."""
-        if writer.transport.get_write_buffer_size() > UNSENT_MAX:
+        if not writer.is_closing() and writer.transport.get_write_buffer_size() > UNSENT_MAX:
             self.drop(writer, "it does not read what is sent to it")
         return not writer.is_closing()
