@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -203,13 +204,12 @@ def test_a_peer_with_tls_that_does_not_read_is_gone_soon(tmp_path: Path, monkeyp
         ended = asyncio.Event()
 
         async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stage.writers.append(writer)
             stage.intake.open(writer)
             writer.write(b"y")
             await writer.start_tls(identity.context)
             stage.intake.admit(writer)
-            writer.write(bytes(8 << 20))
-            assert not stage.intake.may_send(writer)
+            while stage.intake.may_send(writer):
+                writer.write(bytes(64 << 10))
             writer.close()
             assert not stage.intake.may_send(writer)
             await stage.intake.end(writer)
@@ -222,10 +222,9 @@ def test_a_peer_with_tls_that_does_not_read_is_gone_soon(tmp_path: Path, monkeyp
         await reader.readexactly(1)
         await peer.start_tls(client_context(identity.certificate))
         await ended.wait()
-        with pytest.raises(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError):
             while await reader.read(1 << 20):
                 pass
         server.close()
-        stage.ended += 1
 
     play(tmp_path, act)
