@@ -156,11 +156,22 @@ def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> Non
     assert {host: node_name(host, roles) for host in names} == names
 
 
+class Peer:
+    """Stands for a connection from an address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        return self._address, 1
+
+
 class Registry:
     """A controller's host registry, with objects in the place of connections."""
 
     def __init__(self, run_dir: Path) -> None:
         graph = RoleGraph("t", (RoleSpec("default", ("true",)),), cluster=Cluster((NodeSpec("gpu"),)))
+        self.address = "10.0.0.1"
         self.known, self.refusals = ("gpu", *unnamed_nodes(2, 3)), Refusals()
         self.controller = Controller(graph, self.known)
         self.registry = HostRegistry(graph, "job1", "run-1", run_dir, "", self.known, self.refusals)
@@ -173,7 +184,7 @@ class Registry:
 
     def identify(self, secret: str, node: str) -> tuple[Answer, asyncio.StreamWriter]:
         """Do the handshake, and return the answer and the connection."""
-        writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
+        writer: asyncio.StreamWriter = Peer(self.address)  # type: ignore[assignment]
         caller, server = (
             ClientHandshake("job1", "", Credentials("", node, secret)),
             ServerHandshake("job1", "run-1", ""),
@@ -266,6 +277,18 @@ def test_a_job_gives_a_bounded_number_of_names(hosts: Registry, monkeypatch: pyt
         assert isinstance(hosts.arrive("a", secret)[0], Welcome)
     refused, _ = hosts.arrive("a", "3")
     assert isinstance(refused, Refused) and "has had 2 hosts" in refused.reason and not refused.retry
+
+
+def test_an_address_brings_a_bounded_number_of_names_and_others_still_find_room(
+    hosts: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowdist.runtime.controller.host_registry.NAMES_MAX", 2)
+    for name in "ab":
+        assert isinstance(hosts.arrive(name, name)[0], Welcome)
+    refused, _ = hosts.arrive("c", "c")
+    assert isinstance(refused, Refused) and refused.reason == "job 'job1' has had 2 hosts from 10.0.0.1"
+    hosts.address = "10.0.0.2"
+    assert isinstance(hosts.arrive("c", "c")[0], Welcome)
 
 
 def test_no_host_may_join_a_job_that_is_ending(hosts: Registry) -> None:

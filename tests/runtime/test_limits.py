@@ -81,11 +81,11 @@ def test_a_host_finds_room_beside_one_that_opens_connections_without_end() -> No
 def test_of_many_hosts_that_come_at_once_the_first_finish_and_the_others_come_again() -> None:
     connections: Connections[int] = Connections()
     assert [connections.opened(number, f"host{number}") for number in range(NEWCOMERS_MAX)] == [None] * NEWCOMERS_MAX
-    assert connections.opened(100, "host100") == 100  # refused; none that has begun is closed for it
+    assert connections.opened(1000, "host1000") == 1000  # refused; none that has begun is closed for it
     assert connections.joined(0)
-    assert connections.opened(101, "host101") is None
+    assert connections.opened(1001, "host1001") is None
     connections.closed(1)
-    assert connections.opened(102, "host102") is None
+    assert connections.opened(1002, "host1002") is None
 
 
 def test_connections_with_a_node_are_limited_by_address() -> None:
