@@ -237,6 +237,15 @@ def test_r19_a_silent_node_is_given_up_only_after_lease_and_margin():
     assert liveness.heard("node0", 7 * SECOND) == [ev.NodeHeard("node0")] and not liveness.is_watched("node0")
 
 
+def test_r19_a_node_that_joins_again_and_again_has_one_deadline():
+    liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
+    for now in range(0, 1000 * MS, MS):
+        liveness.watch("node0", now)
+        liveness.watch("node1", now)
+        assert liveness.deadline() == now + 1750 * MS
+    assert len(liveness._heap) == 2
+
+
 def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone():
     liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
     for i in range(3):

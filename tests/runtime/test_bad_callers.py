@@ -14,7 +14,8 @@ from flowdist.record.journal import Record
 from flowdist.runtime.wire.endpoint import ControllerEndpoint, send_death_proof
 from flowdist.runtime.wire.frames import Operate
 from flowdist.runtime.wire.framing import encode
-from flowdist.runtime.wire.handshake import FROM_SERVER, ClientHandshake
+from flowdist.runtime.wire.handshake import Credentials, Hello
+from tests.runtime.far_host import FarHost
 from tests.runtime.hosts import Hosts
 
 pytestmark = pytest.mark.real
@@ -38,18 +39,11 @@ def call(endpoint: str) -> socket.socket:
     return socket.create_connection((host, int(port)), 20)
 
 
-def frame(connection: socket.socket) -> bytes:
-    length = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
-    return connection.recv(length, socket.MSG_WAITALL)
-
-
 def let_in(endpoint: str, token: str) -> socket.socket:
     """Open a connection and do the handshake."""
-    connection, caller = call(endpoint), ClientHandshake("flowdist", "", token)
-    connection.sendall(encode(caller.hello))
-    connection.sendall(encode(caller.answer(FROM_SERVER.decode(frame(connection)))))
-    assert type(FROM_SERVER.decode(frame(connection))).__name__ == "Accepted"
-    return connection
+    host, port = endpoint.split(":")
+    controller = ControllerEndpoint(host, int(port), "flowdist")
+    return FarHost(controller, Credentials(token)).connection
 
 
 def is_dropped(connection: socket.socket, data: bytes) -> bool:
@@ -80,10 +74,10 @@ def test_connections_with_invalid_data_are_closed_and_the_job_continues(tmp_path
             b"\0\0\0\x08" + b"\xc1" * 8,
             len(deep).to_bytes(4, "big") + deep,
             encode(Operate(CancelRequested("for fun"))),
-            encode(ClientHandshake("flowdist", "", "wrong").hello) + encode(Operate(CancelRequested("for fun"))),
+            encode(Hello(b"nonce")) + encode(Operate(CancelRequested("for fun"))),
         ):
             assert is_dropped(call(hosts.endpoint), nonsense)
-        for nonsense in (b"\0\0\0\x08" + b"\xc1" * 8, b"\x10\0\0\0", encode(Operate(CancelRequested("for fun")))):
+        for nonsense in (encode(Operate(CancelRequested("for fun"))), b"\0\0\0\x08" + b"\xc1" * 8, b"\x10\0\0\0"):
             assert is_dropped(let_in(hosts.endpoint, "hush"), nonsense)
         with call(hosts.endpoint), let_in(hosts.endpoint, "hush") as silent:  # these just say nothing
             silent.sendall(b"\0\0")
@@ -107,9 +101,15 @@ def test_only_accepted_connections_can_prove_the_death_of_a_node(
         host, port = hosts.endpoint.split(":")
         monkeypatch.setattr("flowdist.runtime.wire.endpoint.DEATH_PROOF_S", 60)
         controller = ControllerEndpoint(host, int(port), "flowdist", first.run_dir.name)
-        send_death_proof(controller, "wrong", "gpu07", 1000, "it is said")
-        send_death_proof(msgspec.structs.replace(controller, run="another"), "hush", "gpu07", 1000, "it is said")
-        send_death_proof(controller, "hush", "gpu07", 1000, "it is so")
+        host = FarHost(controller, Credentials("hush", "", "secret"))
+        host.ask("gpu07")
+        right = host.credentials
+        another_run = msgspec.structs.replace(controller, run="another")
+        send_death_proof(controller, right._replace(token="wrong"), 1000, "it is said")
+        send_death_proof(controller, right._replace(secret="wrong"), 1000, "it is said")
+        send_death_proof(another_run, right, 1000, "it is said")
+        send_death_proof(controller, right, 1000, "it is so")
+        host.close()
         (tmp_path / "end").touch()
         assert first.finish() == 0, first.text
     gone = [line.event for line in first.journal()[1] if isinstance(line, Record) and isinstance(line.event, NodeGone)]

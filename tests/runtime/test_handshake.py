@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from flowdist.control.connection.objections import INCARNATION_MAX
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
-from flowdist.runtime.controller.host_registry import HostRegistry, node_name
+from flowdist.runtime.controller.host_registry import OWNERS, HostRegistry, node_name
+from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.wire import addresses
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.handshake import (
     Accepted,
+    Answer,
     Challenge,
     ClientHandshake,
     ConnectionRejected,
+    Credentials,
     Hello,
     Proof,
     Refused,
@@ -32,56 +38,115 @@ def greet(caller: ClientHandshake, server: ServerHandshake) -> Accepted | Refuse
     challenge = server.challenge(caller.hello)
     if isinstance(challenge, Refused):
         return challenge
-    return server.verify(caller.answer(challenge))
+    answer = server.verify(caller.answer(challenge))
+    if isinstance(answer, Accepted):
+        caller.finish(answer)
+    return answer
 
 
 @pytest.mark.parametrize("run", ["", "run-1"])
-@pytest.mark.parametrize("token", ["", "hush"])
-def test_hosts_with_the_same_job_and_token_are_accepted(run: str, token: str) -> None:
-    assert greet(ClientHandshake("job1", run, token), ServerHandshake("job1", "run-1", token)) == Accepted()
+@pytest.mark.parametrize(("token", "certificate"), [("", b""), ("hush", b""), ("hush", b"a certificate")])
+def test_hosts_with_the_same_job_and_token_are_accepted(run: str, token: str, certificate: bytes) -> None:
+    caller = ClientHandshake("job1", run, Credentials(token))
+    assert isinstance(greet(caller, ServerHandshake("job1", "run-1", token, certificate)), Accepted)
+    assert caller.certificate == certificate
 
 
 def test_another_job_or_another_run_is_refused_by_name() -> None:
-    refused = greet(ClientHandshake("job2", "", ""), ServerHandshake("job1", "run-1", ""))
+    refused = greet(ClientHandshake("job2", "", Credentials("")), ServerHandshake("job1", "run-1", ""))
     assert isinstance(refused, Refused) and "job 'job1'" in refused.reason and "job 'job2'" in refused.reason
-    refused = greet(ClientHandshake("job1", "run-0", ""), ServerHandshake("job1", "run-1", ""))
+    refused = greet(ClientHandshake("job1", "run-0", Credentials("")), ServerHandshake("job1", "run-1", ""))
     assert isinstance(refused, Refused) and "another run of job 'job1' has begun: run-1" in refused.reason
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
 def test_each_side_detects_a_different_token(ours: str, theirs: str) -> None:
-    caller, server = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
+    caller = ClientHandshake("job1", "", Credentials(ours))
+    server = ServerHandshake("job2", "run-1", theirs)
     challenge = server.challenge(caller.hello)
     with pytest.raises(ConnectionRejected, match="another token") as caught:
         caller.answer(challenge)
-    assert ("not set here" in caught.value.help) == (not ours)
-    forged = Proof(b"x" * 32)
+    assert ("not set here" in caught.value.help) == (not ours) and not caught.value.is_proven
+    forged = Proof(b"x" * 32, "job1")
     assert server.verify(forged) == Refused(
         "this host has another token", "set FLOWDIST_TOKEN to the same value on every host"
-    )
+    ), "without the token, nobody learns the name of the job"
 
 
 def test_a_proof_is_valid_for_one_connection_and_one_side() -> None:
-    caller, server = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
+    caller = ClientHandshake("job1", "", Credentials("hush"))
+    server = ServerHandshake("job1", "run-1", "hush")
     challenge = server.challenge(caller.hello)
     assert isinstance(challenge, Challenge)
     proof = caller.answer(challenge)
     again = ServerHandshake("job1", "run-1", "hush")
     again.challenge(caller.hello)
     assert isinstance(again.verify(proof), Refused), "a recorded proof does not open another call"
-    assert isinstance(server.verify(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
+    forged = msgspec.structs.replace(proof, proof=challenge.proof)
+    assert isinstance(server.verify(forged), Refused), "the controller's own proof is not the host's"
+    for answer in (challenge, Accepted(proof.proof), Accepted(challenge.proof), Accepted(b"")):
+        with pytest.raises(ConnectionRejected, match="does not know the token") as caught:
+            caller.finish(answer)
+        assert not caught.value.is_proven
+    answer = server.verify(proof)
+    caller.finish(answer)
+    with pytest.raises(ConnectionRejected, match="does not know the token"):
+        ClientHandshake("job1", "", Credentials("hush")).finish(answer)
+
+
+@pytest.mark.parametrize("field", ["nonce", "proof", "certificate"])
+def test_a_relay_can_change_nothing_of_a_challenge(field: str) -> None:
+    caller = ClientHandshake("job1", "", Credentials("hush"))
+    challenge = ServerHandshake("job1", "run-1", "hush", b"the certificate").challenge(caller.hello)
+    for value in (b"", b"the relay's"):
+        with pytest.raises(ConnectionRejected, match="another token"):
+            caller.answer(msgspec.structs.replace(challenge, **{field: value}))
+    assert caller.certificate == b""
+
+
+@pytest.mark.parametrize("field", ["job", "run", "node", "secret"])
+def test_a_relay_can_change_nothing_of_a_proof(field: str) -> None:
+    caller = ClientHandshake("job1", "run-1", Credentials("hush", "gpu07", "secret"))
+    server = ServerHandshake("job1", "run-1", "hush")
+    proof = caller.answer(server.challenge(caller.hello))
+    refused = server.verify(msgspec.structs.replace(proof, **{field: "gpu08"}))
+    assert isinstance(refused, Refused) and refused.reason == "this host has another token"
+
+
+def test_a_refusal_for_good_is_one_of_the_controller() -> None:
+    def refusal(server: ServerHandshake, **changes: str) -> ConnectionRejected:
+        caller = ClientHandshake("job1", "run-1", Credentials("hush", "gpu07", "secret"))
+        refused = server.verify(caller.answer(server.challenge(caller.hello)))
+        with pytest.raises(ConnectionRejected) as caught:
+            caller.finish(msgspec.structs.replace(refused, **changes))
+        return caught.value
+
+    other_job, other_run = ServerHandshake("job2", "run-1", "hush"), ServerHandshake("job1", "run-2", "hush")
+    assert refusal(other_job).is_proven and refusal(other_run).is_proven
+    assert not refusal(other_job, proof=b"").is_proven and not refusal(other_job, reason="go away").is_proven
+    server = ServerHandshake("job1", "run-1", "hush")  # a relay has put a message of its own before the proof
+    caller = ClientHandshake("job1", "run-1", Credentials("hush", "gpu07", "secret"))
+    caller.answer(server.challenge(caller.hello))
+    for injected in (Hello(b""), Proof(b"", "job1")):
+        refused = server.verify(injected)
+        with pytest.raises(ConnectionRejected) as caught:
+            caller.finish(refused)
+        assert isinstance(refused, Refused) and not caught.value.is_proven
 
 
 def test_messages_in_the_wrong_order_are_refused() -> None:
-    server = ServerHandshake("job1", "run-1", "")
-    assert isinstance(server.challenge(Proof(b"")), Refused) and isinstance(server.verify(Proof(b"")), Refused)
-    assert isinstance(server.verify(Hello("job1", "", b"")), Refused)
-    refused = server.challenge(Hello("job1", "", b"", wire=99))
+    server, proof = ServerHandshake("job1", "run-1", ""), Proof(b"", "job1")
+    assert isinstance(server.challenge(proof), Refused) and isinstance(server.verify(proof), Refused)
+    assert isinstance(server.verify(Hello(b"")), Refused)
+    refused = server.challenge(Hello(b"", wire=99))
     assert isinstance(refused, Refused) and "this host version 99" in refused.reason
-    with pytest.raises(ConnectionRejected):
-        ClientHandshake("job1", "", "").answer(Accepted())
-    with pytest.raises(ConnectionRejected, match="full"):
-        ClientHandshake("job1", "", "").answer(Refused("full"))
+    for token in ("", "hush"):
+        caller = ClientHandshake("job1", "", Credentials(token))
+        with pytest.raises(ConnectionRejected):
+            caller.answer(Accepted(b""))
+        with pytest.raises(ConnectionRejected, match="full") as caught:
+            caller.answer(Refused("full"))
+        assert caught.value.is_proven == (not token), "with a token, only the controller can refuse a host for good"
 
 
 def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> None:
@@ -91,18 +156,44 @@ def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> Non
     assert {host: node_name(host, roles) for host in names} == names
 
 
+class Peer:
+    """Stands for a connection from an address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        return self._address, 1
+
+
 class Registry:
     """A controller's host registry, with objects in the place of connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_dir: Path) -> None:
         graph = RoleGraph("t", (RoleSpec("default", ("true",)),), cluster=Cluster((NodeSpec("gpu"),)))
-        self.known = ("gpu", *unnamed_nodes(2, 3))
+        self.address = "10.0.0.1"
+        self.known, self.refusals = ("gpu", *unnamed_nodes(2, 3)), Refusals()
         self.controller = Controller(graph, self.known)
-        self.registry = HostRegistry(graph, "job1", "run-1", "", self.known)
+        self.registry = HostRegistry(graph, "job1", "run-1", run_dir, "", self.known, self.refusals)
 
-    def arrive(self, host: str, uid: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
-        writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
-        return self.registry.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
+    def connect(self, secret: str, node: str = "") -> asyncio.StreamWriter:
+        """Return a connection whose peer has proven that it knows the token, and names its node."""
+        answer, writer = self.identify(secret, node)
+        assert isinstance(answer, Accepted)
+        return writer
+
+    def identify(self, secret: str, node: str) -> tuple[Answer, asyncio.StreamWriter]:
+        """Do the handshake, and return the answer and the connection."""
+        writer: asyncio.StreamWriter = Peer(self.address)  # type: ignore[assignment]
+        caller, server = (
+            ClientHandshake("job1", "", Credentials("", node, secret)),
+            ServerHandshake("job1", "run-1", ""),
+        )
+        return self.registry._identify(caller.answer(server.challenge(caller.hello)), server, writer), writer
+
+    def arrive(self, host: str, secret: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
+        writer = self.connect(secret, node)
+        return self.registry.welcome(JoinRequest(host), self.controller.state, writer), writer
 
     def join(self, welcome: Welcome | Refused) -> None:
         assert isinstance(welcome, Welcome)
@@ -110,16 +201,32 @@ class Registry:
         self.controller.handle(joined, self.controller.state.now)
 
 
-def test_hosts_with_the_same_name_get_different_node_names() -> None:
-    hosts = Registry()
+@pytest.fixture
+def hosts(tmp_path: Path) -> Registry:
+    return Registry(tmp_path)
+
+
+def test_hosts_with_the_same_name_get_different_node_names(hosts: Registry) -> None:
     (one, _), (two, _) = hosts.arrive("gpu", "a"), hosts.arrive("gpu", "b")
     assert isinstance(one, Welcome) and isinstance(two, Welcome)
     assert (one.node, two.node) == ("gpu-2", "gpu-3"), "the controller's own host has the plain name"
-    assert one.number != two.number and one.known_nodes == hosts.known
+    assert one.known_nodes == hosts.known
 
 
-def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation() -> None:
-    hosts = Registry()
+def test_no_two_nodes_of_a_job_get_one_number(hosts: Registry) -> None:
+    numbers = []
+    for step in range(20):
+        welcome, writer = hosts.arrive(f"host{step % 7}", f"secret {step}")
+        assert isinstance(welcome, Welcome)
+        numbers.append(welcome.number)
+        if step % 2:
+            hosts.join(welcome)
+        if step % 3 and step % 2:
+            hosts.registry.disconnected(writer)  # the next one of its name gets another: it counts as up
+    assert len(set(numbers)) == 20 and min(numbers) >= len(hosts.known)
+
+
+def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation(hosts: Registry) -> None:
     one, writer = hosts.arrive("a", "1")
     hosts.join(one)
     hosts.registry.disconnected(writer)
@@ -130,18 +237,61 @@ def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation() -> N
     assert isinstance(three, Welcome) and (three.node, three.incarnation) == ("a", 1001)
 
 
-def test_a_host_that_connects_again_keeps_its_name_unless_another_host_has_it() -> None:
-    hosts = Registry()
-    _, writer = hosts.arrive("a", "1")
+def test_a_host_cannot_use_up_the_incarnations_of_its_name(hosts: Registry) -> None:
+    one, writer = hosts.arrive("a", "1")
+    assert isinstance(one, Welcome)
+    hosts.controller.handle(ev.NodeJoined("a", NodeSpec("a"), incarnation=INCARNATION_MAX), 0)
+    hosts.controller.handle(ev.NodeLeft("a"), 0)
     hosts.registry.disconnected(writer)
-    again, _ = hosts.arrive("", "1", "a")
-    assert isinstance(again, Welcome) and again.node == "a"
-    refused, _ = hosts.arrive("", "2", "a")
-    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.retry
+    two, _ = hosts.arrive("a", "2")
+    assert isinstance(two, Welcome) and (two.node, two.incarnation) == ("a-2", 1)
 
 
-def test_no_host_may_join_a_job_that_is_ending() -> None:
-    hosts = Registry()
+def test_a_node_belongs_to_the_host_that_shows_its_secret_also_at_the_next_controller(
+    hosts: Registry, tmp_path: Path
+) -> None:
+    _, writer = hosts.arrive("a", "1")
+    assert hosts.registry.node_of(writer) == "a"
+    hosts.registry.disconnected(writer)
+    assert hosts.registry.node_of(writer) == ""
+    for registry in (hosts, Registry(tmp_path)):
+        again, _ = registry.arrive("", "1", "a")
+        assert isinstance(again, Welcome) and again.node == "a"
+        for secret, node in (("2", "a"), ("", "a"), ("1", "gpu"), ("", "host 2 of 3"), ("", "nosuch")):
+            refused, stranger = registry.identify(secret, node)
+            assert isinstance(refused, Refused) and "a node of another host" in refused.reason
+            assert registry.registry.node_of(stranger) == ""
+    assert "secret" not in (tmp_path / OWNERS).read_text()
+
+
+def test_a_connection_joins_once(hosts: Registry) -> None:
+    one, writer = hosts.arrive("a", "1")
+    assert isinstance(one, Welcome)
+    again = hosts.registry.welcome(JoinRequest("b"), hosts.controller.state, writer)
+    assert isinstance(again, Welcome) and (again.node, again.number) == (one.node, one.number)
+
+
+def test_a_job_gives_a_bounded_number_of_names(hosts: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowdist.runtime.controller.host_registry.HOSTS_MAX", 2)
+    for secret in "12":
+        assert isinstance(hosts.arrive("a", secret)[0], Welcome)
+    refused, _ = hosts.arrive("a", "3")
+    assert isinstance(refused, Refused) and "has had 2 hosts" in refused.reason and not refused.retry
+
+
+def test_an_address_brings_a_bounded_number_of_names_and_others_still_find_room(
+    hosts: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowdist.runtime.controller.host_registry.NAMES_MAX", 2)
+    for name in "ab":
+        assert isinstance(hosts.arrive(name, name)[0], Welcome)
+    refused, _ = hosts.arrive("c", "c")
+    assert isinstance(refused, Refused) and refused.reason == "job 'job1' has had 2 hosts from 10.0.0.1"
+    hosts.address = "10.0.0.2"
+    assert isinstance(hosts.arrive("c", "c")[0], Welcome)
+
+
+def test_no_host_may_join_a_job_that_is_ending(hosts: Registry) -> None:
     hosts.controller.handle(ev.CancelRequested("enough"), 0)
     refused, _ = hosts.arrive("a", "1")
     assert isinstance(refused, Refused) and refused.retry, "the next run may be another matter"

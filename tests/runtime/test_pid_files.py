@@ -161,7 +161,9 @@ import socket, sys
 import msgspec
 from flowdist.runtime.agent.agent_main import run_agent
 from flowdist.runtime.agent.node_config import NodeConfig
-run_agent(msgspec.json.decode(sys.argv[1], type=NodeConfig), socket.socket(fileno=int(sys.argv[2])))
+from flowdist.runtime.wire.handshake import Credentials
+config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
+run_agent(config, socket.socket(fileno=int(sys.argv[2])), Credentials())
 """
 
 

@@ -28,6 +28,8 @@ Adapt = Callable[[RoleGraph], RoleGraph]
 TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --help need not import
 NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
 
+NOT_ENCRYPTED = "flowdist's connections between hosts are authenticated when they begin, and are not encrypted"
+
 
 def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...]) -> NoReturn:
     """Run the graph with other hosts, or join the job of another host, and exit with the exit code of the job.
@@ -139,13 +141,25 @@ def open_job(
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
     cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
     fresh = msgspec.structs.replace(graph, cluster=cluster)
-    if not place.token and not is_loopback(address):
-        door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
-        text = f"every machine that reaches {door}, may join: docs/hosts.md says how FLOWDIST_TOKEN keeps others out"
-        click.secho(f"flowdist: {text}", fg="yellow", err=True)
+    _show_protection(place, address)
     listening = Listening(RunEndpoint(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
     hosting = Hosting(listening, Site(own, interface_of(own)))
     execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))
+
+
+def _show_protection(place: Rendezvous, address: str) -> None:
+    """Print how the connections of other hosts to this one are protected, as a warning if they are not."""
+    from flowdist.runtime.wire.tls import EXTRA, can_encrypt
+
+    if not place.token:
+        if not is_loopback(address):
+            door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
+            text = f"every machine that reaches {door}, may join: docs/hosts.md says how {TOKEN} keeps others out"
+            click.secho(f"flowdist: {text}", fg="yellow", err=True)
+    elif can_encrypt():
+        click.secho("flowdist: flowdist's connections to other hosts are encrypted (TLS)", dim=True, err=True)
+    else:
+        click.secho(f"flowdist: {NOT_ENCRYPTED}: pip install '{EXTRA}' on this host", fg="yellow", err=True)
 
 
 def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...]) -> NoReturn:
@@ -170,7 +184,9 @@ async def _take_part(
     from flowdist.runtime.supervisor.joining import join_job
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.wire.addresses import address_of, interface_of
+    from flowdist.runtime.wire.dialing import is_encrypted
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
+    from flowdist.runtime.wire.tls import EXTRA
     from flowdist.runtime.worker_env.run_environment import write_environment
     from flowdist.runtime.worker_env.secret_values import check_secrets
 
@@ -183,10 +199,13 @@ async def _take_part(
     write_environment(run_dir, graph, mask, __version__)
     own = address_of(place.local_addr) if place.local_addr else joined.connection.own_address
     open_sink = settings.opener(run_dir, console.show) if settings.opener is not None else None
-    console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
+    how = " over TLS" if is_encrypted(joined.connection.writer) else ""
+    console.show("event", f"joined {place.endpoint} as {joined.welcome.node}{how}; logs: {run_dir}")
+    if place.token and not how:
+        console.show("warning", f"{NOT_ENCRYPTED}: pip install '{EXTRA}' on {place.endpoint.host}")
     procs = own_procs(joined.welcome.graph, graph)
     spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
-    return await JoinedHost(joined, place.token, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
+    return await JoinedHost(joined, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
 
 
 def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:

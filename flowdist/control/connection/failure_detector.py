@@ -42,6 +42,7 @@ class FailureDetector:
         self._suspected: dict[NodeName, None] = {}
         self._silent: dict[NodeName, None] = {}
         self._heap: list[tuple[int, NodeName]] = []
+        self._scheduled: dict[NodeName, int] = {}  # the deadline of each node in the heap; others of it there are stale
 
     def watch(self, node: NodeName, now: int, patience_ns: int = 0) -> None:
         """Begin to watch a node, or begin anew, as if it had sent a heartbeat now.
@@ -99,6 +100,7 @@ class FailureDetector:
         found: list[NodeSuspected | NodeSilent] = []
         while (due := self.deadline()) is not None and due <= now:
             _, node = heapq.heappop(self._heap)
+            del self._scheduled[node]
             if node not in self._suspected:
                 self._suspected[node] = None
                 self._schedule(node)
@@ -110,7 +112,14 @@ class FailureDetector:
         return found
 
     def _schedule(self, node: NodeName) -> None:
-        heapq.heappush(self._heap, (self._due(node), node))
+        """Put the deadline of a node in the heap, unless an earlier one is there, which is corrected at the top.
+
+        Else each join would leave one more entry, for as long as the node is heard.
+        """
+        due = self._due(node)
+        if due < self._scheduled.get(node, due + 1):
+            self._scheduled[node] = due
+            heapq.heappush(self._heap, (due, node))
 
     def _due(self, node: NodeName) -> int:
         """Return when the watched node will be suspected, or silent if it is suspected already."""
@@ -120,12 +129,14 @@ class FailureDetector:
         """Return when to call `expire` next; None if no node is watched."""
         while self._heap:
             recorded, node = self._heap[0]
-            due = self._due(node) if node in self._until_ns else None
-            if due == recorded:
-                return due
+            is_stale = recorded != self._scheduled.get(node)
+            if not is_stale and node in self._until_ns and self._due(node) == recorded:
+                return recorded
             heapq.heappop(self._heap)
-            if due is not None and due > recorded:
-                heapq.heappush(self._heap, (due, node))
+            if not is_stale:
+                del self._scheduled[node]
+                if node in self._until_ns:
+                    self._schedule(node)
         return None
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:

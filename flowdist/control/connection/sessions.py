@@ -14,6 +14,7 @@ from typing import assert_never
 import msgspec
 
 from flowdist.control.connection.failure_detector import FailureDetector
+from flowdist.control.connection.texts import GPU_TEXT_MAX, cut, with_short_text, with_short_texts
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
@@ -92,14 +93,17 @@ class Sessions:
         """Record a message of an agent that arrives at `now` (ns). Return the answers and events that follow from it.
 
         Nothing follows from a message with an earlier incarnation than the last join of the node (R20), or from a
-        report of a node that is not watched. A heartbeat of such a node is answered by Rejoin.
+        report of a node that is not watched. A heartbeat of such a node is answered by Rejoin. Texts of events are cut
+        (see `texts`).
         """
         node = message.node
         if message.incarnation < self._incarnations.get(node, 0):
             return Received()
         match message:
             case Report():
-                return Received((), (message.event,)) if self._detector.is_watched(node) else Received()
+                return (
+                    Received((), (with_short_text(message.event),)) if self._detector.is_watched(node) else Received()
+                )
             case Heartbeat():
                 heard = tuple(self._detector.heard(node, now))
                 if self._detector.is_watched(node):
@@ -108,8 +112,9 @@ class Sessions:
             case Join():
                 self._incarnations[node] = message.incarnation
                 self._detector.watch(node, now)
-                spec, address, items = message.spec, message.address, message.inventory
-                news = (items, message.is_warming, message.bad_gpus)
+                spec, address, items = message.spec, message.address, with_short_texts(message.inventory)
+                bad_gpus = tuple((gpu, cut(reason, GPU_TEXT_MAX)) for gpu, reason in message.bad_gpus)
+                news = (items, message.is_warming, bad_gpus)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
                 return Received((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
             case Preempted():
@@ -156,7 +161,7 @@ class Sessions:
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()
-        event = NodeGone(node, cause)
+        event = NodeGone(node, cut(cause))
         self.note(event)
         return (event,)
 

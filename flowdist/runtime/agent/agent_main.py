@@ -38,7 +38,7 @@ from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.frames import encode, read_from_controller
-from flowdist.runtime.wire.handshake import ConnectionRejected
+from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
 from flowdist.runtime.worker_env import stop_notice
 from flowdist.runtime.worker_env.environment import RunPaths
 
@@ -47,7 +47,7 @@ LAST_MESSAGE_S = 2.0  # for a controller to read the last message: one that stan
 REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to serve
 
 
-def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> None:
+def run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials) -> None:
     """Run the agent process, which the guardian has forked, until the job is over or the node has left it.
 
     If the spawner ends before that, the process exits with code 1.
@@ -55,19 +55,19 @@ def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> No
     Args:
         config: The node and its place in the run.
         channel: The socket to the spawner.
-        token: The token of the job; needed only for a controller on another host.
+        credentials: What this host shows a controller on another host.
     """
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
         os.environ.setdefault(name, config.interface)  # else gloo looks up the host's name, which may fail
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_AgentProcess(config, channel, token).run())
+        asyncio.run(_AgentProcess(config, channel, credentials).run())
 
 
 class _AgentProcess:
     """Event loop around the pure agent. The arguments are those of `run_agent`."""
 
-    def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
-        self._config, self._spawner, self._token = config, spawner.Channel(channel), token
+    def __init__(self, config: NodeConfig, channel: socket.socket, credentials: Credentials) -> None:
+        self._config, self._spawner, self._credentials = config, spawner.Channel(channel), credentials
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes()).on(config.node)
         self._graph = graph
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
@@ -148,7 +148,7 @@ class _AgentProcess:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._config.controller is not None:
-            return await dial(self._config.controller, self._token)
+            return await dial(self._config.controller, self._credentials)
         return await asyncio.open_unix_connection(self._config.control_socket)
 
     def _send_to_controller(self, message: msgspec.Struct) -> None:

@@ -25,7 +25,7 @@ from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent,
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.run_folder.cleanup import remove_folder
 from flowdist.runtime.wire.endpoint import INCARNATIONS, send_death_proof
-from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.runtime.wire.handshake import HOST_SECRET, TOKEN, Credentials
 
 ORPHANED = "its flowdist was killed"
 EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can read its exit status
@@ -39,7 +39,8 @@ def main() -> None:
     agent has not ended in order, the guardian first sends the controller the proof that the node is empty.
     """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
-    token = os.environ.pop(TOKEN, "")  # workers must not inherit it
+    token, secret = os.environ.pop(TOKEN, ""), os.environ.pop(HOST_SECRET, "")  # workers must not inherit them
+    credentials = Credentials(token, config.node.name, secret)
     become_subreaper()
     os.set_inheritable(config.lock, False)
     agent_end, spawner_end = socket.socketpair()
@@ -50,7 +51,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ours = [wake_read, wake_write, config.lifeline, config.lock]
     spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), *ours])
-    agent = _fork(lambda: _run_agent(config, agent_end, token), [spawner_end.fileno(), *ours])
+    agent = _fork(lambda: _run_agent(config, agent_end, credentials), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
     # SIGTERM asks the agent to stop its workers and leave the job
@@ -59,7 +60,7 @@ def main() -> None:
     left = kill_descendants()
     if config.controller is not None and cause and not left:
         last = config.incarnation + INCARNATIONS - 1
-        send_death_proof(config.controller, token, config.node.name, last, cause)
+        send_death_proof(config.controller, credentials, last, cause)
     if cause == ORPHANED and config.socket_dir != config.run_dir:
         remove_folder(Path(config.socket_dir))  # in /tmp; the supervisor, which made it, has died
     sys.stderr.flush()
@@ -71,10 +72,10 @@ def _terminate(agent: int) -> None:
         os.kill(agent, signal.SIGTERM)
 
 
-def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:
+def _run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials) -> None:
     from flowdist.runtime.agent.agent_main import run_agent  # imports asyncio, which the guardian does not need
 
-    run_agent(config, channel, token)
+    run_agent(config, channel, credentials)
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, assert_never
 
 import msgspec
 
+from flowdist.control.connection.objections import objection, objection_to_proof, objection_to_sender
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore
 from flowdist.control.protocol.events import ControllerStarted, Event, TimePassed
@@ -30,7 +32,11 @@ from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
+from flowdist.runtime.controller.intake import Intake
+from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
+from flowdist.runtime.controller.refusals import Refusals
+from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import watch_loop
@@ -45,7 +51,6 @@ from flowdist.runtime.wire.frames import (
     HostFrame,
     Injected,
     JoinRequest,
-    JournalLine,
     Operate,
     RemoteErrorReport,
     ToControllerFrame,
@@ -53,7 +58,8 @@ from flowdist.runtime.wire.frames import (
     encode,
     read_to_controller,
 )
-from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN
+from flowdist.runtime.wire.tls import can_encrypt, new_identity
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
@@ -130,8 +136,12 @@ class _ControllerProcess:
     def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
         self._config = config
         job = config.listening.door.job if config.listening is not None else ""
-        self._hosts = HostRegistry(graph, job, config.run_id, token, config.known_nodes)
+        self._refusals = Refusals()
+        run_dir = Path(config.run_dir)
+        tls = new_identity() if token and config.listening is not None and can_encrypt() else None
+        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
+        self._intake = Intake(self._hosts, self._refusals)
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header)
         self._controller = self._replay.controller
@@ -140,7 +150,7 @@ class _ControllerProcess:
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._link_faults = LinkFaults(config.link_faults)
-        self._watchers: list[asyncio.StreamWriter] = []
+        self._watchers = Watchers(self._journal.path)
         self._alarm = Alarm(self._now, self._time_passed)
         self._last_heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
@@ -184,12 +194,15 @@ class _ControllerProcess:
         for each in servers:
             each.close()
         await self._close_remote()
+        self._refusals.sum_up()
 
     async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
         until = self._loop.time() + BIND_RETRY_S
         while True:
             try:
-                return await asyncio.start_server(self._serve_remote, listening.address or None, listening.port)
+                return await asyncio.start_server(
+                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
+                )
             except OSError:
                 if self._loop.time() > until:
                     raise
@@ -197,28 +210,30 @@ class _ControllerProcess:
 
     async def _serve_remote(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if await self._hosts.admit(reader, writer):
+            if self._intake.open(writer) and await self._hosts.admit(reader, writer):
                 self._remote[writer] = None
+                self._intake.admit(writer)
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # this process ends during a handshake
+            writer.transport.abort()  # this process ends
         finally:
             self._remote.pop(writer, None)
             self._hosts.disconnected(writer)
-            writer.close()
+            await self._intake.end(writer)
 
     async def _close_remote(self) -> None:
         """End the connections to other hosts, and wait until each host has closed its own, at most FLUSH_S seconds.
 
-        If the job is not over, each host that watches the journal first gets a Farewell.
+        Each host that watches the journal first gets the rest of it, and a Farewell if the job is not over.
         """
+        until = self._loop.time() + FLUSH_S
+        await self._watchers.finish(FLUSH_S)
         if self._controller.state.outcome is None:
-            for writer in [writer for writer in self._watchers if writer in self._remote]:
+            for writer in [writer for writer in self._remote if writer in self._watchers]:
                 self._send(writer, Farewell("flowdist ended there before the job was over"))
         for writer in self._remote:
             with contextlib.suppress(OSError, RuntimeError):
-                writer.write_eof()
-        until = self._loop.time() + FLUSH_S
+                writer.write_eof() if writer.can_write_eof() else writer.close()  # TLS ends in both directions at once
         while self._remote and self._loop.time() < until:
             await asyncio.sleep(0.01)
 
@@ -229,20 +244,47 @@ class _ControllerProcess:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while (message := await read_to_controller(reader)) is not None:
-                if writer in self._remote and not isinstance(message, RemoteFrame):
-                    raise msgspec.ValidationError(f"other hosts may not send {type(message).__name__}")
+            while (message := await self._read(reader, writer)) is not None:
                 self._handle_message(message, writer)
+                del message  # which may take 2 MB, and the next one may be long in coming
+                with contextlib.suppress(OSError):  # the peer is gone, but it may have sent more
+                    await writer.drain()  # a peer that does not read its answers is not read either
         except (msgspec.MsgspecError, RecursionError) as error:
-            print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
+            self._intake.drop(writer, str(error))
+        except TimeoutError:
+            self._intake.drop(writer, f"it has not joined for {HANDSHAKE_S:g} s")
         except asyncio.CancelledError:
             pass  # this process ends; else asyncio would print a traceback
         except Exception as error:
             die_of(error)
         finally:
-            if writer in self._watchers:
-                self._watchers.remove(writer)
+            self._watchers.remove(writer)
             writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
+        """Wait for the next message of a connection; None if the connection has ended.
+
+        Raises:
+            msgspec.MsgspecError: The frame is invalid, or its sender may not send it.
+            TimeoutError: The connection is of another host, which does not join.
+        """
+        if writer not in self._remote:
+            return await read_to_controller(reader)
+        message = await self._intake.read(reader, writer)
+        if message is not None:
+            self._check_remote(message, writer)
+        return message
+
+    def _check_remote(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
+        """Raise ValidationError for a frame that another host may not send, or not before it has joined."""
+        if not isinstance(message, RemoteFrame):
+            raise msgspec.ValidationError(f"other hosts may not send {type(message).__name__}")
+        if not self._hosts.node_of(writer) and not isinstance(message, JoinRequest):
+            raise msgspec.ValidationError(f"a host that has not joined may not send {type(message).__name__}")
+
+    def _sender(self, writer: asyncio.StreamWriter) -> NodeName | None:
+        """Return the node that a connection may speak for; None for a process of this host, which may for any."""
+        return self._hosts.node_of(writer) if writer in self._remote else None
 
     def _status(self) -> Status:
         now = self._now()
@@ -259,7 +301,9 @@ class _ControllerProcess:
     def _handle_message(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
-                self._add_watcher(message, writer)
+                if writer in self._watchers:
+                    raise msgspec.ValidationError("a connection may watch the journal once")
+                self._watchers.add(message, writer)
             case Operate():
                 self._operate(message, writer)
             case Describe():
@@ -277,27 +321,17 @@ class _ControllerProcess:
                     self._send(connection, message)
             case JoinRequest():
                 self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
+                self._intake.note_node(writer)
             case DeathProof():
-                for event in self._sessions.gone(message.node, message.incarnation, message.cause):
-                    self._handle(event)
+                self._handle_death_proof(message, writer)
             case RemoteErrorReport():
-                save_report(message, self._controller.state, Path(self._config.run_dir))
+                self._save_report(message, writer)
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
-                self._link_faults.carry(message.node, "up", writer, lambda: self._handle_agent(message, writer))
+                sender = self._sender(writer)  # now: a frame may arrive late, when the connection has ended
+                late = partial(self._handle_agent, message, writer, sender)
+                self._link_faults.carry(sender or message.node, "up", writer, late)
             case _:
                 assert_never(message)
-
-    def _add_watcher(self, message: Watch, writer: asyncio.StreamWriter) -> None:
-        """Send the watcher the journal without its first `message.skip` lines, and from now on every new line.
-
-        If the watcher's digest of the skipped lines differs from the journal's, the watcher first gets a Farewell.
-        """
-        lines = self._journal.path.read_bytes().splitlines(keepends=True)
-        if message.digest and message.digest != sha256(b"".join(lines[: message.skip])).digest():
-            self._send(writer, Farewell("the journal there lost its last lines in a crash: join the job again"))
-        for line in lines[message.skip :]:
-            writer.write(encode(JournalLine(line)))
-        self._watchers.append(writer)
 
     def _operate(self, message: Operate, writer: asyncio.StreamWriter) -> None:
         self._sessions.note(message.event)
@@ -307,7 +341,23 @@ class _ControllerProcess:
             decisions = tuple(Decision(done.t_ns, effect.text, effect.level) for effect in notices)
             self._send(writer, Decided(done.n, decisions))
 
-    def _handle_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
+    def _handle_death_proof(self, proof: DeathProof, writer: asyncio.StreamWriter) -> None:
+        if why := objection_to_proof(proof.node, proof.incarnation, self._sender(writer)):
+            self._refusals.note(self._hosts.source_of(writer), why)
+            return
+        for event in self._sessions.gone(proof.node, proof.incarnation, proof.cause):
+            self._handle(event)
+
+    def _save_report(self, report: RemoteErrorReport, writer: asyncio.StreamWriter) -> None:
+        if why := objection_to_sender(report.node, self._sender(writer)):
+            self._refusals.note(self._hosts.source_of(writer), why)
+            return
+        save_report(report, self._controller.state, Path(self._config.run_dir))
+
+    def _handle_agent(self, message: ToController, writer: asyncio.StreamWriter, sender: NodeName | None) -> None:
+        if why := objection(message, self._controller.state, sender):
+            self._refusals.note(self._hosts.source_of(writer), why)
+            return
         self._last_heard_ns[message.node] = self._now()
         heard = self._sessions.hear(message, self._now())
         if isinstance(message, Join) and heard.answers:
@@ -338,8 +388,7 @@ class _ControllerProcess:
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)
         self._journal.write(data, force=force)
-        for watcher in self._watchers:
-            self._send(watcher, JournalLine(data))
+        self._watchers.wrote(data)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -358,7 +407,8 @@ class _ControllerProcess:
 
     def _send(self, writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):
-            writer.write(encode(message))
+            if self._intake.may_send(writer):
+                writer.write(encode(message))
 
     def _set_timer(self) -> None:
         times = [time for time in (self._controller.deadline(), self._sessions.deadline()) if time is not None]
@@ -381,6 +431,7 @@ def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     token = os.environ.pop(TOKEN, "")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone
     try:
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
         asyncio.run(_ControllerProcess(config, graph, token).run())

@@ -1,23 +1,41 @@
-"""Admission of other hosts to a job: the handshake, and the names of their nodes."""
+"""Admission of other hosts to a job: the handshake, the names of their nodes, and the node of each connection."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import re
-import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 
 import msgspec
 
-from flowdist.control.job.state import JobState
+from flowdist.control.connection.objections import INCARNATION_MAX
+from flowdist.control.job.state import JobState, Node
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
+from flowdist.runtime.atomic import write_json
+from flowdist.runtime.controller.limits import NAMES_MAX
+from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import INCARNATIONS, keep_alive
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.framing import encode, read_frame
-from flowdist.runtime.wire.handshake import FRAME_MAX, FROM_CLIENT, HANDSHAKE_S, Refused, ServerHandshake
+from flowdist.runtime.wire.handshake import (
+    FRAME_MAX,
+    FROM_CLIENT,
+    HANDSHAKE_S,
+    Answer,
+    Hello,
+    Proof,
+    Refused,
+    ServerHandshake,
+)
+from flowdist.runtime.wire.tls import Identity, encrypt
 
-NAME_MAX = 50
+NAME_MAX, HOSTS_MAX = 50, 4096  # characters of a node's name; names that a job gives to other hosts
+OWNERS = "hosts.json"  # in the folder of the run: the SHA-256 of the secret of the host that each node belongs to
 
 
 def node_name(host: str, roles: set[str]) -> NodeName:
@@ -42,94 +60,177 @@ class Listening(msgspec.Struct, frozen=True):
 
 
 class HostRegistry:
-    """The other hosts that are connected to the controller, by the names of their nodes.
+    """The connections of other hosts, each with the node that it may speak for.
 
-    A name belongs to one host at a time. A host that connects again, also to the next controller, keeps its name.
+    A node belongs to one host at a time: the one that shows the secret with which it has joined. A host that connects
+    again, also to the next controller, keeps its node.
 
     Args:
         graph: The job.
         job: The name by which other hosts ask for the job.
         run_id: The id of the run.
+        run_dir: The folder of the run, where the owners of the nodes are kept for the next controller.
         token: The secret that other hosts have to know; empty: none.
         known_nodes: Nodes that are expected from the start: a new host does not get one of their names.
+        refusals: The log of refused connections.
+        tls: The certificate of this controller; None: connections are not encrypted.
     """
 
-    def __init__(self, graph: RoleGraph, job: str, run_id: str, token: str, known_nodes: tuple[NodeName, ...]) -> None:
+    def __init__(
+        self,
+        graph: RoleGraph,
+        job: str,
+        run_id: str,
+        run_dir: Path,
+        token: str,
+        known_nodes: tuple[NodeName, ...],
+        refusals: Refusals,
+        tls: Identity | None = None,
+    ) -> None:
         self._graph, self._job, self._run_id, self._token = graph, job, run_id, token
-        self._known_nodes = known_nodes
-        self._hosts: dict[NodeName, tuple[str, asyncio.StreamWriter]] = {}  # uid and connection
+        self._known_nodes, self._refusals, self._tls = known_nodes, refusals, tls
+        self._owners_file = run_dir / OWNERS
+        self._owners: dict[NodeName, str] = _read_owners(self._owners_file)
+        self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and secret, by connection
+        self._hosts: dict[NodeName, asyncio.StreamWriter] = {}  # the connection of the foreground process, by node
+        self._brought: dict[NodeName, str] = {}  # by node: the address of its host, if it was new to this controller
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Do the handshake on a new connection, and return whether it succeeded: only then the peer may send frames.
 
-        The log gets a line with the reason if the peer is refused, sends an invalid message, or takes longer than
-        HANDSHAKE_S. The caller closes the connection.
+        The log tells if the peer is refused, sends an invalid message, or takes longer than HANDSHAKE_S. The caller
+        closes the connection.
         """
         try:
             keep_alive(writer.get_extra_info("socket"))
             async with asyncio.timeout(HANDSHAKE_S):
                 return await self._shake_hands(reader, writer)
         except (msgspec.MsgspecError, OSError, RecursionError, TimeoutError) as error:
-            print(f"flowdist: a connection was refused: {error!r}", file=sys.stderr)
+            self._refusals.note(self.source_of(writer), repr(error))
             return False
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        handshake = ServerHandshake(self._job, self._run_id, self._token)
-        for answer_to in (handshake.challenge, handshake.verify):
-            body = await read_frame(reader, FRAME_MAX)
-            if body is None:
-                return False
-            answer = answer_to(FROM_CLIENT.decode(body))
-            writer.write(encode(answer))
-            await writer.drain()
-            if isinstance(answer, Refused):
-                peer = writer.get_extra_info("peername")
-                source = f"from {peer[0]} " if peer else ""
-                print(f"flowdist: a connection {source}was refused: {answer.reason}", file=sys.stderr)
-                return False
-        return True
+        certificate = self._tls.certificate if self._tls is not None else b""
+        handshake = ServerHandshake(self._job, self._run_id, self._token, certificate)
+        if not await self._answer(handshake.challenge, reader, writer):
+            return False
+        if self._tls is not None:
+            await encrypt(writer, self._tls.context)
+        return await self._answer(lambda message: self._identify(message, handshake, writer), reader, writer)
+
+    async def _answer(
+        self,
+        answer_to: Callable[[Hello | Proof], Answer],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        """Answer the peer's next message of the handshake; return False if the peer is refused, or has gone.
+
+        This does not wait until the answer is sent: TLS has to begin here before the peer's first TLS message arrives.
+        """
+        body = await read_frame(reader, FRAME_MAX)
+        if body is None:
+            return False
+        answer = answer_to(FROM_CLIENT.decode(body))
+        writer.write(encode(answer))
+        if isinstance(answer, Refused):
+            self._refusals.note(self.source_of(writer), answer.reason)
+        return not isinstance(answer, Refused)
+
+    def _identify(self, proof: Hello | Proof, handshake: ServerHandshake, writer: asyncio.StreamWriter) -> Answer:
+        """Note for which node an accepted connection may speak; refuse it if the node belongs to another host."""
+        answer = handshake.verify(proof)
+        if isinstance(answer, Refused) or not isinstance(proof, Proof):
+            return answer
+        if proof.node and not hmac.compare_digest(self._owners.get(proof.node, ""), _digest(proof.secret)):
+            return handshake.refuse(f"{proof.node!r} is a node of another host", "start the command here again")
+        self._shown[writer] = (proof.node, proof.secret)
+        return answer
+
+    def node_of(self, writer: asyncio.StreamWriter) -> NodeName:
+        """Return the node that a connection may speak for; empty if its host has not joined yet."""
+        return self._shown[writer][0] if writer in self._shown else ""
+
+    def source_of(self, writer: asyncio.StreamWriter) -> str:
+        """Return the peer of a connection in words, for the log."""
+        address = address_of(writer)
+        name = self.node_of(writer) or ("a host" if writer in self._shown else "a connection")
+        return f"{name} from {address}" if address else "a process of this host"
 
     def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
         """Register a host that asks to join under the name of its node, and return the answer to its request.
 
-        A host that has a name keeps it, and is refused if another host has the name now. A new host gets a free name,
-        and is refused if the job is ending or over; it may try again then. A host that is refused is not registered.
+        A host that has a node keeps it. A new host gets a free name. It is refused if the job is ending or over, and
+        may try again then, and if the job has had HOSTS_MAX hosts, or NAMES_MAX from the same address.
 
         Args:
             request: The host's request.
             job: The state of the job.
             writer: The connection of the host's foreground process.
         """
-        if request.node:
-            name = request.node
-            if name in self._hosts and self._hosts[name][0] != request.uid:
-                return Refused(f"another host has become {name} in the meantime", "start the command here again")
-        elif job.outcome is not None or job.ending is not None:
-            return Refused(f"job {self._job!r} is ending there", "start the command again on every host", retry=True)
-        else:
-            name = self._free_name(request.host, job)
-        self._hosts[name] = (request.uid, writer)
+        name, secret = self._shown[writer]
+        if not name:
+            if job.outcome is not None or job.ending is not None:
+                return Refused(
+                    f"job {self._job!r} is ending there", "start the command again on every host", retry=True
+                )
+            name, address = self._free_name(request.host, job), address_of(writer)
+            if refused := self._too_many(name, address):
+                return refused
+            self._owners[name], self._brought[name] = _digest(secret), address
+            write_json(self._owners_file, self._owners)
+            self._shown[writer] = (name, secret)
+        self._hosts[name] = writer
         known = job.nodes.get(name)
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1
-        number = job.node_order.get(name, len(job.node_order) + list(self._hosts).index(name))
+        number = len(self._known_nodes) + list(self._owners).index(name)  # the same as long as the job lasts
         return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
+
+    def _too_many(self, name: NodeName, address: str) -> Refused | None:
+        """Return the refusal of a new host from the address, if its name is a new one and there are too many."""
+        if name not in self._owners and len(self._owners) >= HOSTS_MAX:
+            return Refused(f"job {self._job!r} has had {HOSTS_MAX} hosts", "run the job again")
+        if name not in self._brought and sum(each == address for each in self._brought.values()) >= NAMES_MAX:
+            return Refused(f"job {self._job!r} has had {NAMES_MAX} hosts from {address}", "use other hosts")
+        return None
 
     def connection_of(self, name: NodeName) -> asyncio.StreamWriter | None:
         """Return the connection to the foreground process of the node's host; None if that is not connected."""
-        return self._hosts[name][1] if name in self._hosts else None
+        return self._hosts.get(name)
 
     def disconnected(self, writer: asyncio.StreamWriter) -> None:
-        """Remove the hosts that were registered with this connection, which has ended.
+        """Forget a connection that has ended.
 
-        A new host does not get the name of such a node while the job counts the node as up.
+        A new host does not get the name of its node while the job counts the node as up.
         """
-        for name in [name for name, (_, connection) in self._hosts.items() if connection is writer]:
+        name, _ = self._shown.pop(writer, ("", ""))
+        if self._hosts.get(name) is writer:
             del self._hosts[name]
 
     def _free_name(self, host: str, job: JobState) -> NodeName:
         base = node_name(host, {role.name for role in self._graph.roles})
         number, name = 1, base
-        while name in self._hosts or name in self._known_nodes or (name in job.nodes and job.nodes[name].usable):
+        while name in self._hosts or name in self._known_nodes or not _is_free(job.nodes.get(name)):
             number += 1
             name = f"{base}-{number}"
         return name
+
+
+def _is_free(node: Node | None) -> bool:
+    """Return whether the node does not run, and its next host can still count its incarnations on."""
+    return node is None or (not node.usable and node.incarnation < INCARNATION_MAX // 2)
+
+
+def address_of(writer: asyncio.StreamWriter) -> str:
+    """Return the address of the peer of a connection over TCP; empty for other connections."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
+
+
+def _read_owners(path: Path) -> dict[NodeName, str]:
+    """Return the owners that an earlier controller of the run has kept; none without a file."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[NodeName, str]) if path.exists() else {}

@@ -31,7 +31,13 @@ def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mas
     """
     text = (read_small(folder / "error.json", ERROR_BYTES_MAX) or b"").decode(errors="replace")
     lines = "".join(f"{line}\n" for line in last_lines(folder / "stderr.log", LINES_MAX))
-    return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, mask(text), mask(lines))
+    texts = [_within_limit(mask(each)) for each in (text, lines)]
+    return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, *texts)
+
+
+def _within_limit(text: str) -> str:
+    """Return the text, or nothing if it is too long to be sent: bytes that are no UTF-8 take more room than before."""
+    return text if len(text.encode()) <= ERROR_BYTES_MAX else ""
 
 
 def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None:
@@ -45,6 +51,8 @@ def save_report(report: RemoteErrorReport, job: JobState, run_dir: Path) -> None
         return
     if not 0 <= report.local_rank < replica.procs:
         return
+    if len(report.error) > ERROR_BYTES_MAX or len(report.last_lines) > ERROR_BYTES_MAX:
+        return  # `collect_report` sends no such text
     attempt = run_dir / report.replica.role / str(report.replica.index) / f"attempt_{report.attempt}"
     folder = attempt / str(report.local_rank)
     with contextlib.suppress(OSError):  # FileExistsError, too

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from hashlib import sha256
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch, encode, read_from_controller
-from flowdist.runtime.wire.handshake import ConnectionRejected
+from flowdist.runtime.wire.handshake import HOST_SECRET, ConnectionRejected
 
 LOG = "node.log"
 LEAVE_S = 30.0  # for the node to leave after an interrupt, besides the grace of its workers
@@ -40,7 +41,6 @@ class JoinedHost:
 
     Args:
         joined: The place of this host in the job, from `join_job`.
-        token: The token of the job.
         spec: The size of the node; its name comes from `joined`.
         graph: The job, as this host runs it.
         site: The address of this host.
@@ -53,7 +53,6 @@ class JoinedHost:
     def __init__(
         self,
         joined: Joined,
-        token: str,
         spec: NodeSpec,
         graph: RoleGraph,
         site: Site,
@@ -63,7 +62,8 @@ class JoinedHost:
         open_sink: OpenSink | None = None,
     ) -> None:
         welcome = joined.welcome
-        self._joined, self._token, self._spec, self._site, self._devices = joined, token, spec, site, devices
+        self._joined, self._spec, self._site, self._devices = joined, spec, site, devices
+        os.environ[HOST_SECRET] = joined.credentials.secret  # for the guardian; workers do not get it
         self._name, self._show = welcome.node, show
         self._host = HostProcess(
             run_dir, lock_run(run_dir), [self._name], graph, welcome.known_nodes, show, open_sink, welcome.graph
@@ -187,7 +187,7 @@ class JoinedHost:
         address = self._joined.controller.address
         outage_ns = self._host.state.graph.options.controller_outage_ns
         try:
-            connection = await rejoin(self._joined, self._token, outage_ns)
+            connection = await rejoin(self._joined, outage_ns)
         except ConnectionRejected as error:
             self._end(f"the controller at {address} refuses this host: {error.message}")
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import secrets
 from errno import ECONNREFUSED
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.frames import JoinRequest, Welcome, encode, read_from_controller
-from flowdist.runtime.wire.handshake import HANDSHAKE_S, ConnectionRejected, Refused
+from flowdist.runtime.wire.handshake import HANDSHAKE_S, ConnectionRejected, Credentials, Refused
 
 RETRY_S = 0.2  # between two attempts to connect
 REPORT_S = 5.0  # until the first message that no controller answers; later ones come half as often
@@ -36,14 +36,14 @@ class Connection(NamedTuple):
 class Joined(NamedTuple):
     """The place of this host in the job of another host.
 
-    `controller` is the endpoint of the run at the address that has answered. This host sends `uid` whenever it connects
-    again, to distinguish itself from hosts of the same name.
+    `controller` is the endpoint of the run at the address that has answered. Every process of this host shows the
+    controller the same `credentials`.
     """
 
     connection: Connection
     controller: ControllerEndpoint
     welcome: Welcome
-    uid: str
+    credentials: Credentials
 
 
 async def join_job(controller: ControllerEndpoint, token: str, host: str, timeout_s: float, show: Show) -> Joined:
@@ -65,15 +65,15 @@ async def join_job(controller: ControllerEndpoint, token: str, host: str, timeou
     """
     loop = asyncio.get_running_loop()
     until, report_at = loop.time() + timeout_s, loop.time() + REPORT_S
-    uid = uuid.uuid4().hex
+    credentials = Credentials(token, "", secrets.token_hex(16))
     while True:
         try:
-            connection = Connection(*await dial(controller, token))
-            welcome = await _request(connection, JoinRequest(host, uid))
+            connection = Connection(*await dial(controller, credentials))
+            welcome = await _request(connection, JoinRequest(host))
             # From now on connect to the address that answered: a name may have several, of which only one is right.
             address = str(connection.writer.get_extra_info("peername")[0])
             found = msgspec.structs.replace(controller, host=address, run=welcome.run_id)
-            return Joined(connection, found, welcome, uid)
+            return Joined(connection, found, welcome, credentials._replace(node=welcome.node))
         except ConnectionRejected as error:
             if not error.retry:
                 raise
@@ -93,30 +93,30 @@ async def join_job(controller: ControllerEndpoint, token: str, host: str, timeou
         await asyncio.sleep(RETRY_S)
 
 
-async def rejoin(joined: Joined, token: str, timeout_ns: int) -> Connection:
+async def rejoin(joined: Joined, timeout_ns: int) -> Connection:
     """Connect to the controller again, or to the next one, after the connection was lost (R21).
 
     The node keeps its name. Attempts are repeated until one succeeds.
 
     Args:
         joined: The place of this host in the job, from `join_job`.
-        token: The token of the job.
         timeout_ns: How long to try, in ns.
 
     Raises:
         TimeoutError: No controller has answered for `timeout_ns`. The text is the last reason, or empty.
-        ConnectionRejected: The controller refuses this host for good.
+        ConnectionRejected: The controller, and nothing in its place, refuses this host for good.
     """
     until = boot_ns() + timeout_ns
     why = ""
     while boot_ns() < until:
         try:
-            connection = Connection(*await dial(joined.controller, token))
-            await _request(connection, JoinRequest("", joined.uid, joined.welcome.node))
+            connection = Connection(*await dial(joined.controller, joined.credentials))
+            await _request(connection, JoinRequest())
             return connection
         except ConnectionRejected as error:
-            if not error.retry:
+            if error.is_proven and not error.retry:
                 raise
+            why = error.message  # without a proof, it may be anybody between here and the controller
         except (OSError, TimeoutError) as error:
             why = _reason(error)
         await asyncio.sleep(RETRY_S)
@@ -135,12 +135,12 @@ async def _request(connection: Connection, request: JoinRequest) -> Welcome:
         async with asyncio.timeout(HANDSHAKE_S):
             answer = await read_from_controller(connection.reader)
     except msgspec.MsgspecError as error:
-        raise ConnectionRejected(Refused(f"the controller's answer is invalid: {error}")) from None
+        raise ConnectionRejected(Refused(f"the controller's answer is invalid: {error}"), is_proven=True) from None
     if isinstance(answer, Welcome):
         return answer
     connection.writer.close()
     if isinstance(answer, Refused):
-        raise ConnectionRejected(answer)
+        raise ConnectionRejected(answer, is_proven=True)
     raise ConnectionResetError("connection closed")
 
 

@@ -1,4 +1,4 @@
-"""Connections to a controller on another host: TCP, the handshake, then the frames of the control channel."""
+"""Connections to a controller on another host: TCP, the handshake, TLS, then the frames of the control channel."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from flowdist.runtime.wire.handshake import (
     FRAME_MAX,
     FROM_SERVER,
     HANDSHAKE_S,
-    Accepted,
     Answer,
     ClientHandshake,
     ConnectionRejected,
+    Credentials,
     Refused,
 )
+from flowdist.runtime.wire.tls import client_context, encrypt
 
 CONNECT_S = 3.0  # a host that is up accepts or refuses a connection at once
 
 
-async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def dial(
+    controller: ControllerEndpoint, credentials: Credentials
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the controller and do the handshake; return a connection that is ready for frames.
 
     Raises:
@@ -33,7 +36,7 @@ async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.Stre
     reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
     try:
         keep_alive(writer.get_extra_info("socket"))
-        await asyncio.wait_for(_shake_hands(controller, token, reader, writer), HANDSHAKE_S)
+        await asyncio.wait_for(_shake_hands(controller, credentials, reader, writer), HANDSHAKE_S)
     except BaseException:
         writer.close()
         raise
@@ -41,15 +44,20 @@ async def dial(controller: ControllerEndpoint, token: str) -> tuple[asyncio.Stre
 
 
 async def _shake_hands(
-    controller: ControllerEndpoint, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    controller: ControllerEndpoint, credentials: Credentials, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    client = ClientHandshake(controller.job, controller.run, token)
+    client = ClientHandshake(controller.job, controller.run, credentials)
     writer.write(encode(client.hello))
     proof = client.answer(await _read_answer(reader, controller))
+    if client.certificate:
+        await encrypt(writer, client_context(client.certificate))
     writer.write(encode(proof))
-    result = await _read_answer(reader, controller)
-    if not isinstance(result, Accepted):
-        client.answer(result)  # raises ConnectionRejected
+    client.finish(await _read_answer(reader, controller))
+
+
+def is_encrypted(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the frames of a connection that `dial` has made are encrypted and authenticated by TLS."""
+    return writer.get_extra_info("sslcontext") is not None
 
 
 async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpoint) -> Answer:

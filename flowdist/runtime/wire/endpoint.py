@@ -13,7 +13,14 @@ import msgspec
 from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.wire.addresses import Endpoint
 from flowdist.runtime.wire.framing import encode, receive_frame
-from flowdist.runtime.wire.handshake import FRAME_MAX, FROM_SERVER, Accepted, ClientHandshake, ConnectionRejected
+from flowdist.runtime.wire.handshake import (
+    FRAME_MAX,
+    FROM_SERVER,
+    Answer,
+    ClientHandshake,
+    ConnectionRejected,
+    Credentials,
+)
 
 INCARNATIONS = 1000  # incarnation numbers of a node's agent for one start of its guardian
 DEATH_PROOF_S = 2.0  # timeout of each socket operation of `send_death_proof`
@@ -54,7 +61,7 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKED_MS)
 
 
-def send_death_proof(controller: ControllerEndpoint, token: str, node: str, incarnation: int, cause: str) -> None:
+def send_death_proof(controller: ControllerEndpoint, credentials: Credentials, incarnation: int, cause: str) -> None:
     """Connect to a controller on another host and prove that nothing of a node runs any more (R19).
 
     The guardian of the node calls this as the last thing. A failure is ignored: without the proof, the controller waits
@@ -62,8 +69,7 @@ def send_death_proof(controller: ControllerEndpoint, token: str, node: str, inca
 
     Args:
         controller: Where the controller listens.
-        token: The secret of the handshake; empty: none.
-        node: The node.
+        credentials: What this host shows the controller, with the node.
         incarnation: The highest incarnation that the node's agent may have had.
         cause: Why the agent ended.
     """
@@ -71,12 +77,34 @@ def send_death_proof(controller: ControllerEndpoint, token: str, node: str, inca
         contextlib.suppress(OSError, ConnectionRejected, ValueError),
         socket.create_connection((controller.host, controller.port), DEATH_PROOF_S) as connection,
     ):
-        client = ClientHandshake(controller.job, controller.run, token)
+        client = ClientHandshake(controller.job, controller.run, credentials)
         connection.sendall(encode(client.hello))
-        connection.sendall(encode(client.answer(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""))))
-        if not isinstance(FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b""), Accepted):
-            return
-        connection.sendall(encode(DeathProof(node, incarnation, cause)))
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(1 << 12):  # the controller closes the connection once it has read the proof
-            pass
+        proof = client.answer(_receive_answer(connection))
+        with _encrypted(connection, client.certificate) as channel:
+            channel.sendall(encode(proof))
+            client.finish(_receive_answer(channel))
+            channel.sendall(encode(DeathProof(credentials.node, incarnation, cause)))
+            _end(channel)
+
+
+def _receive_answer(connection: socket.socket) -> Answer:
+    return FROM_SERVER.decode(receive_frame(connection, FRAME_MAX) or b"")
+
+
+def _encrypted(connection: socket.socket, certificate: bytes) -> socket.socket:
+    """Return the connection over TLS if the controller has a certificate, else as it is."""
+    if not certificate:
+        return connection
+    from flowdist.runtime.wire.tls import client_context  # `ssl` is large, and a guardian needs it only now
+
+    return client_context(certificate).wrap_socket(connection)
+
+
+def _end(channel: socket.socket) -> None:
+    """Say that nothing more will be sent, and wait until the controller has read it all and closes the connection."""
+    if hasattr(channel, "unwrap"):
+        channel.unwrap()
+        return
+    channel.shutdown(socket.SHUT_WR)
+    while channel.recv(1 << 12):
+        pass

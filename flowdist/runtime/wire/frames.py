@@ -74,13 +74,11 @@ class Injected(msgspec.Struct, frozen=True, tag=True):
 class JoinRequest(msgspec.Struct, frozen=True, tag=True):
     """Request of another host to bring a node into the job.
 
-    `host` is the name of the host; `uid` distinguishes it from others of that name. `node` is empty at first. A host
-    that connects again sends the name of its node from the first `Welcome`.
+    `host` is the name of the host, from which the controller makes the name of the node. A host that connects again has
+    named its node in the handshake.
     """
 
-    host: str
-    uid: str
-    node: NodeName = ""
+    host: str = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
@@ -126,7 +124,7 @@ ToControllerFrame = (
 )
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
-_TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
+TO_CONTROLLER: msgspec.msgpack.Decoder[ToControllerFrame] = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
 _ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 
@@ -138,7 +136,7 @@ async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame 
         msgspec.MsgspecError: The frame holds no message to the controller.
     """
     body = await read_frame(reader)
-    return None if body is None else _TO_CONTROLLER.decode(body)
+    return None if body is None else TO_CONTROLLER.decode(body)
 
 
 async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFrame | None:

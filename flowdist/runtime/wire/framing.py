@@ -7,6 +7,7 @@ as a selector delivers them. The module does not import asyncio, because guardia
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,14 +27,39 @@ def encode(message: msgspec.Struct) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-async def read_frame(reader: asyncio.StreamReader, length_max: int = LENGTH_MAX) -> bytes | None:
-    """Return the body of the next frame; None if the connection has ended, or if the body has over `length_max` bytes.
+class FrameTooLong(msgspec.ValidationError):
+    """A peer has announced a frame that is longer than its reader accepts; nothing of it is read."""
 
-    A frame that is too long is not read: the caller has to close the connection.
+    def __init__(self, length: int, length_max: int) -> None:
+        super().__init__(f"a frame has {length} bytes, at most {length_max}")
+
+
+async def read_frame(
+    reader: asyncio.StreamReader, length_max: int = LENGTH_MAX, note: Callable[[int], None] | None = None
+) -> bytes | bytearray | None:
+    """Return the body of the next frame; None if the connection has ended.
+
+    Args:
+        reader: The stream.
+        length_max: The longest body that is accepted, in bytes.
+        note: Called with the bytes of an unfinished body that have arrived so far, and with 0 at its end. If it raises
+            an OSError, the connection has ended.
+
+    Raises:
+        FrameTooLong: The body is longer. The caller has to close the connection.
     """
     try:
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-        return await reader.readexactly(length) if length <= length_max else None
+        if length > length_max:
+            raise FrameTooLong(length, length_max)
+        if note is None:
+            return await reader.readexactly(length)
+        body = bytearray()
+        while len(body) < length and (chunk := await reader.read(min(length - len(body), CHUNK_BYTES))):
+            body += chunk
+            note(len(body))
+        note(0)
+        return body if len(body) == length else None
     except (EOFError, OSError):
         return None
 

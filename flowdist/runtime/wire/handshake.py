@@ -1,9 +1,16 @@
 """The handshake between hosts: both sides have the same job, protocol version and token before any other message.
 
-The client sends `Hello`, the server answers `Challenge`, the client sends `Proof`, the server answers `Accepted`; the
-server may answer `Refused` instead. Each side proves that it knows the token without sending it: a proof is an HMAC
-over the names of the job and the run and a fresh nonce of either side. Where neither side has a token, proofs have to
-match as well, but prove nothing.
+The client sends `Hello`, the server answers `Challenge`; from there on the connection is encrypted by TLS, if the
+server has a certificate. The client sends `Proof`, the server answers `Accepted`. The server may answer `Refused`
+instead.
+
+Each side proves that it knows the token without sending it: a proof is an HMAC over all that was said before, and over
+a fresh nonce of either side. The first proof of the server vouches for its certificate, also for having none. A relay
+between the two cannot replace the certificate, and cannot read or write what the owner of the certificate's key reads
+and writes. The first message that each side reads from the encrypted connection is a proof too, so that no bytes that a
+relay has put before it are taken for a message. Names of jobs, runs and nodes are sent after the certificate alone.
+
+Where neither side has a token, proofs have to match as well, but prove nothing, and nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -11,77 +18,119 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import FlowdistError
 
-TOKEN = "FLOWDIST_TOKEN"  # the environment variable
-WIRE = 3  # the version of the protocol: increment it with every change of a message
+TOKEN, HOST_SECRET = "FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET"  # environment variables
+WIRE = 5  # the version of the protocol: increment it with every change of a message
 FRAME_MAX = 64 << 10  # bytes, for frames of a peer that has not proven that it knows the token
 HANDSHAKE_S = 10.0  # how long the whole handshake may take
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a client: the job that it asks for."""
+    """First message of a client."""
 
-    job: str
-    run: str  # the id of the run; empty: a host that is new to the job
     nonce: bytes  # random, new for each handshake
     wire: int = WIRE
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
-    """Answer of the server to `Hello`: a nonce of its own, and its proof that it knows the token."""
+    """Answer of the server to `Hello`: a nonce of its own, and its proof that it knows the token.
+
+    If there is a `certificate`, as DER, what follows is encrypted.
+    """
 
     nonce: bytes
     proof: bytes
+    certificate: bytes = b""
 
 
 class Proof(msgspec.Struct, frozen=True, tag=True):
-    """Second message of a client: its proof that it knows the token."""
+    """Second message of a client: its proof, the job that it asks for, and the node that it speaks for.
+
+    `run` is the id of the run; empty for a host that is new to the job, which has no `node` either. `secret` is the
+    host's own, which it has chosen. The controller gives a node to the host that shows its secret.
+    """
 
     proof: bytes
+    job: str
+    run: str = ""
+    node: NodeName = ""
+    secret: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
     """End of a successful handshake: frames of the control channel may follow."""
 
+    proof: bytes
+
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Refusal of a connection or of a `JoinRequest`."""
+    """Refusal of a connection or of a `JoinRequest`.
+
+    `proof` is the server's, if a client that has proven that it knows the token is refused for good.
+    """
 
     reason: str
     help: str = ""  # what the user can do
     retry: bool = False  # True: a later attempt may succeed
+    proof: bytes = b""
 
 
+Side = Literal["controller", "host", "accepted", "refused"]
 Answer = Challenge | Accepted | Refused
 FROM_CLIENT = msgspec.msgpack.Decoder(Hello | Proof)
 FROM_SERVER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-class ConnectionRejected(FlowdistError):
-    """The other side has refused this host. If `retry` is true, a later attempt may succeed."""
+class Credentials(NamedTuple):
+    """The proof of identity that a host shows the controller on every connection.
 
-    def __init__(self, refused: Refused) -> None:
+    Attributes:
+        token: The secret of the job, which all hosts know; empty: none.
+        node: The node that the connection speaks for; empty: none yet.
+        secret: The secret of this host, which no other host knows.
+    """
+
+    token: str = ""
+    node: NodeName = ""
+    secret: str = ""
+
+
+class ConnectionRejected(FlowdistError):
+    """The other side has refused this host, or this host the other side.
+
+    Attributes:
+        retry: A later attempt may succeed.
+        is_proven: The controller has proven that the refusal is its own, or there is no token to prove anything with.
+    """
+
+    def __init__(self, refused: Refused, *, is_proven: bool = False) -> None:
         super().__init__(refused.reason, help=refused.help)
-        self.retry = refused.retry
+        self.retry, self.is_proven = refused.retry, is_proven
 
 
 class ClientHandshake:
-    """The connecting side of one handshake. The caller sends `hello`, and then what `answer` returns.
+    """The connecting side of one handshake.
+
+    The caller sends `hello` and passes the answer to `answer`. Then it begins TLS if there is a `certificate`, sends
+    the proof that `answer` has returned, and passes the answer to that to `finish`.
 
     Args:
         job: The job to ask for.
         run: The id of its run; empty: any run.
-        token: The secret of both sides; empty: none.
+        credentials: What this host shows the controller.
     """
 
-    def __init__(self, job: str, run: str, token: str) -> None:
-        self.hello = Hello(job, run, secrets.token_bytes(16))
-        self._token = token
+    def __init__(self, job: str, run: str, credentials: Credentials) -> None:
+        self.hello = Hello(secrets.token_bytes(16))
+        self.certificate = b""  # of the server, after `answer`; empty: the connection is not encrypted
+        self._job, self._run, self._credentials = job, run, credentials
+        self._said: tuple[bytes, ...] = ()  # by either side, up to the proof of this one
 
     def answer(self, answer: Answer) -> Proof:
         """Return the proof to send, after checking that the server's answer to `hello` is a valid challenge.
@@ -89,68 +138,107 @@ class ClientHandshake:
         Raises:
             ConnectionRejected: The server refuses this host, or its challenge does not prove that it knows the token.
         """
+        token = self._credentials.token
         if isinstance(answer, Refused):
-            raise ConnectionRejected(answer)
-        if not isinstance(answer, Challenge) or not self._is_proven_by(answer):
-            here = "set here" if self._token else "not set here"
+            raise ConnectionRejected(answer, is_proven=not token)
+        if not isinstance(answer, Challenge) or not _is_proof(
+            answer.proof, token, "controller", _opening(self.hello, answer)
+        ):
+            here = "set here" if token else "not set here"
             help = f"set {TOKEN} to the same value on every host, or on none (it is {here})"
             raise ConnectionRejected(Refused("the host that runs the controller has another token", help))
-        return Proof(_proof(self._token, "host", self.hello, answer.nonce))
+        self.certificate = answer.certificate
+        unproven = Proof(b"", self._job, self._run, self._credentials.node, self._credentials.secret)
+        self._said = _claims(_opening(self.hello, answer), unproven)
+        return msgspec.structs.replace(unproven, proof=_proof(token, "host", self._said))
 
-    def _is_proven_by(self, challenge: Challenge) -> bool:
-        expected = _proof(self._token, "controller", self.hello, challenge.nonce)
-        return hmac.compare_digest(expected, challenge.proof)
+    def finish(self, answer: Answer) -> None:
+        """Check the server's answer to the proof.
+
+        Raises:
+            ConnectionRejected: The server refuses this host, or the answer is not the server's.
+        """
+        token = self._credentials.token
+        if isinstance(answer, Refused):
+            is_proof = _is_proof(answer.proof, token, "refused", (*self._said, answer.reason.encode()))
+            raise ConnectionRejected(answer, is_proven=is_proof or not token)
+        if not isinstance(answer, Accepted) or not _is_proof(answer.proof, token, "accepted", self._said):
+            raise ConnectionRejected(Refused("what answers in the place of the controller does not know the token"))
 
 
 class ServerHandshake:
-    """The listening side of one handshake. It passes the client's first message to `challenge`, the second to `verify`.
+    """The listening side of one handshake.
+
+    The caller passes the client's first message to `challenge`, sends the answer, begins TLS if it has a certificate,
+    and passes the client's second message to `verify`.
 
     Args:
         job: The name of the job here.
         run: The id of its run.
         token: The secret of both sides; empty: none.
+        certificate: That of this side, as DER; empty: the connection is not encrypted.
     """
 
-    def __init__(self, job: str, run: str, token: str) -> None:
-        self._job, self._run, self._token = job, run, token
-        self._hello: Hello | None = None
-        self._nonce = secrets.token_bytes(16)
+    def __init__(self, job: str, run: str, token: str, certificate: bytes = b"") -> None:
+        self._job, self._run, self._token, self._certificate = job, run, token, certificate
+        self._opening: tuple[bytes, ...] | None = None
+        self._said: tuple[bytes, ...] = ()  # by either side, up to the proof of the client
 
     def challenge(self, hello: Hello | Proof) -> Challenge | Refused:
-        """Return the answer to a client's first message: a refusal if protocol version, job or run differ."""
+        """Return the answer to a client's first message: a refusal if the protocol version differs."""
         if not isinstance(hello, Hello):
             return Refused("the first message of a handshake has to be Hello")
         if hello.wire != WIRE:
             message = f"the controller speaks version {WIRE} of the protocol, this host version {hello.wire}"
             return Refused(message, "install the same flowdist on every host")
-        if hello.job != self._job:
-            message = f"the controller runs job {self._job!r}, and this host asked for job {hello.job!r}"
-            return Refused(message, "give every host the same id, and every job a port of its own")
-        if hello.run not in ("", self._run):
-            return Refused(f"another run of job {self._job!r} has begun: {self._run}")
-        self._hello = hello
-        return Challenge(self._nonce, _proof(self._token, "controller", hello, self._nonce))
+        unproven = Challenge(secrets.token_bytes(16), b"", self._certificate)
+        self._opening = _opening(hello, unproven)
+        return msgspec.structs.replace(unproven, proof=_proof(self._token, "controller", self._opening))
 
     def verify(self, proof: Hello | Proof) -> Accepted | Refused:
-        """Return the answer to a client's second message: a refusal if it does not prove that it knows the token."""
-        if not isinstance(proof, Proof) or self._hello is None:
+        """Return the answer to a client's second message.
+
+        It is a refusal if the message does not prove that the client knows the token, or if job or run differ.
+        """
+        if not isinstance(proof, Proof) or self._opening is None:
             return Refused("the second message of a handshake has to be Proof")
-        if not hmac.compare_digest(_proof(self._token, "host", self._hello, self._nonce), proof.proof):
+        self._said = _claims(self._opening, proof)
+        if not _is_proof(proof.proof, self._token, "host", self._said):
             return Refused("this host has another token", f"set {TOKEN} to the same value on every host")
-        return Accepted()
+        if proof.job != self._job:
+            message = f"the controller runs job {self._job!r}, and this host asked for job {proof.job!r}"
+            return self.refuse(message, "give every host the same id, and every job a port of its own")
+        if proof.run not in ("", self._run):
+            return self.refuse(f"another run of job {self._job!r} has begun: {self._run}")
+        return Accepted(_proof(self._token, "accepted", self._said))
+
+    def refuse(self, reason: str, help: str = "") -> Refused:
+        """Return the refusal of a client whose proof was right, with the proof that it comes from this side."""
+        proof = _proof(self._token, "refused", (*self._said, reason.encode()))
+        return Refused(reason, help, proof=proof)
 
 
-def _proof(token: str, side: Literal["controller", "host"], hello: Hello, nonce: bytes) -> bytes:
+def _opening(hello: Hello, challenge: Challenge) -> tuple[bytes, ...]:
+    return hello.nonce, challenge.nonce, challenge.certificate
+
+
+def _claims(opening: tuple[bytes, ...], proof: Proof) -> tuple[bytes, ...]:
+    return *opening, proof.job.encode(), proof.run.encode(), proof.node.encode(), proof.secret.encode()
+
+
+def _is_proof(proof: bytes, token: str, side: Side, said: tuple[bytes, ...]) -> bool:
+    return hmac.compare_digest(_proof(token, side, said), proof)
+
+
+def _proof(token: str, side: Side, said: tuple[bytes, ...]) -> bytes:
     """Return the proof that one side sends: an HMAC-SHA-256, keyed with the token.
 
     Each part of its content follows the part's length, so that no two lists of parts give the same content.
 
     Args:
         token: The secret; empty: none.
-        side: The side that sends the proof, so that no side can send back the proof of the other.
-        hello: The first message of the client.
-        nonce: The nonce of the server.
+        side: What the proof is for, so that no side can send back the proof of the other.
+        said: What both sides have said before.
     """
-    parts = (side.encode(), hello.job.encode(), hello.run.encode(), hello.nonce, nonce)
-    content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    content = b"".join(len(part).to_bytes(4, "big") + part for part in (side.encode(), *said))
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()

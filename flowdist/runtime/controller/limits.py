@@ -1,0 +1,138 @@
+"""Limits of what other hosts can make a controller keep and do: connections, unfinished frames, messages in a second.
+
+All of it is arithmetic: the caller measures, passes the time, and closes the connections that are named. Each limit is
+shared fairly among addresses: where there is too much, the address with the largest part loses, so that a host beside
+a hostile one loses nothing. The sizes are chosen for a growth of the controller of less than 64 MB, with TLS, whose
+buffers take 56 KB for each connection.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+FRAME_MAX = 512 << 10  # bytes of a frame of a host that has joined; its largest is an error report, of 0.4 MB
+UNFINISHED_MAX = 8 << 20  # bytes of unfinished frames, over all connections of other hosts
+UNREAD_MAX = 64 << 10  # bytes that wait for one peer: above, no answer and no line of the journal is added
+UNSENT_MAX = 4 << 20  # bytes that wait for one peer, orders included: above, its connection is closed
+READ_AHEAD = 32 << 10  # bytes that a connection of another host may have sent before they are handled
+NEWCOMERS_MAX = 256  # connections that have no node yet, over all addresses
+CONNECTIONS_MAX = 64  # connections of one address that have a node; a host has two
+NAMES_MAX = 32  # nodes that one address may bring to a job, in the time of one controller
+RATE = 1000  # units in a second that one address may send for long; a frame costs 1 unit and 1 for each UNIT_BYTES
+BURST = 10_000  # units that an address may send at once
+UNIT_BYTES = 4096
+PACED_MAX = 256  # addresses that are remembered before those that have caught up are forgotten
+
+C = TypeVar("C", bound=Hashable)
+
+
+class Connections(Generic[C]):
+    """The connections of other hosts: newcomers, which have no node yet, and connections with a node."""
+
+    def __init__(self) -> None:
+        self._newcomers: dict[C, str] = {}  # address of each, the oldest first
+        self._joined: dict[C, str] = {}
+
+    def opened(self, connection: C, address: str) -> C | None:
+        """Add a newcomer, and return the newcomer that has to be closed for it, if there are too many.
+
+        That is the oldest of the address that has the most, so that nobody fills the room for others. Where no address
+        has two, it is the new one: newcomers that wait their turn all come in at last.
+        """
+        self._newcomers[connection] = address
+        if len(self._newcomers) <= NEWCOMERS_MAX:
+            return None
+        counts = Counter(self._newcomers.values())
+        most = max(counts.values())
+        of_largest = (each for each, its in self._newcomers.items() if counts[its] == most)
+        victim = next(of_largest) if most > 1 else connection
+        del self._newcomers[victim]
+        return victim
+
+    def joined(self, connection: C) -> bool:
+        """Record that an open connection has a node now; return False if its address has too many such connections."""
+        if connection in self._newcomers:
+            address = self._newcomers[connection]
+            if sum(its == address for its in self._joined.values()) >= CONNECTIONS_MAX:
+                return False
+            self._joined[connection] = self._newcomers.pop(connection)
+        return True
+
+    def closed(self, connection: C) -> None:
+        """Forget a connection."""
+        self._newcomers.pop(connection, None)
+        self._joined.pop(connection, None)
+
+
+class ByteBudget(Generic[C]):
+    """The bytes of unfinished frames, by connection, which together stay within a limit.
+
+    Args:
+        limit: Of the sum, in bytes.
+    """
+
+    def __init__(self, limit: int = UNFINISHED_MAX) -> None:
+        self._limit = limit
+        self._sizes: dict[C, tuple[str, int]] = {}  # address and bytes
+        self.total = 0
+
+    def note(self, connection: C, address: str, size: int) -> list[C]:
+        """Record the size of the unfinished frame of a connection, and return the connections that have to be closed.
+
+        These are forgotten at once. Each is the one with the largest frame, of the address whose frames are the
+        largest together. So an address is spared as long as all others that are spared, and itself twice, fit in the
+        limit.
+
+        Args:
+            connection: The connection.
+            address: Of its peer.
+            size: The number of bytes that have arrived of its frame; 0: it has no unfinished frame.
+        """
+        self.forget(connection)
+        if size:
+            self._sizes[connection] = (address, size)
+            self.total += size
+        closed = []
+        while self.total > self._limit:
+            closed.append(self._largest())
+            self.forget(closed[-1])
+        return closed
+
+    def forget(self, connection: C) -> None:
+        """Forget a connection that is closed."""
+        self.total -= self._sizes.pop(connection, ("", 0))[1]
+
+    def _largest(self) -> C:
+        sums: Counter[str] = Counter()
+        for address, size in self._sizes.values():
+            sums[address] += size
+        largest = max(sums, key=lambda address: sums[address])
+        return max((each for each in self._sizes if self._sizes[each][0] == largest), key=lambda c: self._sizes[c][1])
+
+
+class Pace:
+    """How fast each address may send: BURST units at once, then RATE in a second (a token bucket).
+
+    An address that is faster is not refused: its connections are read later, so that its own network waits for it. Its
+    journal lines, and the work of every host that reads them, are then bounded.
+    """
+
+    def __init__(self) -> None:
+        self._owed: dict[str, tuple[float, float]] = {}  # units that are not worked off, at a time in seconds
+
+    def charge(self, address: str, size: int, now_s: float) -> None:
+        """Record that a frame of `size` bytes was read. The clock of `now_s`, in seconds, must not go back."""
+        owed = self._owed_at(address, now_s) + 1 + size // UNIT_BYTES
+        self._owed[address] = (owed, now_s)
+        if len(self._owed) > PACED_MAX:
+            self._owed = {each: owes for each, owes in self._owed.items() if self._owed_at(each, now_s)}
+
+    def wait_s(self, address: str, now_s: float) -> float:
+        """Return the seconds to wait before a connection of the address is read again."""
+        return max(0.0, (self._owed_at(address, now_s) - BURST) / RATE)
+
+    def _owed_at(self, address: str, now_s: float) -> float:
+        owed, since_s = self._owed.get(address, (0.0, now_s))
+        return max(0.0, owed - (now_s - since_s) * RATE)

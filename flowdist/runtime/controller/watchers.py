@@ -1,0 +1,116 @@
+"""The connections that watch the journal. Each gets every line, as fast as its peer reads, and keeps none in memory.
+
+A watcher that has had all lines gets the next one as it is written. One that has not, because it is new or because its
+peer reads slowly, gets them from the file, a piece at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from flowdist.runtime.controller.limits import UNREAD_MAX
+from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch
+from flowdist.runtime.wire.framing import encode
+
+PIECE_BYTES = 64 << 10  # read from the file at once
+LOST_LINES = "the journal there lost its last lines in a crash: join the job again"
+
+
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    writer: asyncio.StreamWriter
+    position: int = 0  # in the file: all lines before it are sent
+    task: asyncio.Task[None] | None = None  # reads the file for it; None: it has had all lines
+
+
+class Watchers:
+    """The watchers of one journal.
+
+    Args:
+        path: The file, which exists and ends with a whole line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size = path, path.stat().st_size
+        self._watchers: dict[asyncio.StreamWriter, _Watcher] = {}
+
+    def __contains__(self, writer: asyncio.StreamWriter) -> bool:
+        return writer in self._watchers
+
+    def add(self, message: Watch, writer: asyncio.StreamWriter) -> None:
+        """Send a connection the journal without its first `message.skip` lines, and from now on every new line.
+
+        If the watcher's digest of the skipped lines differs from the journal's, the watcher first gets a Farewell.
+        """
+        watcher = self._watchers[writer] = _Watcher(writer)
+        watcher.task = asyncio.create_task(self._begin(message, watcher))
+
+    def remove(self, writer: asyncio.StreamWriter) -> None:
+        """Forget a connection that has ended. No error if it does not watch."""
+        watcher = self._watchers.pop(writer, None)
+        if watcher is not None and watcher.task is not None:
+            watcher.task.cancel()
+
+    def wrote(self, line: bytes) -> None:
+        """Pass on a line that was written to the file just now."""
+        self._size += len(line)
+        frame = encode(JournalLine(line))
+        for watcher in self._watchers.values():
+            if watcher.task is not None or watcher.writer.is_closing():
+                continue  # the task comes to this line
+            if watcher.writer.transport.get_write_buffer_size() > UNREAD_MAX:
+                watcher.task = asyncio.create_task(self._catch_up(watcher))
+            else:
+                watcher.writer.write(frame)
+                watcher.position = self._size
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until every watcher has had all lines, at most so many seconds."""
+        tasks = [watcher.task for watcher in self._watchers.values() if watcher.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    async def _begin(self, message: Watch, watcher: _Watcher) -> None:
+        """Skip the lines that a watcher has, and send it those that it lacks."""
+        digest = await self._skip(watcher, message.skip)
+        if message.digest not in (b"", digest):
+            watcher.writer.write(encode(Farewell(LOST_LINES)))
+            watcher.writer.close()
+        await self._catch_up(watcher)
+
+    async def _skip(self, watcher: _Watcher, count: int) -> bytes:
+        """Move a watcher behind the first lines of the file, and return their SHA-256.
+
+        A file with fewer lines is skipped as a whole, without the lines that are written meanwhile.
+        """
+        digest, end = sha256(), self._size
+        while count > 0 and watcher.position < end:
+            for line in self._read(watcher.position, end)[:count]:
+                digest.update(line)
+                watcher.position += len(line)
+                count -= 1
+            await asyncio.sleep(0)  # other connections are served in between
+        return digest.digest()
+
+    async def _catch_up(self, watcher: _Watcher) -> None:
+        """Send a watcher the lines of the file from its position on, until it has had all of them."""
+        try:
+            while watcher.position < self._size and not watcher.writer.is_closing():
+                for line in self._read(watcher.position, self._size):
+                    watcher.writer.write(encode(JournalLine(line)))
+                    watcher.position += len(line)
+                await watcher.writer.drain()
+                await asyncio.sleep(0)  # other connections are served in between, also if this peer reads fast
+        except OSError:  # the connection is lost, or the file
+            watcher.writer.close()
+        watcher.task = None
+
+    def _read(self, position: int, end: int) -> list[bytes]:
+        """Return the lines of the file from `position` on, about PIECE_BYTES of them, and none from `end` on."""
+        with self._path.open("rb") as file:
+            file.seek(position)
+            piece = file.read(min(PIECE_BYTES, end - position))
+            return (piece + (file.readline() if not piece.endswith(b"\n") else b"")).splitlines(keepends=True)
