@@ -10,8 +10,9 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import FinishJob, Notify, StopReplica
 from flowdist.graph import SECOND
-from flowdist.record.journal import FORMAT, FORMATS_READ, Header, Line, Record, UnknownFormat, encode_line
-from flowdist.record.journal import read_whole_lines as read
+from flowdist.record.journal import FORMAT, FORMATS_READ, Header, Line, Record, decode_line, encode_line
+from flowdist.record.reader import BadLine
+from flowdist.record.reader import read_whole_lines as read
 from flowdist.record.replay import Difference, Replay, ReplayError
 from tests.control.harness import Talk, graph, restart, role
 
@@ -97,7 +98,7 @@ def test_the_reason_of_an_end_is_a_matter_of_words():
 
 
 def old_record() -> tuple[Header, list[Line]]:
-    lines, size = read(OLD.read_bytes())
+    lines, size, _ = read(OLD.read_bytes())
     assert size == OLD.stat().st_size and isinstance(lines[0], Header) and lines[0].format == 1
     return lines[0], lines[1:]
 
@@ -125,11 +126,11 @@ def test_a_controller_that_takes_over_a_journal_of_format_1_appends_lines_of_tod
 def test_a_worker_that_exits_while_others_wait_is_read_from_format_1():
     replica = b'"replica":["t",0],"attempt":1'
     exited = b'{"type":"ReplicaExited",%s,"kind":"exit","exit_code":1,"parked":true}' % replica
-    (line,), _ = read(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % exited)
+    line = decode_line(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % exited)
     assert isinstance(line, Record) and isinstance(line.event, ev.ReplicaExited) and line.event.suspended
     item = b'{%s,"phase":"exited","exited":%s}' % (replica, exited)
     joined = b'{"type":"NodeJoined","node":"a","spec":{"name":"a"},"inventory":[%s]}' % item
-    (line,), _ = read(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % joined)
+    line = decode_line(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % joined)
     assert isinstance(line, Record) and isinstance(line.event, ev.NodeJoined)
     assert line.event.inventory[0].exited is not None and line.event.inventory[0].exited.suspended
 
@@ -138,15 +139,14 @@ def test_a_worker_that_exits_while_others_wait_is_read_from_format_1():
     "line", [b'"parked"', b'["NodeQuiet"]', b'{"event":"parked"}', b'{"type":"header","format":"x"}']
 )
 def test_a_line_that_is_no_record_is_an_error_whatever_names_are_in_it(line: bytes):
-    with pytest.raises(msgspec.DecodeError):
+    with pytest.raises(BadLine, match="journal.jsonl:1: the line is damaged: "):
         read(line + b"\n")
 
 
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_record_of_an_unknown_format_is_refused_before_its_other_fields_are_read(number: int):
-    with pytest.raises(
-        UnknownFormat, match=f"its format is {number}, and this version of flowdist reads formats 1 and 2"
-    ):
+    words = f"journal.jsonl:1: its format is {number}, and this version of flowdist reads formats 1, 2 and 3"
+    with pytest.raises(BadLine, match=words):
         read(b'{"type":"header","graph":"of another time","format":%d}\n' % number)
 
 
