@@ -20,8 +20,8 @@ from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
 
-# of the lines that are written; a new name in an event, an effect or the graph makes it a new one. In format 3 the lines
-# of a journal have a check.
+# of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
+# lines of a journal have a check.
 FORMAT = 3
 FORMATS_READ = (1, 2, 3)
 
@@ -134,11 +134,7 @@ def decode_line(data: bytes) -> Line:
 
 
 def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
-    """Decode lines of a record that this process has encoded itself, and yield each; nothing else about them is checked.
-
-    Raises:
-        As `decode_line`.
-    """
+    """Yield the values of lines that this process has encoded itself, without the checks of `reader`."""
     return map(decode_line, data)
 
 
@@ -156,12 +152,11 @@ def _with_present_names(line: bytes) -> bytes:
     if event.get("type") == "NodeQuiet":
         event["type"] = "NodeSuspected"
     _rename_parked(event)
-    for item in event.get("inventory") or ():
-        if not isinstance(item, dict):
-            return line
-        if item.get("phase") == "parked":
-            item["phase"] = "suspended"
-        _rename_parked(item.get("exited"))
+    items = event.get("inventory")
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict):
+            item["phase"] = "suspended" if item.get("phase") == "parked" else item.get("phase")
+            _rename_parked(item.get("exited"))
     return msgspec.json.encode(content)
 
 

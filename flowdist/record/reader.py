@@ -26,7 +26,7 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
-from flowdist.record.journal import Header, Line, Record, UnknownFormat, decode_line
+from flowdist.record.journal import FaultLine, Header, Line, Record, UnknownFormat, UnsavedLine, decode_line
 
 JOURNAL = "journal.jsonl"
 HELP = "use an earlier copy of the file; a trace can be made again"
@@ -118,12 +118,16 @@ class RecordReader:
             BadLine: The line cannot be used.
         """
         line = self._decoded(data)
-        is_anchor = self._is_tail and not self.lines
-        if is_anchor:
+        if isinstance(line, Header) and self.lines:
+            raise self.error(f"a second header, after event {self.events}: two records in one file?")
+        if not isinstance(line, Header) and not self.lines and not self._is_tail:
+            raise self.error("the file has no header")
+        if self._is_tail and not self.lines:
             self.chain.begin_after(data)
         elif not self.chain.verify(data):
             raise self.error(self._why_unverified(data, line))
-        self._check_order(line, is_anchor)
+        if not isinstance(line, Header):
+            self._check_order(line)
         self.lines += 1
         self._last = data
         return line
@@ -156,23 +160,17 @@ class RecordReader:
     def _gap(self, line: Record) -> str:
         return f"event {line.n} follows event {self.events}"
 
-    def _check_order(self, line: Line, is_anchor: bool) -> None:
+    def _check_order(self, line: Record | FaultLine | UnsavedLine) -> None:
         """Check that the line may come next, and note its number and time.
 
         Raises:
             BadLine: It may not.
         """
-        if isinstance(line, Header):
-            if self.lines:
-                raise self.error(f"a second header, after event {self.events}: two records in one file?")
-            return
-        if not self.lines and not self._is_tail:
-            raise self.error("the file has no header")
         if not 0 <= line.t_ns <= T_NS_MAX:
             raise self.error(f"its time is {line.t_ns} ns")
         if not isinstance(line, Record):
             return
-        if line.n != self.events + 1 and not (is_anchor or (self._is_tail and not self.events)):
+        if line.n != self.events + 1 and (self.events or not self._is_tail):
             raise self.error(f"{self._gap(line)}: lines are missing or were added")
         if line.t_ns < self.t_ns:
             raise self.error(f"time runs backwards at event {line.n}: its lines were reordered")

@@ -11,10 +11,11 @@ import click
 from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
 from flowdist.cli.shared.common import print_json, until_ns, verb
 from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
-from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.records import RecordFile, find_record, help_for, refuse_macro
 from flowdist.control.invariants.invariants import check_job
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record, digest, encode_line
+from flowdist.record.reader import BadLine
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
@@ -107,6 +108,24 @@ def command(
     all_lines = len(lines)
     lines = list(_chosen(lines, options))
     play = Replay(record.header, source=str(record.path))
+    try:
+        _show(play, lines, options, as_json)
+    except BadLine as bad:
+        raise bad.with_help(help_for(bad, record.path)) from bad
+    if play.difference is not None:
+        click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
+        click.echo(play.difference.text, err=True)
+    if len(lines) == all_lines:  # a part that was asked for may end before the bad line
+        record.finish()
+    sys.exit(3 if play.difference is not None else 0)
+
+
+def _show(play: Replay, lines: list[Line], options: ReplayOptions, as_json: bool) -> None:
+    """Replay the lines, and show the events, the log, or the state at the end.
+
+    Raises:
+        FlowdistError: A line cannot be replayed (`BadLine`), or breaks an invariant.
+    """
     if options.step is not None or options.wants_state:
         for line in lines:
             _hear(play, line)
@@ -115,12 +134,6 @@ def command(
         _show_log(play, lines)
     else:
         _show_all(play, lines, as_json)
-    if play.difference is not None:
-        click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
-        click.echo(play.difference.text, err=True)
-    if len(lines) == all_lines:  # a part that was asked for may end before the bad line
-        record.finish()
-    sys.exit(3 if play.difference is not None else 0)
 
 
 def _hear(play: Replay, line: Line) -> None:

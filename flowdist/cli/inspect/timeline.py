@@ -60,9 +60,9 @@ def _timeline(record: RecordFile) -> Timeline:
     from flowdist.record.reader import BadLine  # msgspec: not needed by --help
     from flowdist.report.record.timeline import timeline_of
 
-    lines = list(record)
+    lines, source = list(record), str(record.path)
     try:
-        return timeline_of(record.header, lines)
+        return timeline_of(record.header, lines, source)
     except BadLine as bad:
         record.bad = bad
         return timeline_of(record.header, lines[: bad.number - 2])

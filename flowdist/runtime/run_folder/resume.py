@@ -84,8 +84,8 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
         endpoint: Where the run accepts other hosts from now on; None: the run uses this machine alone.
 
     Raises:
-        FlowdistError: if the job is over; if a line of the journal cannot be used or replayed (`BadLine`); or if the run accepted other hosts before and
-            does not now, or the reverse.
+        FlowdistError: if the job is over; if a line of the journal cannot be used or replayed (`BadLine`); or if the
+            run accepted other hosts before and does not now, or the reverse.
     """
     past = _read_journal(run_dir)
     end = end_in_summary(run_dir)

@@ -6,6 +6,7 @@ records of the journal; every decision about the job is the controller's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -14,7 +15,7 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.control.protocol.ids import NodeName, unnamed_nodes
-from flowdist.errors import JobFailed
+from flowdist.errors import FlowdistError, JobFailed
 from flowdist.faults.grammar import Plan, added_node
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
@@ -94,7 +95,11 @@ class Supervisor:
         self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._hosting = graph, show, hosting
         lock = lock_run(run_dir)
-        self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        try:
+            self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        except FlowdistError:
+            os.close(lock)
+            raise
         if killed := kill_remaining_workers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {killed}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
