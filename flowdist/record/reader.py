@@ -26,6 +26,7 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
+from flowdist.graph.sound import why_unsound
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnknownFormat, UnsavedLine, decode_line
 
 JOURNAL = "journal.jsonl"
@@ -120,6 +121,8 @@ class RecordReader:
         line = self._decoded(data)
         if isinstance(line, Header) and self.lines:
             raise self.error(f"a second header, after event {self.events}: two records in one file?")
+        if isinstance(line, Header) and (why := why_unsound(line.graph)):
+            raise self.error(f"its graph contradicts itself: {why}")
         if not isinstance(line, Header) and not self.lines and not self._is_tail:
             raise self.error("the file has no header")
         if self._is_tail and not self.lines:

@@ -261,7 +261,7 @@ def test_a_run_whose_journal_is_damaged_is_shown_up_to_the_bad_line(damaged: Pat
         assert "journal.jsonl:31: " in call(replay_command, "gang-2", *arguments, code=2).stderr
     assert call(replay_command, "gang-2", "--step", "20").exit_code == 0, "the bad line is after that"
     content = json.loads(call(status_command, "gang-2", "--json", code=2).stdout)
-    assert content["state"] == "died" and content["now_ns"] == 246_118_000_000
+    assert content["state"] == "died" and content["now_ns"] == 246_118_200_000
 
 
 def test_a_damaged_journal_of_a_run_that_is_over_hides_nothing_that_was_written_at_its_end(damaged: Path) -> None:

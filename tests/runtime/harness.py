@@ -103,7 +103,7 @@ class Job:
     def journal(self) -> tuple[Header, list[Line]]:
         record = RecordFile(self.run_dir / "journal.jsonl")
         lines = list(record)
-        record.finish()
+        record.refuse_bad()
         return record.header, lines
 
     def operate(self, event: Operation) -> None:

@@ -103,7 +103,7 @@ def command(
     refuse_macro(record.header, journal)
     lines = list(record)
     if question is not None:
-        record.finish()
+        record.refuse_bad()
         answer(record.header, lines, journal, question, as_json)
     all_lines = len(lines)
     lines = list(_chosen(lines, options))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from flowdist.cli.shared.common import fail
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record
 from flowdist.record.reader import JOURNAL, BadLine, RecordReader
@@ -81,14 +82,22 @@ class RecordFile:
                     return
                 yield line
 
-    def finish(self) -> None:
-        """End the verb with the error about the bad line if there is one; what could be read has been shown.
+    def refuse_bad(self) -> None:
+        """Raise the error about the bad line, if there is one: for a verb that needs the whole record.
 
         Raises:
             BadLine: The record has a line that cannot be used.
         """
         if self.bad is not None:
             raise self.bad.with_help(help_for(self.bad, self.path))
+
+    def finish(self) -> None:
+        """If there is a bad line, print the error on stderr and exit with 2: all before it has been shown by now.
+
+        With --json too, the error goes to stderr: stdout has its one object already.
+        """
+        if self.bad is not None:
+            fail(self.bad.with_help(help_for(self.bad, self.path)))
 
 
 def help_for(bad: BadLine, path: Path) -> str:
