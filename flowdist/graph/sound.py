@@ -27,6 +27,7 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
     names = [role.name for role in graph.roles]
     if not any(role.kind == "task" and role.primary for role in graph.roles):
         yield "there is no primary task"
+    yield from (f"{name!r} cannot be the name of a role" for name in names if not name or "/" in name)
     yield from _doubles("role", [*names, *(world.name for world in graph.worlds)])
     yield from _doubles("node", [node.name for node in graph.cluster.nodes])
     earlier: dict[str, RoleSpec] = {}
@@ -35,7 +36,6 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
             yield f"role {role.name!r}: {text}"
         earlier[role.name] = role
     for kind, groups in (("domain", graph.domains), ("world", graph.worlds)):
-        yield from _doubles(kind, [group.name for group in groups])
         yield from _doubles(f"{kind} of role", [name for group in groups for name in group.roles])
         for group in groups:
             yield from (
@@ -49,7 +49,6 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
 
 def _doubles(what: str, names: Iterable[str]) -> Iterator[str]:
     yield from (f"{what} {name!r} is there more than once" for name, count in Counter(names).items() if count > 1)
-    yield from (f"{what} {name!r} has no name that can be used" for name in names if not name or "/" in name)
 
 
 def _of_sizes(role: RoleSpec) -> Iterator[str]:

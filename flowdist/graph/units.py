@@ -13,7 +13,7 @@ from msgspec import Meta
 
 COUNT_MAX = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
 GPUS_MAX = 1024  # of one node
-NUMBER_MAX = 1 << 62  # of nanoseconds (146 years), bytes and steps
+NUMBER_MAX = (1 << 63) - 1  # of nanoseconds (292 years), bytes and steps: 64 bits with a sign
 
 Ns = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]  # a duration; it may be zero
 PositiveNs = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]

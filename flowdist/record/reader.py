@@ -31,7 +31,7 @@ from flowdist.record.journal import FaultLine, Header, Line, Record, UnknownForm
 
 JOURNAL = "journal.jsonl"
 HELP = "use an earlier copy of the file; a trace can be made again"
-T_NS_MAX = 1 << 62
+T_NS_MAX = 1 << 62  # nanoseconds; sums of times stay far below what 64 bits hold
 _CHECK = re.compile(rb',"check":"([0-9a-f]{8})"\}\n\Z')
 _CHECK_SIZE = len(',"check":"01234567"}\n')
 
