@@ -8,7 +8,7 @@ is referred to exists, gates point to earlier roles, sizes are multiples of what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from flowdist.graph.policies import RestartPolicy
 from flowdist.graph.role_graph import RoleGraph
@@ -30,11 +30,11 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
     yield from (f"{name!r} cannot be the name of a role" for name in names if not name or "/" in name)
     yield from _doubles("role", [*names, *(world.name for world in graph.worlds)])
     yield from _doubles("node", [node.name for node in graph.cluster.nodes])
-    earlier: dict[str, RoleSpec] = {}
+    earlier: dict[str, None] = {}
     for role in graph.roles:
         for text in (*_of_sizes(role), *_of_names(role, names, earlier), *_of_policy(role, graph)):
             yield f"role {role.name!r}: {text}"
-        earlier[role.name] = role
+        earlier[role.name] = None
     for kind, groups in (("domain", graph.domains), ("world", graph.worlds)):
         yield from _doubles(f"{kind} of role", [name for group in groups for name in group.roles])
         for group in groups:
@@ -67,13 +67,11 @@ def _of_sizes(role: RoleSpec) -> Iterator[str]:
         yield "its workload blocks longer than a checkpoint takes, or a checkpoint takes longer than their interval"
 
 
-def _of_names(role: RoleSpec, names: list[str], earlier: dict[str, RoleSpec]) -> Iterator[str]:
+def _of_names(role: RoleSpec, names: list[str], earlier: Container[str]) -> Iterator[str]:
     """Yield the names of roles and ports that the role refers to and that do not exist, or not before it."""
     for gate in role.gates:
         if gate.role not in earlier:
             yield f"it waits for {gate.role!r}, which is not declared before it"
-        elif gate.condition == "ready" and earlier[gate.role].ready is None:
-            yield f"it waits for {gate.role!r} to be ready, which has no readiness check"
     yield from (f"there is no role {name!r}" for name in role.address_edges if name not in names)
     others = (*role.placement.near, *role.placement.apart)
     yield from (f"its placement names {name!r}, which is no role" for name in others if name not in names)

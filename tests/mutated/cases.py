@@ -7,6 +7,7 @@ A case is given by its kind and a number. The same number makes the same case, s
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shutil
@@ -41,7 +42,12 @@ FAULTS = (
     *("trainer@3m:scale=3", "node9@1m:add", "node1@2m:drain", "node2@every=4m/1m", "node1@1m:slow=3x/2m"),
     *("all@4m:kill", "trainer/3@2m:oom", "node0@3m:delay=50ms/1m", "trainer@1m:disk-full/1m"),
 )
-RATES = ("node-kill=6.5e-3/node-day/15m", "trainer-kill=6/replica-hour", "node-lost=2/node-day/1m..5m", "hang=1/job-hour")
+RATES = (
+    "node-kill=6.5e-3/node-day/15m",
+    "trainer-kill=6/replica-hour",
+    "node-lost=2/node-day/1m..5m",
+    "hang=1/job-hour",
+)
 
 
 class Case(NamedTuple):
@@ -154,10 +160,8 @@ def _simulate_soon(graph: object) -> None:
     from flowdist.errors import FlowdistError
     from flowdist.sim.simulation import Simulation, with_nodes
 
-    try:
+    with contextlib.suppress(FlowdistError):
         Simulation(with_nodes(graph), checks="paced").run(300 * 10**9)  # type: ignore[arg-type]
-    except FlowdistError:
-        pass
 
 
 def _mutated_json(draw: Random, data: bytes) -> bytes:

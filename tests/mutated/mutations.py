@@ -1,4 +1,4 @@
-"""Mutations of valid inputs. Each function takes a random stream and a valid input, and returns one with one mistake."""
+"""Mutations of valid inputs: each function takes a random stream and a valid input, and returns it with one mistake."""
 
 from __future__ import annotations
 
