@@ -26,7 +26,7 @@ from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
 def a_job() -> RoleGraph:
-    return graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart(), ready=TCP))
+    return graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart(), ready=TCP, ports=("rpc",)))
 
 
 def lines_of(talk: Talk) -> Iterator[bytes]:
