@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-late chaos trust check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-late chaos trust mutated check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -52,6 +52,11 @@ STUTTER ?= 0.5
 test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seconds and stand still for STUTTER, at most: see tests/late
 	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
 		$(BIN)/python -m pytest -q -n 3 -m real --timeout 240
+
+CASES ?= 10000
+
+mutated: $(VENV)/.dev  ## valid inputs with one mistake each: the command line has to answer in words, and soon
+	$(BIN)/python -m tests.mutated --cases $(CASES)
 
 check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the picture of the architecture, the house
 	$(BIN)/ruff format --check .

@@ -24,7 +24,8 @@ from pathlib import Path
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import ControllerStarted
-from flowdist.record.journal import Header, Record, read_whole_lines
+from flowdist.record.journal import Header, Record
+from flowdist.record.reader import read_whole_lines
 
 SCRIPT = """
 import hashlib, json, os, sys, time
@@ -96,7 +97,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="controller-kills-") as folder:
         began = time.monotonic()
         code, run_dir, pauses = run_with_kills(Path(folder), options.kills, options.seed)
-        lines, _ = read_whole_lines((run_dir / "journal.jsonl").read_bytes())
+        lines, *_ = read_whole_lines((run_dir / "journal.jsonl").read_bytes())
         results = [json.loads(path.read_text()) for path in sorted((run_dir / "checkpoints").glob("result-*.json"))]
         took = time.monotonic() - began
     header = lines[0]

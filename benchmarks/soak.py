@@ -29,7 +29,8 @@ from typing import ClassVar, NamedTuple
 
 from flowdist.control.controller import Controller
 from flowdist.control.invariants.invariants import check_job
-from flowdist.record.journal import FaultLine, Header, Record, read_whole_lines
+from flowdist.record.journal import FaultLine, Header, Record
+from flowdist.record.reader import read_whole_lines
 
 NODES = 4
 QUIET_S = 25.0  # at the end, so that everything is whole again
@@ -307,7 +308,7 @@ class Soak:
             ours += path.read_text(errors="replace").splitlines()
         bad = ("went back", "not replay", "outlive", "Traceback")
         wrong += [line for line in ours if any(word in line for word in bad)]
-        lines, _ = read_whole_lines((run / "journal.jsonl").read_bytes())
+        lines, *_ = read_whole_lines((run / "journal.jsonl").read_bytes())
         assert isinstance(lines[0], Header)
         controller = Controller(lines[0].graph, lines[0].known_nodes)
         for line in lines:

@@ -5,9 +5,10 @@ imports nothing of flowdist but itself, and does no I/O.
 """
 
 from flowdist.graph.capacity import WHOLE
+from flowdist.graph.codec import decode_graph, encode_graph
 from flowdist.graph.nodes import NODE_PROCS, Cluster, NodeSpec
 from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
-from flowdist.graph.role_graph import Domain, JobOptions, JointWorld, RoleGraph, decode_graph, encode_graph
+from flowdist.graph.role_graph import Domain, JobOptions, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef, WorkloadSpec
 from flowdist.graph.units import HOUR, MINUTE, MS, SECOND, format_duration, format_memory, parse_duration, parse_memory
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-Parallel = tuple[tuple[str, int], ...]
+from flowdist.graph.units import Count
+
+Parallel = tuple[tuple[str, Count], ...]
 
 
 def fixed_ranks(parallel: Parallel) -> int:

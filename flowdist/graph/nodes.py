@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from flowdist.graph.units import Count, Cpus, GpuCount, Number
+
 Pairs = tuple[tuple[str, str], ...]
 
 # Label by which a host sets its own number of workers per replica. Names of users' labels never have a `=` in them.
@@ -16,9 +18,9 @@ class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Name, labels and capacity of one node: cpu in cores, gpu as a number of GPUs, memory in bytes."""
 
     name: str
-    cpu: float = 8.0
-    gpu: int = 0
-    memory: int = 32 << 30
+    cpu: Cpus = 8.0
+    gpu: GpuCount = 0
+    memory: Number = 32 << 30
     labels: Pairs = ()
 
     @property
@@ -37,5 +39,5 @@ class Cluster(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     nodes: tuple[NodeSpec, ...] = ()
-    min_nodes: int = 1
+    min_nodes: Count = 1
     given: bool = True

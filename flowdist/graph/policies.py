@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from flowdist.graph.units import MINUTE, SECOND
+from flowdist.graph.units import MINUTE, SECOND, ExitCode, Ns, Number, PositiveNs
 
 Scope = Literal["replica", "role", "domain", "job"]
 Action = Literal["restart", "fail", "ignore"]
@@ -25,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     do: Action
     kind: FailureKind | None = None
-    exit: int | None = None
+    exit: ExitCode | None = None
     signal: str | None = None  # without SIG: "SEGV"
     counted: bool = True
 
@@ -38,13 +38,13 @@ class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     scope: Scope = "role"
-    max_restarts: int = 0
-    within_ns: int | None = None  # window of the budget; None: the whole job
+    max_restarts: Number = 0
+    within_ns: PositiveNs | None = None  # window of the budget; None: the whole job
     then: Then = "fail"
     rules: tuple[Rule, ...] = ()
-    backoff_ns: int = 1 * SECOND  # wait before the second charged restart; the first does not wait
-    backoff_max_ns: int = 1 * MINUTE
-    backoff_reset_ns: int = 10 * MINUTE  # time without a charged incident after which the back-off begins anew
+    backoff_ns: Ns = 1 * SECOND  # wait before the second charged restart; the first does not wait
+    backoff_max_ns: Ns = 1 * MINUTE
+    backoff_reset_ns: Ns = 10 * MINUTE  # time without a charged incident after which the back-off begins anew
     wider: RestartPolicy | None = None  # applies when the budget is used up, if `then` is "widen" (R11)
 
     def chain(self) -> tuple[RestartPolicy, ...]:

@@ -7,11 +7,13 @@ user wrote them, so that equal graphs have equal bytes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from flowdist.graph.nodes import Cluster, NodeSpec
 from flowdist.graph.roles import Gate, RoleSpec
-from flowdist.graph.units import MINUTE, MS, SECOND
+from flowdist.graph.units import MINUTE, MS, SECOND, Ns, Number, PositiveNs
 
 
 class Domain(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -31,17 +33,17 @@ class JointWorld(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Timeouts in ns and limits of the whole job instead of one role; numbers such as R7 refer to docs/restarts.md."""
 
-    heartbeat_ns: int = 500 * MS
-    lease_ns: int = 4 * SECOND
-    lease_margin_ns: int = 1 * SECOND  # agents fence so long before a lease ends; nodes are lost so long after (R19)
-    cause_window_ns: int = 2 * SECOND  # in which a failure follows from one of an upstream role (R7)
-    min_uptime_ns: int = 60 * SECOND  # after which a world without progress counts as healthy (R8)
-    free_incidents_max: int = 5  # changes of members in a row, without health, that a world survives (R8)
-    unkillable_after_ns: int = 30 * SECOND  # from SIGKILL until the node of a worker that still lives is lost (R6)
-    controller_outage_ns: int = 10 * MINUTE  # for which agents keep their workers without a controller (R21)
-    bad_node_window_ns: int = 60 * MINUTE  # in which `move_after` and `cordon_after` count failures (R22)
-    move_after: int = 2  # failures of one kind of a replica on one node before it runs elsewhere (R22)
-    cordon_after: int = 3  # failures of one kind on one node before the node is cordoned (R22)
+    heartbeat_ns: PositiveNs = 500 * MS
+    lease_ns: PositiveNs = 4 * SECOND
+    lease_margin_ns: Ns = 1 * SECOND  # agents fence so long before a lease ends; nodes are lost so long after (R19)
+    cause_window_ns: Ns = 2 * SECOND  # in which a failure follows from one of an upstream role (R7)
+    min_uptime_ns: Ns = 60 * SECOND  # after which a world without progress counts as healthy (R8)
+    free_incidents_max: Number = 5  # changes of members in a row, without health, that a world survives (R8)
+    unkillable_after_ns: Ns = 30 * SECOND  # from SIGKILL until the node of a worker that still lives is lost (R6)
+    controller_outage_ns: Ns = 10 * MINUTE  # for which agents keep their workers without a controller (R21)
+    bad_node_window_ns: Ns = 60 * MINUTE  # in which `move_after` and `cordon_after` count failures (R22)
+    move_after: Number = 2  # failures of one kind of a replica on one node before it runs elsewhere (R22)
+    cordon_after: Number = 3  # failures of one kind on one node before the node is cordoned (R22)
 
     @property
     def silent_after_ns(self) -> int:
@@ -72,7 +74,7 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     checkpoint_dir: str = ""  # empty: checkpoints/ in the folder of the run
     source: str = ""  # path of the topology file, absolute
     worlds: tuple[JointWorld, ...] = ()
-    format: int = 1
+    format: Literal[1] = 1
 
     def on(self, node: NodeSpec) -> RoleGraph:
         """Return the graph as one node sees it: `procs` of each role is the number of workers that a replica has there.
@@ -125,21 +127,3 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
                 found.update(self.mates_of(gate.role) if gate.condition == "succeeded" else ())
                 todo += [mate for mate in self.mates_of(gate.role) if mate not in todo]
         return found
-
-
-_ENCODER = msgspec.json.Encoder(order="deterministic")
-_DECODER = msgspec.json.Decoder(RoleGraph)
-
-
-def encode_graph(graph: RoleGraph) -> bytes:
-    """Encode the graph as compact JSON in UTF-8; equal graphs give equal bytes."""
-    return _ENCODER.encode(graph)
-
-
-def decode_graph(data: bytes | str) -> RoleGraph:
-    """Decode a graph from the JSON that `encode_graph` makes.
-
-    Raises:
-        msgspec.DecodeError: The data is not a role graph.
-    """
-    return _DECODER.decode(data)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.nodes import NodeSpec, Pairs
 from flowdist.graph.policies import RestartPolicy
-from flowdist.graph.units import MINUTE, SECOND
+from flowdist.graph.units import MINUTE, SECOND, Count, Cpus, GpuCount, Ns, Number, PositiveCount, PositiveNs
 
 RoleKind = Literal["task", "service"]
 GateCondition = Literal["started", "ready", "succeeded"]
@@ -23,10 +24,10 @@ class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     `gpu_share` is the part that it gets of each GPU, in thousandths: below 1000, other replicas may use the GPU too.
     """
 
-    cpu: float = 1.0
-    gpu: int = 0
-    memory: int = 0
-    gpu_share: int = 1000
+    cpu: Cpus = 1.0
+    gpu: GpuCount = 0
+    memory: Number = 0
+    gpu_share: Annotated[int, Meta(ge=1, le=1000)] = 1000
 
     @property
     def gpu_words(self) -> str:
@@ -90,18 +91,20 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     that.
     """
 
-    steps: int = 600
-    step_ns: int = 1 * SECOND
-    startup_ns: int = 5 * SECOND
-    checkpoint_every_ns: int = 1 * MINUTE
-    checkpoint_ns: int = 1 * SECOND
-    restore_ns: int = 0
-    rejoin_ns: int | None = None  # for workers in place to join a new generation; None: they are restarted instead
+    steps: Number = 600
+    step_ns: PositiveNs = 1 * SECOND
+    startup_ns: Ns = 5 * SECOND
+    checkpoint_every_ns: PositiveNs = 1 * MINUTE
+    checkpoint_ns: Ns = 1 * SECOND
+    restore_ns: Ns = 0
+    rejoin_ns: Ns | None = None  # for workers in place to join a new generation; None: they are restarted instead
     collective: Literal["", "wait", "fail", "hang"] = ""  # what the peers of a dead worker do; empty: they wait
-    collective_timeout_ns: int | None = None  # of the process group; None: the default of its backend
-    step_spread: float = 0.0  # share of `step_ns` by which a step of the slowest worker may be longer
-    warmup_ns: int = 0  # from the end of the last worker's start-up to the first step
-    checkpoint_blocks_ns: int | None = None  # None: a checkpoint blocks for all of `checkpoint_ns`
+    collective_timeout_ns: PositiveNs | None = None  # of the process group; None: the default of its backend
+    step_spread: Annotated[float, Meta(ge=0, le=100)] = (
+        0.0  # share of `step_ns` by which a step of the slowest worker may be longer
+    )
+    warmup_ns: Ns = 0  # from the end of the last worker's start-up to the first step
+    checkpoint_blocks_ns: Ns | None = None  # None: a checkpoint blocks for all of `checkpoint_ns`
 
     @property
     def blocking_ns(self) -> int:
@@ -126,11 +129,13 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     name: str
-    command: tuple[str, ...]  # with macros in it, which have values only when a worker starts
+    command: Annotated[
+        tuple[str, ...], Meta(min_length=1)
+    ]  # with macros in it, which have values only when a worker starts
     kind: RoleKind = "task"
-    min_replicas: int = 1
-    max_replicas: int = 1
-    procs: int = 1  # workers of a replica; `procs_on` returns the number on a given node
+    min_replicas: Count = 1
+    max_replicas: PositiveCount = 1
+    procs: PositiveCount = 1  # workers of a replica; `procs_on` returns the number on a given node
     resources: Resources = Resources()
     placement: Placement = Placement()
     env: Pairs = ()
@@ -142,17 +147,17 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     gates: tuple[Gate, ...] = ()
     restart: RestartPolicy | None = None
     ready: Readiness | None = None
-    ready_timeout_ns: int = 5 * MINUTE
+    ready_timeout_ns: Ns = 5 * MINUTE
     state: Literal["none", "memory", "checkpoint"] = "none"
-    grace_ns: int = 10 * SECOND
-    stop_grace_ns: int = 2 * SECOND
-    drain_ns: int = 30 * SECOND
-    join_window_ns: int = 10 * SECOND
-    pending_timeout_ns: int = 10 * MINUTE
-    finish_timeout_ns: int = 5 * MINUTE
-    cooldown_ns: int = 30 * SECOND
-    hang_after_ns: int | None = None
-    start_timeout_ns: int | None = None
+    grace_ns: Ns = 10 * SECOND
+    stop_grace_ns: Ns = 2 * SECOND
+    drain_ns: Ns = 30 * SECOND
+    join_window_ns: Ns = 10 * SECOND
+    pending_timeout_ns: Ns = 10 * MINUTE
+    finish_timeout_ns: Ns = 5 * MINUTE
+    cooldown_ns: Ns = 30 * SECOND
+    hang_after_ns: PositiveNs | None = None
+    start_timeout_ns: PositiveNs | None = None
     preload: tuple[str, ...] = ()
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU

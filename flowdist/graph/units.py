@@ -1,8 +1,28 @@
-"""Units: time is counted in integer nanoseconds, memory in integer bytes; users read and write `30s` and `64GiB`."""
+"""Units: time is counted in integer nanoseconds, memory in integer bytes; users read and write `30s` and `64GiB`.
+
+The types of numbers here have ranges, which the decoder of graphs and events checks. Nothing checks them when a value
+is made in Python: the DSL does that, with words for its users.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+from msgspec import Meta
+
+COUNT_MAX = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
+GPUS_MAX = 1024  # of one node
+NUMBER_MAX = (1 << 63) - 1  # of nanoseconds (292 years), bytes and steps: 64 bits with a sign
+
+Ns = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]  # a duration; it may be zero
+PositiveNs = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+PositiveCount = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+GpuCount = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
+ExitCode = Annotated[int, Meta(ge=0, le=255)]
+Cpus = Annotated[float, Meta(ge=0, le=float(NUMBER_MAX))]
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -3,6 +3,8 @@
 A record is a file of JSON lines. The first line is the header. Then comes one line per event, with the effects that
 followed. Two kinds of line lie between events and never reach the controller: `fault`, a fault that was injected, and
 `unsaved`, a checkpoint that was not completed. The controller has to notice faults by itself.
+
+The lines of a journal also have a check at their end, see `reader`.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
 
-FORMAT = 2  # of the lines that are written; a new name in an event, an effect or the graph makes it a new one
-FORMATS_READ = (1, 2)
+# of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
+# lines of a journal have a check.
+FORMAT = 3
+FORMATS_READ = (1, 2, 3)
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
@@ -113,23 +117,25 @@ def encode_lines(lines: Sequence[Line]) -> bytes:
     return _ENCODER.encode_lines(lines)
 
 
-def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
-    """Decode the lines of a record lazily, and yield each; empty lines are skipped.
-
-    Lines with names of format 1 are translated. A half-written last line is an error: `read_whole_lines` cuts it off
-    first.
+def decode_line(data: bytes) -> Line:
+    """Decode one line of a record; names of format 1 are translated.
 
     Raises:
-        UnknownFormat: for a header of a format that is not in `FORMATS_READ`.
-        msgspec.DecodeError: for bytes that are no line of a record.
+        UnknownFormat: The line is the header of a format that is not in `FORMATS_READ`.
+        msgspec.DecodeError or UnicodeDecodeError: The bytes are no line of a record.
+        RecursionError: The values in it are nested too deeply to be read.
     """
-    for line in data:
-        if b'"header"' in line:
-            _check_format(line)
-        if b'"parked"' in line or b'"NodeQuiet"' in line:  # old names, or those of roles
-            line = _with_present_names(line)
-        if line.strip():
-            yield _DECODER.decode(line)
+    if b'"header"' in data:
+        _check_format(data)
+    if b'"parked"' in data or b'"NodeQuiet"' in data:  # old names, or those of roles
+        data = _with_present_names(data)
+    line: Line = _DECODER.decode(data)
+    return line
+
+
+def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
+    """Yield the values of lines that this process has encoded itself, without the checks of `reader`."""
+    return map(decode_line, data)
 
 
 def _with_present_names(line: bytes) -> bytes:
@@ -146,10 +152,11 @@ def _with_present_names(line: bytes) -> bytes:
     if event.get("type") == "NodeQuiet":
         event["type"] = "NodeSuspected"
     _rename_parked(event)
-    for item in event.get("inventory", ()):
-        if item.get("phase") == "parked":
-            item["phase"] = "suspended"
-        _rename_parked(item.get("exited"))
+    items = event.get("inventory")
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict):
+            item["phase"] = "suspended" if item.get("phase") == "parked" else item.get("phase")
+            _rename_parked(item.get("exited"))
     return msgspec.json.encode(content)
 
 
@@ -166,20 +173,8 @@ def _check_format(line: bytes) -> None:
     """
     version = msgspec.json.decode(line, type=_Version)
     if version.type == "header" and version.format not in FORMATS_READ:
-        known = " and ".join(map(str, FORMATS_READ))
+        known = ", ".join(map(str, FORMATS_READ[:-1])) + f" and {FORMATS_READ[-1]}"
         raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads formats {known}")
-
-
-def read_whole_lines(data: bytes) -> tuple[list[Line], int]:
-    """Decode a record, and return its lines and how many bytes they take.
-
-    A last line without a newline, which a crash has cut off, is neither decoded nor counted.
-
-    Raises:
-        msgspec.DecodeError: as `decode_lines`.
-    """
-    whole = data.rfind(b"\n") + 1
-    return list(decode_lines(data[:whole].splitlines())), whole
 
 
 def digest(lines: Iterable[bytes]) -> str:

@@ -6,6 +6,9 @@ status, what-if, the timeline, the mirror in the foreground process, and a contr
 
 A record may have been edited, or written by a version of flowdist that decided otherwise. Its state then means nothing
 from the first event whose effects differ. `Replay` keeps that event, and raises `ReplayError` if it is strict.
+
+An event that no controller can have recorded, because it names what the job does not have, and one that the controller
+cannot handle, end a replay: `BadLine` names the line.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Effect, FinishJob, Notify
-from flowdist.control.protocol.events import Event
+from flowdist.control.protocol.ids import OfAttempt
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import FORMAT, Header, Line, Record, record
+from flowdist.record.reader import JOURNAL, BadLine
 from flowdist.record.status import RecentDecisions
 from flowdist.record.timesheet import Timesheet
 
@@ -62,9 +67,10 @@ class Replay:
     Args:
         header: First line of the record: the graph, the expected nodes and the format.
         strict: Raise `ReplayError` when the controller's orders differ, instead of only keeping `difference`.
+        source: The file of the record, for messages.
     """
 
-    def __init__(self, header: Header, *, strict: bool = False) -> None:
+    def __init__(self, header: Header, *, strict: bool = False, source: str = JOURNAL) -> None:
         self.controller = Controller(header.graph, header.known_nodes)
         self.sheet = Timesheet(self.controller.state)
         self.decisions = RecentDecisions()
@@ -72,6 +78,7 @@ class Replay:
         self.n = self.t_ns = 0
         self.difference: Difference | None = None
         self._format, self._is_strict = header.format, strict
+        self._source, self._lines = source, 1
 
     @property
     def job(self) -> JobState:
@@ -99,21 +106,42 @@ class Replay:
 
         Raises:
             ReplayError: if the replay is strict, and the controller's orders differ in more than words.
+            BadLine: if the event cannot be replayed. The state is that of no moment then.
         """
         if isinstance(line, Header):
             self._format = line.format
+            return None
+        self._lines += 1
         if not isinstance(line, Record):
             self.sheet.hear(line)
             return None
-        decided = tuple(self.controller.handle(line.event, line.t_ns))
+        if why := unknown_to(self.job, line.event):
+            raise self._bad_line(f"event {line.n} ({type(line.event).__name__}) cannot be: {why}")
+        decided = self._advance(line, counted_as)
         difference = Difference(line, decided) if decided != line.effects else None
         if difference is not None and self._format < FORMAT and difference.is_wording:
             difference = None  # earlier versions had other words for the same decisions
         if self._is_strict and difference is not None and not difference.is_wording:
             raise ReplayError(difference.text, help=HELP)
         self.difference = self.difference or difference
-        self._note(line, counted_as or line)
         return difference
+
+    def _advance(self, line: Record, counted_as: Line | None) -> tuple[Effect, ...]:
+        """Let the controller handle the event of a line, note the line, and return the effects that it decided on now.
+
+        If they differ from the recorded ones, the timesheet gets those of now, which fit the state.
+        """
+        try:
+            decided = tuple(self.controller.handle(line.event, line.t_ns))
+            counted = line if decided == line.effects else msgspec.structs.replace(line, effects=decided)
+            self._note(line, counted_as or counted)
+        except Exception as error:  # whatever has broken: the user has to learn which line it was
+            what = f"event {line.n} ({type(line.event).__name__}) cannot be replayed"
+            raise self._bad_line(f"{what}: {type(error).__name__}: {error}") from error
+        return decided
+
+    def _bad_line(self, why: str) -> BadLine:
+        return BadLine(self._source, self._lines, why, events=self.n, t_ns=self.t_ns)
 
     def follow(self, lines: Iterable[Line]) -> Self:
         """Give all lines in order to `hear`, and return this replay."""
@@ -121,7 +149,7 @@ class Replay:
             self.hear(line)
         return self
 
-    def decide(self, event: Event, now: int) -> Record:
+    def decide(self, event: ev.Event, now: int) -> Record:
         """Let the controller decide about an event that no record holds yet, and return the line to be recorded for it.
 
         The state, the timesheet and the recent decisions advance as in `hear`. The caller writes the line and carries
@@ -140,6 +168,26 @@ class Replay:
         self.sheet.hear(counted)
         self.decisions.hear(line)
         self.last, self.n, self.t_ns = line, line.n, line.t_ns
+
+
+def unknown_to(job: JobState, event: ev.Event) -> str:
+    """Return what the event names although the job does not have it: a replica, a world, or a node that never joined.
+
+    The text is empty if the job has all of it. Nodes that may be lost, leave, or get an order before they have joined,
+    and roles of orders, are not looked at: the controller answers for these.
+    """
+    match event:
+        case ev.NodeJoined():
+            replicas = [item.replica for item in event.inventory]
+            replicas += [item.exited.replica for item in event.inventory if item.exited is not None]
+        case ev.StoreOpened() | ev.StoreLost():
+            return "" if event.world in job.worlds else f"the job has no world {event.world!r}"
+        case ev.NodeWarm() | ev.NodeSuspected() | ev.NodeSilent() | ev.NodeHeard() | ev.GpuFailed():
+            return "" if event.node in job.nodes else f"no node {event.node!r} has joined"
+        case _:
+            replicas = [event.replica] if isinstance(event, OfAttempt) else []
+    unknown = [replica for replica in replicas if replica not in job.replicas]
+    return f"the job has no replica {str(unknown[0])!r}" if unknown else ""
 
 
 def _without_words(effect: Effect) -> Effect:

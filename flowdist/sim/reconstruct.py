@@ -123,7 +123,10 @@ class _Reconstruction:
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
         job = self._replay.job
-        if not isinstance(line, Record) or job.outcome is not None:
+        if not isinstance(line, Record):
+            self._replay.hear(line)
+            return
+        if job.outcome is not None:
             return
         before = len(job.incidents), job.ending
         if isinstance(line.event, ev.ReplicaStalled):

@@ -29,6 +29,7 @@ from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.grammar import NOTHING, Fault, Plan
 from flowdist.graph import Cluster, NodeSpec, RoleGraph
+from flowdist.graph.units import GPUS_MAX
 from flowdist.record.accounts import Accounts
 from flowdist.record.journal import FaultLine, Header, Record
 from flowdist.sim.checks.points import POINTS, Points
@@ -245,13 +246,16 @@ def _options(plan: Plan, schedule: int) -> dict[str, str]:
 def with_nodes(graph: RoleGraph) -> RoleGraph:
     """Return the graph; if it declares no nodes, with one node, `node0`, added.
 
-    The node has the cpu and the memory that all roles need at their maximum, and no gpu.
+    The node has the cpu, the memory and the GPUs that all roles need at their maximum, but no more GPUs than a node can
+    have. `flowdist check` refuses GPUs without nodes; a graph that was made otherwise must not wait for ever.
     """
     if graph.cluster.given:
         return graph
     cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
     memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
-    return msgspec.structs.replace(graph, cluster=Cluster((NodeSpec("node0", cpu=max(cpu, 1), memory=memory),)))
+    gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in graph.roles))
+    node = NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)
+    return msgspec.structs.replace(graph, cluster=Cluster((node,)))
 
 
 def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:

@@ -189,7 +189,7 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
     ("verb", "arguments", "text"),
     [
         (timeline, ["nope.jsonl"], "there is no file 'nope.jsonl'"),
-        (timeline, [GANG], "is not a journal: line 1:"),
+        (timeline, [GANG], ":1: the file is no journal and no trace: "),
         (timeline, [str(Path(GANG).parent)], "is not a folder of a run"),
         (timeline, ["TRACE", "-o", "x.pdf"], "-o x.pdf: its suffix names no format"),
         (timeline, ["TRACE", "-o", "/nowhere/x.html"], "cannot be written"),
@@ -219,10 +219,10 @@ def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str
         (lambda lines: [*lines, *lines], "a second header, after event 78"),
         (lambda lines: lines[1:], "has no header"),
         (
-            lambda lines: [lines[0].replace(b'"format":2}', b'"format":9}'), *lines[1:]],
+            lambda lines: [lines[0].replace(b'"format":3}', b'"format":9}'), *lines[1:]],
             "format is 9, and this version of",
         ),
-        (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "is not a journal: line 4"),
+        (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "trace.jsonl:4: the line is damaged: JSON is malformed"),
         (lambda lines: [], "has no header"),
     ],
 )

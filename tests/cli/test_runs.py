@@ -17,11 +17,15 @@ from flowdist.cli.inspect.status import command as status_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.run.console import finish
 from flowdist.cli.run.run import command as run_command
-from flowdist.graph import encode_graph
-from flowdist.record.journal import Header, encode_line
+from flowdist.control.protocol.events import ReplicaStopped
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import RoleGraph, RoleSpec, encode_graph
+from flowdist.record.journal import Header, Record, encode_line
+from flowdist.record.reader import CheckChain
+from flowdist.runtime.run_folder.resume import resume_point, truncate_journal
 from flowdist.runtime.supervisor.host_process import RunResult
 from tests.record.sheets import sheet_of
-from tests.report.records import simulated
+from tests.report.records import TOPOLOGIES, simulated
 
 
 def test_a_seed_without_rates_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +212,112 @@ def test_a_run_that_was_cancelled_is_not_resumed(runs: Path) -> None:
 
 def test_to_watch_a_run_that_is_over_shows_how_it_ended(runs: Path) -> None:
     assert call(status_command, "--watch").output == call(status_command).output
+
+
+DAMAGES = {
+    "a byte": lambda lines: [*lines[:30], lines[30].replace(b"event", b"evenu", 1), *lines[31:]],
+    "no JSON": lambda lines: [*lines[:30], b"x" + lines[30], *lines[31:]],
+    "doubled": lambda lines: [*lines[:30], lines[29], *lines[30:]],
+    "another run": lambda lines: [
+        *lines[:30],
+        lines[30].replace(b'"check":"', b'"check":"0')[:-4] + b'"}\n',
+        *lines[31:],
+    ],
+}
+
+
+def sealed(lines: list[bytes]) -> list[bytes]:
+    """Return the lines of a trace as those of a journal, with their checks."""
+    chain = CheckChain()
+    return [chain.add_check(line) for line in lines]
+
+
+@pytest.fixture(params=DAMAGES)
+def damaged(runs: Path, request: pytest.FixtureRequest) -> Path:
+    """Damage line 31 of the journals of both runs."""
+    for name in ("gang-1", "gang-2"):
+        path = runs / name / "journal.jsonl"
+        path.write_bytes(b"".join(DAMAGES[request.param](sealed(path.read_bytes().splitlines(keepends=True)))))
+    return runs
+
+
+def test_a_run_whose_journal_is_damaged_is_shown_up_to_the_bad_line(damaged: Path) -> None:
+    """The run has died. Each verb shows what lies before the line, names it, and says how to go on; it ends with 2."""
+    for command, words in (
+        (status_command, "gang-2  died  after 4m6"),
+        (report_command, "1. at 3m: node2 lost (killed)"),
+        (replay_command, "28 events replayed: the same effects at each"),
+        (logs_command, '"n":28,'),
+    ):
+        arguments = ("--events", "--run", "gang-2") if command is logs_command else ("gang-2",)
+        done = call(command, *arguments, code=2)
+        assert words in done.stdout and "Traceback" not in done.output, done.output
+        assert "/journal.jsonl:31: " in done.stderr, done.stderr
+        assert "lines 1 to 30 can be read: 28 events, up to 4m6" in done.stderr
+        assert "help: go on from before it: flowdist run --resume gang-2 --truncate-at 31" in done.stderr
+    assert call(timeline_command, "gang-2", "-o", "-", code=2).stdout.startswith("<!doctype html>")
+    assert "journal.jsonl:31: " in call(diff_command, "gang-1", "gang-2", code=2).stderr
+    for arguments in (["--fail", "node1@3m"], ["--with", str(TOPOLOGIES / "gang.py")]):
+        assert "journal.jsonl:31: " in call(replay_command, "gang-2", *arguments, code=2).stderr
+    assert call(replay_command, "gang-2", "--step", "20").exit_code == 0, "the bad line is after that"
+    content = json.loads(call(status_command, "gang-2", "--json", code=2).stdout)
+    assert content["state"] == "died" and content["now_ns"] == 246_118_200_000
+
+
+def test_a_damaged_journal_of_a_run_that_is_over_hides_nothing_that_was_written_at_its_end(damaged: Path) -> None:
+    assert "the job has succeeded" in call(status_command).output and "SUCCEEDED" in call(report_command).output
+    assert "use an earlier copy of the file" in call(replay_command, code=2).stderr, "there is nothing to resume"
+    assert "it has succeeded" in call(run_command, "--resume", "gang-1", "--truncate-at", "31", code=2).output
+
+
+def test_list_says_that_a_journal_is_damaged(damaged: Path) -> None:
+    rows = {run["run"]: run for run in json.loads(call(list_command, "--json").output)["runs"]}
+    assert rows["gang-1"]["state"] == "succeeded" and rows["gang-2"]["state"] == "died"
+    assert rows["gang-2"]["reason"].startswith("a line of its journal cannot be used: ")
+
+
+def test_a_damaged_journal_is_not_resumed_and_can_be_cut_off_before_the_bad_line(damaged: Path) -> None:
+    run_dir = damaged / "gang-2"
+    whole = (run_dir / "journal.jsonl").read_bytes()
+    told = call(run_command, "--resume", "gang-2", code=2).output
+    assert "journal.jsonl:31: " in told and "flowdist run --resume gang-2 --truncate-at 31; the whole journal" in told
+    for number, words in (
+        (33, "journal.jsonl:31: "),
+        (1, "has 40 lines"),
+        (0, "has 40 lines"),
+        (99, "name a line from 2 to 4"),
+    ):
+        assert words in call(run_command, "--resume", "gang-2", "--truncate-at", str(number), code=2).output
+    assert (run_dir / "journal.jsonl").read_bytes() == whole, "nothing was changed so far"
+    told = truncate_journal(run_dir, 31)
+    assert told.startswith("the journal is cut off before line 31 (28 events, up to 4m6")
+    assert told.endswith("; all of it is kept in journal.before-31.jsonl")
+    assert (run_dir / "journal.before-31.jsonl").read_bytes() == whole
+    assert (run_dir / "journal.jsonl").read_bytes() == b"".join(whole.splitlines(keepends=True)[:30])
+    assert resume_point(run_dir).lines == 30
+    assert "28 events replayed: the same effects" in call(replay_command, "gang-2").stdout
+    assert truncate_journal(run_dir, 31).endswith("journal.before-31-2.jsonl"), "an earlier copy stays"
+
+
+def test_a_journal_of_another_run_is_not_resumed(runs: Path) -> None:
+    header = Header(RoleGraph("other", (RoleSpec("a", ("true",)),)), ())
+    (runs / "gang-2/journal.jsonl").write_bytes(encode_line(header))
+    told = call(run_command, "--resume", "gang-2", code=2).output
+    assert "journal.jsonl:1: its graph is not that of graph.json beside it" in told and "start a new run" in told
+
+
+def test_an_event_that_cannot_be_replayed_is_named_by_every_verb(runs: Path) -> None:
+    path = runs / "gang-2/journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = json.loads(lines[-1])["n"] + 1
+    wrong = Record(number, json.loads(lines[-1])["t_ns"], ReplicaStopped(ReplicaId("nosuch", 7), 1))
+    path.write_bytes(b"".join(sealed([*lines, encode_line(wrong)])))
+    for command in (status_command, report_command, replay_command, timeline_command):
+        done = call(command, "gang-2", code=2)
+        words = f"journal.jsonl:{len(lines) + 1}: event {number} (ReplicaStopped) cannot be: the job has no replica"
+        assert words in done.stderr and f"--truncate-at {len(lines) + 1}" in done.stderr, done.output
+    assert words in call(run_command, "--resume", "gang-2", code=2).output
+
+
+def test_truncation_goes_with_a_resume(runs: Path) -> None:
+    assert "--truncate-at goes with --resume" in call(run_command, "--truncate-at", "3", code=2).output

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import FinishJob, Notify, StopReplica
-from flowdist.graph import SECOND
-from flowdist.record.journal import FORMAT, FORMATS_READ, Header, Line, Record, UnknownFormat, encode_line
-from flowdist.record.journal import read_whole_lines as read
+from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica, StopReplica
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import SECOND, NodeSpec
+from flowdist.record.journal import FORMAT, FORMATS_READ, FaultLine, Header, Line, Record, decode_line, encode_line
+from flowdist.record.reader import BadLine
+from flowdist.record.reader import read_whole_lines as read
 from flowdist.record.replay import Difference, Replay, ReplayError
 from tests.control.harness import Talk, graph, restart, role
 
@@ -96,8 +99,58 @@ def test_the_reason_of_an_end_is_a_matter_of_words():
     assert "FinishJob with reason=enough is enough, " in Difference(edited, line.effects).text
 
 
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (ev.ReplicaStopped(ReplicaId("nosuch", 7), 1), "the job has no replica 'nosuch/7'"),
+        (ev.ReplicaProgressed(ReplicaId("trainer", 2), 1, 5), "the job has no replica 'trainer/2'"),
+        (ev.StoreOpened("nosuch", 1, 29500), "the job has no world 'nosuch'"),
+        (ev.StoreLost("trainer/0", 1), "the job has no world 'trainer/0'"),
+        (ev.NodeSilent("node7"), "no node 'node7' has joined"),
+        (ev.GpuFailed("node7", 0, "hot"), "no node 'node7' has joined"),
+        (
+            ev.NodeJoined("n", NodeSpec("n"), inventory=(ev.InventoryItem(ReplicaId("x", 0), 1, "running"),)),
+            "the job has no replica 'x/0'",
+        ),
+    ],
+)
+def test_an_event_that_names_what_the_job_does_not_have_is_a_bad_line(event: ev.Event, words: str):
+    header, lines = recorded()
+    wrong = Record(len(lines) + 1, lines[-1].t_ns, event)
+    fault = FaultLine(1, "trainer/1@5s", "trainer/1")  # counts as a line, not as an event
+    with pytest.raises(BadLine, match=re.escape(words)) as caught:
+        Replay(header, source="x/journal.jsonl").follow([fault, *lines, wrong])
+    assert caught.value.number == len(lines) + 3 and caught.value.events == len(lines)
+    assert caught.value.message.startswith(f"x/journal.jsonl:{len(lines) + 3}: event {len(lines) + 1} (")
+
+
+@pytest.mark.parametrize(
+    "event", [ev.NodeGone("x"), ev.NodeLeft("x"), ev.DrainRequested("x"), ev.ScaleRequested("x", 1)]
+)
+def test_an_order_or_a_death_may_name_what_the_job_does_not_have(event: ev.Event):
+    header, lines = recorded()
+    replay = Replay(header).follow(lines)
+    line = replay.decide(event, lines[-1].t_ns)
+    assert Replay(header, strict=True).follow([*lines, line]).job == replay.job
+
+
+def test_an_event_that_breaks_the_controller_is_a_bad_line():
+    """Only a reader of lines could let such a line through; the user still has to learn which line it is."""
+    header, lines = recorded()
+    back = msgspec.structs.replace(lines[-1], n=len(lines) + 1, t_ns=5)
+    with pytest.raises(BadLine, match=f":{len(lines) + 2}: .* cannot be replayed: ValueError: time runs backwards"):
+        Replay(header).follow([*lines, back])
+
+
+def test_after_a_difference_the_time_is_that_of_the_decisions_of_today():
+    """With the effects of the record, the timesheet would start replicas in a state that has never started them."""
+    header, lines = recorded()
+    edited, n = changed(lines, StartReplica, node="node9")
+    assert Replay(header).follow(edited).sheet.spent() == Replay(header).follow(lines).sheet.spent() and n
+
+
 def old_record() -> tuple[Header, list[Line]]:
-    lines, size = read(OLD.read_bytes())
+    lines, size, _ = read(OLD.read_bytes())
     assert size == OLD.stat().st_size and isinstance(lines[0], Header) and lines[0].format == 1
     return lines[0], lines[1:]
 
@@ -125,28 +178,35 @@ def test_a_controller_that_takes_over_a_journal_of_format_1_appends_lines_of_tod
 def test_a_worker_that_exits_while_others_wait_is_read_from_format_1():
     replica = b'"replica":["t",0],"attempt":1'
     exited = b'{"type":"ReplicaExited",%s,"kind":"exit","exit_code":1,"parked":true}' % replica
-    (line,), _ = read(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % exited)
+    line = decode_line(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % exited)
     assert isinstance(line, Record) and isinstance(line.event, ev.ReplicaExited) and line.event.suspended
     item = b'{%s,"phase":"exited","exited":%s}' % (replica, exited)
     joined = b'{"type":"NodeJoined","node":"a","spec":{"name":"a"},"inventory":[%s]}' % item
-    (line,), _ = read(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % joined)
+    line = decode_line(b'{"type":"event","n":1,"t_ns":1,"event":%s}\n' % joined)
     assert isinstance(line, Record) and isinstance(line.event, ev.NodeJoined)
     assert line.event.inventory[0].exited is not None and line.event.inventory[0].exited.suspended
 
 
 @pytest.mark.parametrize(
-    "line", [b'"parked"', b'["NodeQuiet"]', b'{"event":"parked"}', b'{"type":"header","format":"x"}']
+    "line",
+    [
+        b'"parked"',
+        b'["NodeQuiet"]',
+        b'{"event":"parked"}',
+        b'{"event":{"type":"NodeQuiet","inventory":5}}',
+        b'{"event":{"type":"NodeQuiet","inventory":[5,{"phase":[]}]}}',
+        b'{"type":"header","format":"x"}',
+    ],
 )
 def test_a_line_that_is_no_record_is_an_error_whatever_names_are_in_it(line: bytes):
-    with pytest.raises(msgspec.DecodeError):
+    with pytest.raises(BadLine, match="the file is no journal and no trace: "):
         read(line + b"\n")
 
 
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_record_of_an_unknown_format_is_refused_before_its_other_fields_are_read(number: int):
-    with pytest.raises(
-        UnknownFormat, match=f"its format is {number}, and this version of flowdist reads formats 1 and 2"
-    ):
+    words = f"journal.jsonl:1: its format is {number}, and this version of flowdist reads formats 1, 2 and 3"
+    with pytest.raises(BadLine, match=words):
         read(b'{"type":"header","graph":"of another time","format":%d}\n' % number)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from flowdist.cli.shared.records import read_journal
+from flowdist.cli.shared.records import RecordFile
 from flowdist.control.protocol.events import Event
 from flowdist.record.journal import Header, Line, Record, decode_lines
 from flowdist.runtime.wire.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
@@ -101,8 +101,10 @@ class Job:
         return (self.folder / "runs/latest").resolve()
 
     def journal(self) -> tuple[Header, list[Line]]:
-        header, lines, _ = read_journal(self.run_dir / "journal.jsonl")
-        return header, lines
+        record = RecordFile(self.run_dir / "journal.jsonl")
+        lines = list(record)
+        record.refuse_bad()
+        return record.header, lines
 
     def operate(self, event: Operation) -> None:
         """What the operator, or whoever takes nodes away, tells the controller."""

@@ -72,6 +72,41 @@ def test_r21_a_controller_that_is_killed_again_and_again_is_noticed_by_no_worker
         assert job.alive() == []
 
 
+def damage(journal: Path, number: int) -> bytes:
+    """Change one byte of a line of the journal, which stays JSON of the same kind, and return the whole file before."""
+    before = journal.read_bytes()
+    lines = before.splitlines(keepends=True)
+    lines[number - 1] = lines[number - 1].replace(b'"t_ns":', b'"t_nz":', 1)
+    with journal.open("r+b") as file:  # in place: the controller has it open
+        file.write(b"".join(lines[:number]))
+    return before
+
+
+def test_r21_a_controller_that_cannot_take_over_ends_the_run_with_the_line_and_the_run_goes_on_from_before_it(
+    tmp_path: Path,
+) -> None:
+    with counter_job(tmp_path) as job:
+        job.until("committed")
+        journal = job.run_dir / "journal.jsonl"
+        number = len(journal.read_bytes().splitlines())
+        damage(journal, number)
+        os.kill(job.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
+        assert job.finish() == 1 and job.alive() == []
+        assert f"no controller can take over: {journal}:{number}: " in job.text, job.text
+        assert job.text.count("the controller died") == 1, "the one that was killed; no third one is tried"
+    with Job(tmp_path, "--resume", "latest") as job:
+        assert job.finish() == 2 and f"{journal}:{number}: " in job.text
+        assert f"flowdist run --resume {journal.parent.name} --truncate-at {number}" in job.text
+    (tmp_path / "enough").touch()
+    with Job(tmp_path, "--resume", "latest", "--truncate-at", str(number)) as job:
+        assert job.finish() == 0, job.text
+        assert f"the journal is cut off before line {number} (" in job.text
+        step = next(line for line in job.output if "from step" in line)
+        assert not step.endswith("from step 0"), "checkpoints are on the disk, whatever the journal says"
+        assert (journal.parent / f"journal.before-{number}.jsonl").exists() and job.alive() == []
+        assert_replays(*job.journal())
+
+
 def test_r21_a_failure_while_no_controller_runs_is_handled_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(
         "import os, signal\n"

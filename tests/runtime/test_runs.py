@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.cli.run.console import finish
+from flowdist.cli.shared.records import replay_of
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
@@ -27,9 +28,9 @@ from flowdist.runtime.run_folder.runs import (
     has_begun,
     known_mask,
     operate,
-    replayed,
     resume_help,
     state_of,
+    status_at_end,
     written_status,
 )
 from flowdist.runtime.supervisor.host_process import cancelled_before_start
@@ -211,10 +212,8 @@ def test_the_command_to_resume_names_the_folder_where_it_is_not_the_usual_one(
 def test_the_status_at_the_end_of_a_journal(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     journal(run_dir, ev.ScaleRequested("trainer", 2))
-    from flowdist.cli.shared.records import read_journal
-
-    header, lines, _ = read_journal(run_dir / "journal.jsonl")
-    told = replayed(run_dir, [header, *lines])
+    record, replay, _ = replay_of(run_dir / "journal.jsonl", strict=True)
+    told = status_at_end(run_dir, record.header, replay)
     assert told.run_id == run_dir.name and told.roles[1].target == 2
     assert told.said[-1].text == "trainer: scaled to 2 replicas by the operator"
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from flowdist.cli.shared.common import print_json, verb
-from flowdist.cli.shared.records import find_record, read_journal
+from flowdist.cli.shared.records import RecordFile, find_record
 from flowdist.report.record.divergence import Side, divergence, divergence_of, divergence_text
 
 
@@ -27,13 +27,13 @@ def command(a: str, b: str, context: int, no_times: bool, as_json: bool) -> None
     A and B are traces, or runs: names in runs/, or folders. Exit code 0 if nothing but the headers differs,
     else 1.
     """
-    sides = []
-    for name in (a, b):
-        header, lines, _ = read_journal(find_record(name))
-        sides.append(Side(name, header, lines))
+    records = [RecordFile(find_record(name)) for name in (a, b)]
+    sides = [Side(name, record.header, list(record)) for name, record in zip((a, b), records, strict=True)]
     found = divergence(sides[0], sides[1], times=not no_times)
     if as_json:
         print_json("diff", **divergence_of(found, context))
     else:
         click.echo(divergence_text(found, context), nl=False)
+    for record in records:
+        record.finish()
     sys.exit(0 if found.is_none else 1)

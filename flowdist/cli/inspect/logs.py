@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -168,16 +169,31 @@ def _rounds(run_dir: Path) -> Iterator[bool]:
 
 
 def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
-    """Print the lines of the journal: the last `tail` (None: all), and with `follow` new ones until the run is over."""
-    from flowdist.runtime.run_folder.log_reader import lines_of, start_of_last
+    """Print the lines of the journal: the last `tail` (None: all), and with `follow` new ones until the run is over.
+
+    All lines are checked, those before the last `tail` too.
+
+    Raises:
+        BadLine: A line cannot be used; those before it have been printed.
+    """
+    from flowdist.cli.shared.records import help_for  # msgspec: not needed by --help
+    from flowdist.record.reader import BadLine, RecordReader
     from flowdist.runtime.run_folder.logs import LogFile
 
     path = run_dir / "journal.jsonl"
-    if not follow:
-        for line in lines_of(path, tail):
-            click.echo(mask(line))
-        return
-    file = LogFile(path, start_of_last(path, tail))
-    for _ in _rounds(run_dir):
+    file, reader = LogFile(path), RecordReader(str(path))
+    bad: BadLine | None = None
+    for _ in _rounds(run_dir) if follow else [True]:
+        lines = deque[str](maxlen=tail)
         for line in file.new_lines(final=False):
+            try:
+                reader.read(f"{line}\n".encode())
+            except BadLine as error:
+                bad = error.with_help(help_for(error, path))
+                break
+            lines.append(line)
+        tail = None  # new lines are printed all
+        for line in lines:
             click.echo(mask(line))
+        if bad is not None:
+            raise bad

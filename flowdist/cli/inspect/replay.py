@@ -11,10 +11,11 @@ import click
 from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
 from flowdist.cli.shared.common import print_json, until_ns, verb
 from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
-from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
+from flowdist.cli.shared.records import RecordFile, find_record, help_for, refuse_macro
 from flowdist.control.invariants.invariants import check_job
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import Header, Line, Record, digest
+from flowdist.record.journal import Header, Line, Record, digest, encode_line
+from flowdist.record.reader import BadLine
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
@@ -98,13 +99,33 @@ def command(
     """
     question = read_question(faults, other, trace_file)
     options.check(is_what_if=question is not None, as_json=as_json)
-    header, lines, raw = read_journal(find_record(journal))
-    refuse_macro(header, journal)
+    record = RecordFile(find_record(journal))
+    refuse_macro(record.header, journal)
+    lines = list(record)
     if question is not None:
-        answer(header, lines, journal, question, as_json)
+        record.refuse_bad()
+        answer(record.header, lines, journal, question, as_json)
+    all_lines = len(lines)
     lines = list(_chosen(lines, options))
-    raw = raw[: len(lines) + 1]  # with the header
-    play = Replay(header)
+    play = Replay(record.header, source=str(record.path))
+    try:
+        _show(play, lines, options, as_json)
+    except BadLine as bad:
+        raise bad.with_help(help_for(bad, record.path)) from bad
+    if play.difference is not None:
+        click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
+        click.echo(play.difference.text, err=True)
+    if len(lines) == all_lines:  # a part that was asked for may end before the bad line
+        record.finish()
+    sys.exit(3 if play.difference is not None else 0)
+
+
+def _show(play: Replay, lines: list[Line], options: ReplayOptions, as_json: bool) -> None:
+    """Replay the lines, and show the events, the log, or the state at the end.
+
+    Raises:
+        FlowdistError: A line cannot be replayed (`BadLine`), or breaks an invariant.
+    """
     if options.step is not None or options.wants_state:
         for line in lines:
             _hear(play, line)
@@ -112,22 +133,23 @@ def command(
     elif options.as_log:
         _show_log(play, lines)
     else:
-        _show_all(play, lines, raw, as_json)
-    if play.difference is not None:
-        click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
-        click.echo(play.difference.text, err=True)
-    sys.exit(3 if play.difference is not None else 0)
+        _show_all(play, lines, as_json)
 
 
 def _hear(play: Replay, line: Line) -> None:
     """Replay one line, and check the invariants of the state, unless the replay differs from the record by now.
 
     Raises:
-        AssertionError: An invariant is broken.
+        BadLine: The line cannot be replayed.
+        FlowdistError: An invariant is broken.
     """
     play.hear(line)
     if play.difference is None and isinstance(line, Record):
-        check_job(play.job)
+        try:
+            check_job(play.job)
+        except AssertionError as error:
+            text = f"event {line.n} ({type(line.event).__name__}) breaks an invariant: {error}"
+            raise FlowdistError(text, help="please report this as a bug, with the record") from error
 
 
 def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
@@ -169,20 +191,21 @@ def _show_log(play: Replay, lines: Iterable[Line]) -> None:
             click.echo(text)
 
 
-def _show_all(play: Replay, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
+def _show_all(play: Replay, lines: list[Line], as_json: bool) -> None:
     """Replay the lines, and print every event with its decisions, the summary and the digest.
 
-    `raw` are the bytes of the lines, the header's included. With --json, print the summary alone.
+    With --json, print the summary alone.
     """
     for line in lines:
         _hear(play, line)
         for text in () if as_json else event_lines(line):
             click.echo(text)
+    found = digest([b"", *map(encode_line, lines)])
     summary = {**summary_of(play.job, lines), **time_of_run(play.job.graph, play.sheet)}
     if as_json:
-        print_json("replay", events=play.n, differs_at=play.n_different, digest=digest(raw), **summary)
+        print_json("replay", events=play.n, differs_at=play.n_different, digest=found, **summary)
         return
     click.echo("\n" + summary_text(summary), nl=False)
-    click.echo(f"\ndigest {digest(raw)}")
+    click.echo(f"\ndigest {found}")
     same = "the same effects at each" if play.difference is None else "NOT the same"
     click.echo(f"{play.n} events replayed: {same}")

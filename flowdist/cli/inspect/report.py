@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options
+
+if TYPE_CHECKING:
+    from flowdist.cli.shared.records import RecordFile
+    from flowdist.runtime.run_folder.resume import End
+    from flowdist.runtime.worker_env.secret_values import Mask
 
 
 @verb("report")
@@ -26,15 +31,14 @@ def command(named: RunOptions) -> None:
     RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
     shows it event by event.
     """
-    from flowdist.report.record.summary import summary_text  # msgspec and the runtime: not needed by --help
-    from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, resume_help, state_of
+    from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, state_of  # heavy for --help
 
     run_dir, graph = named.find()
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
     over = end.state not in ("running", "died")
     written = _written_summary(run_dir) if over else None
-    summary = written or _from_journal(run_dir)
+    record, summary = (None, written) if written is not None else _from_journal(run_dir)
     summary |= {"root_cause": mask(summary["root_cause"])}
     if summary["root_cause"] and written is None and (warning := not_hidden(graph, os.environ)):
         click.echo(
@@ -44,7 +48,17 @@ def command(named: RunOptions) -> None:
     if named.as_json:
         more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
         print_json("report", **{**summary, **more})  # the folder may have been moved since the summary was written
-        return
+    else:
+        _show(run_dir, end, summary, starts, mask)
+    if record is not None:
+        record.finish()
+
+
+def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[str, Any]], mask: Mask) -> None:
+    """Print the report as text: the name of the run, its starts, the summary, and where the rest is."""
+    from flowdist.report.record.summary import summary_text  # as above
+    from flowdist.runtime.run_folder.runs import resume_help
+
     click.echo(f"{run_dir.name}\n")
     for start in starts:
         torch = f", torch {start.get('torch')}" if start.get("torch") else ""
@@ -71,25 +85,18 @@ def _written_summary(run_dir: Path) -> dict[str, Any] | None:
     return content if has_time else None
 
 
-def _from_journal(run_dir: Path) -> dict[str, Any]:
-    """Compute the summary from the journal, line by line: a journal of days may be larger than memory.
+def _from_journal(run_dir: Path) -> tuple[RecordFile, dict[str, Any]]:
+    """Return the journal, whose `finish` has to be called, and the summary of what can be read of it.
 
     Raises:
-        FlowdistError: The journal cannot be read, or does not replay (`ReplayError`).
+        FlowdistError: The journal cannot be read from its beginning, or does not replay (`ReplayError`).
     """
-    from flowdist.cli.shared.records import stream_journal  # as above
-    from flowdist.record.journal import Line, Record
-    from flowdist.record.replay import Replay
+    from flowdist.cli.shared.records import replay_of  # as above
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
     from flowdist.runtime.run_folder.root_cause import root_cause_text
 
-    header, lines = stream_journal(run_dir / "journal.jsonl")
-    replay, faults = Replay(header, strict=True), list[Line]()
-    for line in lines:
-        replay.hear(line)
-        if not isinstance(line, Record):
-            faults.append(line)
+    record, replay, faults = replay_of(run_dir / "journal.jsonl", strict=True)
     job = replay.job
     cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""
-    return {**summary_of(job, faults), **time_of_run(job.graph, replay.sheet), "root_cause": cause}
+    return record, {**summary_of(job, faults), **time_of_run(job.graph, replay.sheet), "root_cause": cause}

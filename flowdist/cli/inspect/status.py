@@ -15,6 +15,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
+    from flowdist.cli.shared.records import RecordFile
     from flowdist.record.status import Status
 
 WATCH_S = 1.0
@@ -58,29 +59,33 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
             end = state_of(run_dir)
             if end.state == "running":
                 raise
+    record = None
     if end.state != "running":
-        status = (written_status(run_dir) if end.state != "died" else None) or _last_status(run_dir)
+        written = written_status(run_dir) if end.state != "died" else None
+        record, status = (None, written) if written is not None else _last_status(run_dir)
     state = end.state if end.state != "running" else status.state
     if as_json:
         import msgspec
 
         content = msgspec.to_builtins(status) | {"state": state, "run": run_dir.name, "run_dir": str(run_dir)}
         print_json("status", **content)
-        return
-    from flowdist.report.live.status import status_text
+    else:
+        from flowdist.report.live.status import status_text
 
-    click.echo(known_mask(graph, os.environ)(status_text(status, state=state)), nl=False)
-    if end.state == "died":
-        click.echo(f"\nthe run died without an end, and none of its processes runs; {resume_help(run_dir)}")
+        click.echo(known_mask(graph, os.environ)(status_text(status, state=state)), nl=False)
+        if end.state == "died":
+            click.echo(f"\nthe run died without an end, and none of its processes runs; {resume_help(run_dir)}")
+    if record is not None:
+        record.finish()
 
 
-def _last_status(run_dir: Path) -> Status:
-    """Return the last status of a run, replayed from its journal."""
-    from flowdist.cli.shared.records import read_journal
-    from flowdist.runtime.run_folder.runs import replayed
+def _last_status(run_dir: Path) -> tuple[RecordFile, Status]:
+    """Return the journal of a run, whose `finish` has to be called, and the last status that can be read of it."""
+    from flowdist.cli.shared.records import replay_of
+    from flowdist.runtime.run_folder.runs import status_at_end
 
-    header, lines, _ = read_journal(run_dir / "journal.jsonl")
-    return replayed(run_dir, [header, *lines])
+    record, replay, _ = replay_of(run_dir / "journal.jsonl", strict=True)
+    return record, status_at_end(run_dir, record.header, replay)
 
 
 def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:

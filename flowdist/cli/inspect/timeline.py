@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowdist.cli.shared.common import format_of, verb, write
-from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
+from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
@@ -38,11 +38,9 @@ def command(file: str, output: str | None, form: str | None) -> None:
     """
     path = find_record(file)
     form = form or ("html" if output in (None, "-") else format_of(output or "", SUFFIXES))
-    header, lines, _ = read_journal(path)
-    refuse_macro(header, str(path))
-    from flowdist.report.record.timeline import timeline_of
-
-    timeline = timeline_of(header, lines)
+    record = RecordFile(path)
+    refuse_macro(record.header, str(path))
+    timeline = _timeline(record)
     if form == "text" and output is None:
         _print(timeline)
     elif output == "-":
@@ -54,6 +52,20 @@ def command(file: str, output: str | None, form: str | None) -> None:
     if timeline.differs_at is not None:
         click.echo(f"event {timeline.differs_at} is decided otherwise by now; the timeline ends there", err=True)
         sys.exit(3)
+    record.finish()
+
+
+def _timeline(record: RecordFile) -> Timeline:
+    """Return the timeline of a record, up to the first line that cannot be used or replayed."""
+    from flowdist.record.reader import BadLine  # msgspec: not needed by --help
+    from flowdist.report.record.timeline import timeline_of
+
+    lines, source = list(record), str(record.path)
+    try:
+        return timeline_of(record.header, lines, source)
+    except BadLine as bad:
+        record.bad = bad
+        return timeline_of(record.header, lines[: bad.number - 2])
 
 
 def _content(timeline: Timeline, form: str) -> bytes:

@@ -70,6 +70,7 @@ class RunSettings(NamedTuple):
     prefix: str = ""  # first part of the name of the run's folder; empty: the name of the topology
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
     hosting: Hosting | None = None  # lets other hosts join; the graph then has the node of this host alone
+    truncate_at: int | None = None  # the first line of the resumed journal that is cut off before; None: none
 
 
 def needs_linux(verb: str) -> None:
@@ -95,6 +96,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster  # asyncio and more: not needed by --help
     from flowdist.runtime.injection.injector import check_faults
     from flowdist.runtime.run_folder.folder import find_run, new_run
+    from flowdist.runtime.run_folder.resume import truncate_journal
     from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 
@@ -109,6 +111,8 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     if hosting is None and (note := stranding(plan, graph)):  # which other hosts will join is not known
         warnings = [*warnings, note]
     mask = Mask(check_secrets(graph, os.environ))
+    if run_dir is not None and settings.truncate_at is not None:
+        warnings = [*warnings, truncate_journal(run_dir, settings.truncate_at)]
     metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None
     console = Console(settings.shown, mask)
     console.now_ns = lambda: 0  # the job has not begun

@@ -51,6 +51,7 @@ class StartOptions(NamedTuple):
 
     seed: int | None
     resume: str | None
+    truncate_at: int | None
     base: str
     listen: str | None
     job_id: str | None
@@ -71,6 +72,12 @@ class StartOptions(NamedTuple):
     StartOptions,
     click.option("--seed", type=int, help="Seed of --rate: another seed draws other faults (default: 0)."),
     click.option("--resume", metavar="RUN", help="Resume a run that was killed: its folder, or its name under --runs."),
+    click.option(
+        "--truncate-at",
+        type=int,
+        metavar="N",
+        help="With --resume: cut line N of the journal and all later ones off before; a copy is kept.",
+    ),
     runs_option,
     click.option("--listen", metavar="HOST:PORT", help="Let other hosts join by flowdist join, each as a node."),
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
@@ -103,6 +110,7 @@ def command(
         display.detach,
         display.metrics_port,
         start.seed or 0,
+        truncate_at=start.truncate_at,
     )
     if start.listen is not None:
         from flowdist.cli.run.hosts import listen_for_hosts  # not needed on one host
@@ -115,12 +123,14 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
     """Refuse options that do not go together.
 
     Raises:
-        FlowdistError: --resume with a topology, parameters, overrides or nodes; --seed without --rate; --id without
-            --listen; or --listen with --json.
+        FlowdistError: --resume with a topology, parameters, overrides or nodes; --truncate-at without --resume; --seed
+            without --rate; --id without --listen; or --listen with --json.
     """
     if start.resume is not None and (named.target or named.params or named.sets or named.nodes):
         help = f"write flowdist run --resume {start.resume}"
         raise FlowdistError("--resume takes the topology of that run", help=help)
+    if start.truncate_at is not None and start.resume is None:
+        raise FlowdistError("--truncate-at goes with --resume", help="name the run: --resume RUN")
     if start.seed is not None and not plan.rates:
         help = "leave --seed out: nothing else in a run is drawn"
         raise FlowdistError(f"--seed {start.seed}: there is no --rate", help=help)

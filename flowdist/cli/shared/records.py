@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
-import msgspec
-
+from flowdist.cli.shared.common import fail
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import Header, Line, Record, UnknownFormat, decode_lines
+from flowdist.record.journal import Header, Line, Record
+from flowdist.record.reader import JOURNAL, BadLine, RecordReader
+from flowdist.record.replay import Replay
 
-JOURNAL = "journal.jsonl"
 RUNS = Path("runs")
 HELP = f"name a run in {RUNS}/, its folder, its {JOURNAL}, or a file of simulate --trace"
 
@@ -40,34 +41,104 @@ def find_record(name: str) -> Path:
     return path
 
 
-def read_journal(path: Path) -> tuple[Header, list[Line], list[bytes]]:
-    """Read a record, and return its header, its other lines, and the bytes of each line, the header's included.
+class RecordFile:
+    """A journal or trace, which is read line by line: a journal of days may be larger than memory.
 
-    A last line that a crash has cut off is left out.
-
-    Raises:
-        FlowdistError: The file is not a journal; the message has the first wrong line.
-    """
-    raw: list[bytes] = []
-    header, lines = stream_journal(path, raw)
-    return header, list(lines), raw
-
-
-def stream_journal(path: Path, raw: list[bytes] | None = None) -> tuple[Header, Iterator[Line]]:
-    """Return header and lines as `read_journal`, but read line by line: a journal of days may be larger than memory.
+    Iterating yields the lines after the header, up to the first that cannot be used, which `bad` then names. Call
+    `finish` when everything before that line has been shown. A last line that a crash has cut off is left out.
 
     Args:
         path: The file.
-        raw: List to which the bytes of each line are added as it is read; None: they are not kept.
 
     Raises:
-        FlowdistError: As `read_journal`; for lines after the header, when they are read.
+        FlowdistError: The file cannot be read, or has no header that can be used (`BadLine`).
     """
-    lines = _in_order(path, _decoded(path, raw))
-    header = next(lines, None)
-    if not isinstance(header, Header):
-        raise FlowdistError(f"{path} has no header", help=HELP)
-    return header, lines
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bad: BadLine | None = None
+        try:
+            with path.open("rb") as file:
+                first = file.readline()
+        except OSError as error:
+            raise FlowdistError(f"{path} cannot be read: {error.strerror}", help=HELP) from None
+        self._reader, self._size = RecordReader(str(path)), len(first)
+        if not first.endswith(b"\n"):
+            raise self._reader.error("the file has no header")
+        header = self._reader.read(first)
+        assert isinstance(header, Header)
+        self.header = header
+
+    def __iter__(self) -> Iterator[Line]:
+        with self.path.open("rb") as file:
+            file.seek(self._size)
+            for data in file:
+                if not data.endswith(b"\n"):
+                    return
+                try:
+                    line = self._reader.read(data)
+                except BadLine as bad:
+                    self.bad = bad
+                    return
+                yield line
+
+    def refuse_bad(self) -> None:
+        """Raise the error about the bad line, if there is one: for a verb that needs the whole record.
+
+        Raises:
+            BadLine: The record has a line that cannot be used.
+        """
+        if self.bad is not None:
+            raise self.bad.with_help(help_for(self.bad, self.path))
+
+    def finish(self) -> None:
+        """If there is a bad line, print the error on stderr and exit with 2: all before it has been shown by now.
+
+        With --json too, the error goes to stderr: stdout has its one object already.
+        """
+        if self.bad is not None:
+            fail(self.bad.with_help(help_for(self.bad, self.path)))
+
+
+def help_for(bad: BadLine, path: Path) -> str:
+    """Return what to do about a line of the record that cannot be used: go on from before it if its run has died."""
+    from flowdist.runtime.run_folder.resume import truncate_help  # the runtime: not needed for a good record
+    from flowdist.runtime.run_folder.runs import state_of
+
+    is_of_run = path.name == JOURNAL and (path.parent / "graph.json").is_file()
+    if is_of_run and bad.number > 1 and state_of(path.parent).state == "died":
+        return truncate_help(path.parent.resolve(), bad.number)
+    return bad.help
+
+
+def replay_of(path: Path, *, strict: bool) -> tuple[RecordFile, Replay, list[Line]]:
+    """Replay a record up to its end, or to the first line that cannot be used or replayed.
+
+    Args:
+        path: The file.
+        strict: As for `Replay`.
+
+    Returns:
+        The record, of which the caller has to call `finish` in the end; the replay; and the lines that are no events.
+
+    Raises:
+        FlowdistError: As `RecordFile`, or ReplayError.
+    """
+    record = RecordFile(path)
+    try:
+        return record, *_replayed(record, record, strict=strict)
+    except BadLine as bad:  # the line has left a state of no moment: replay only those before it
+        record.bad = bad
+        return record, *_replayed(record, islice(RecordFile(path), bad.number - 2), strict=strict)
+
+
+def _replayed(record: RecordFile, lines: Iterable[Line], *, strict: bool) -> tuple[Replay, list[Line]]:
+    replay, others = Replay(record.header, strict=strict, source=str(record.path)), list[Line]()
+    for line in lines:
+        replay.hear(line)
+        if not isinstance(line, Record):
+            others.append(line)
+    return replay, others
 
 
 def refuse_macro(header: Header, name: str) -> None:
@@ -79,43 +150,3 @@ def refuse_macro(header: Header, name: str) -> None:
     if header.options.get("fidelity") == "macro":
         help = "simulate without --macro, or compare two such traces: flowdist diff"
         raise FlowdistError(f"{name} is a trace of macro mode, which has no events for a controller", help=help)
-
-
-def _decoded(path: Path, raw: list[bytes] | None) -> Iterator[Line]:
-    """Yield the lines of a record's file; add their bytes to `raw` if it is a list.
-
-    Raises:
-        FlowdistError: The file cannot be read, or a line is none of a journal.
-    """
-    number = 0
-    try:
-        with path.open("rb") as file:
-            for data in file:
-                number += 1
-                if not data.endswith(b"\n"):
-                    return
-                if raw is not None:
-                    raw.append(data)
-                yield from decode_lines([data])
-    except OSError as error:
-        raise FlowdistError(f"{path} cannot be read: {error.strerror}", help=HELP) from None
-    except UnknownFormat as error:
-        raise FlowdistError(f"{path} cannot be read: {error}", help=HELP) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        text = str(error) or type(error).__name__
-        raise FlowdistError(f"{path} is not a journal: line {number}: {text}", help=HELP) from None
-
-
-def _in_order(path: Path, lines: Iterator[Line]) -> Iterator[Line]:
-    """Yield the lines unchanged, and raise FlowdistError where an edited record is out of order."""
-    now, n = 0, 0
-    for number, line in enumerate(lines):
-        if isinstance(line, Header) and number:
-            raise FlowdistError(f"{path} has a second header, after event {n}: two records in one file?", help=HELP)
-        if isinstance(line, Record):
-            if line.n != n + 1:
-                raise FlowdistError(f"{path}: event {line.n} follows event {n}", help="lines are missing or were added")
-            if line.t_ns < now:
-                raise FlowdistError(f"{path}: time runs backwards at event {line.n}", help="its lines were reordered")
-            n, now = line.n, line.t_ns
-        yield line

@@ -16,6 +16,7 @@ from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.topology import Role
 from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
+from flowdist.graph.units import NUMBER_MAX
 
 T = TypeVar("T")
 RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
@@ -178,7 +179,14 @@ class Fields:
         if value < least:
             self.error("FD105", name, f"{name}={value} is less than {least}", f"write {name}={least} or more")
             return least
-        return value
+        return int(self._at_most(name, value, least))
+
+    def _at_most(self, name: str, value: float, instead: float) -> float:
+        """Return the number; one that the graph cannot hold adds an error, and `instead` is returned."""
+        if value <= NUMBER_MAX:
+            return value
+        self.error("FD105", name, f"{name}={value!r} is more than {NUMBER_MAX:,}", f"write {name}={instead} or so")
+        return instead
 
     def devices(self, name: str) -> int:
         """Return a whole number of GPUs; more than GPUS_MAX adds an error and returns 0."""
@@ -234,7 +242,7 @@ class Fields:
         if number < 0:
             self.error("FD105", name, f"{name}={value!r} must not be negative", f"write {name}={default:g}")
             return default
-        return number
+        return float(self._at_most(name, number, default))
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false, also for text such as `yes` or `0`; `default` if the argument is None or unusable."""

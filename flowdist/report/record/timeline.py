@@ -17,6 +17,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph.roles import RoleKind
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.record.reader import JOURNAL
 from flowdist.record.replay import Replay
 from flowdist.report.record.trace import event_text
 
@@ -152,21 +153,22 @@ class Timeline:
         return sum(a.ended_ns - a.lost_from_ns for a in self.attempts if a.ended_ns and a.lost_from_ns is not None)
 
 
-def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
+def timeline_of(header: Header, lines: Iterable[Line], source: str = JOURNAL) -> Timeline:
     """Build the timeline of a record, up to the first event that does not replay.
 
     Args:
         header: The header of the record.
         lines: The other lines.
+        source: The file of the record, for messages.
+
+    Raises:
+        BadLine: An event cannot be replayed.
     """
-    builder = _Builder(header)
+    builder = _Builder(header, source)
     for line in lines:
-        if isinstance(line, FaultLine):
-            builder.timeline.faults.append(line)
-            builder.timeline.end_ns = max(builder.timeline.end_ns, line.t_ns)
-        elif isinstance(line, UnsavedLine):
-            builder.note_unsaved(line)
-        elif isinstance(line, Record) and not builder.hear(line):
+        if not isinstance(line, Record):
+            builder.note_other(line)
+        elif not builder.hear(line):
             break
     builder.finish()
     return builder.timeline
@@ -175,8 +177,8 @@ def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
 class _Builder:
     """Builder of a timeline from the changes of a replayed state. `finish` has to be called after the last line."""
 
-    def __init__(self, header: Header) -> None:
-        self._replay = Replay(header)
+    def __init__(self, header: Header, source: str) -> None:
+        self._replay = Replay(header, source=source)
         self._job = self._replay.job
         self.timeline = Timeline(header, self._job)
         self._alive: dict[ReplicaId, Attempt] = {}
@@ -187,6 +189,15 @@ class _Builder:
         self._leaving: dict[ReplicaId, int] = {}  # the step at which a replica is to leave
         self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that was not completed
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
+
+    def note_other(self, line: Line) -> None:
+        """Add a line that is no event: a fault, or a checkpoint that was not completed."""
+        self._replay.hear(line)
+        if isinstance(line, FaultLine):
+            self.timeline.faults.append(line)
+            self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
+        elif isinstance(line, UnsavedLine):
+            self.note_unsaved(line)
 
     def hear(self, line: Record) -> bool:
         """Add one event to the timeline, and return whether it replays; one that does not is not added."""

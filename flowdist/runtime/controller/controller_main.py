@@ -26,7 +26,8 @@ from flowdist.control.protocol.events import ControllerStarted, Event, TimePasse
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, decode_graph
-from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line, read_whole_lines
+from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line
+from flowdist.record.reader import BadLine, CheckChain, read_whole_lines
 from flowdist.record.replay import Replay
 from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
@@ -41,6 +42,7 @@ from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.run_folder.remote_error_report import save_report
+from flowdist.runtime.run_folder.resume import checked_header
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
@@ -65,6 +67,9 @@ from flowdist.runtime.wire.tls import can_encrypt, new_identity
 RemoteFrame = ToController | Watch | HostFrame
 BIND_RETRY_S = 10.0  # how long a controller that takes over waits for the port of the last one to become free
 JOURNAL_LOST = os.EX_IOERR  # exit code of a controller that could not write its journal
+# Exit code of a controller that cannot continue from the journal: its successor could not either. The last line that it
+# prints, in controller.log, names the line of the journal and says what is wrong with it.
+JOURNAL_BAD = os.EX_DATAERR
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
@@ -89,33 +94,41 @@ class JournalFile:
     """The journal's file, open for appending; it is made if it does not exist.
 
     An incomplete last line, which a crash may leave, is cut off when the file is opened.
+
+    Raises:
+        BadLine: A line of the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[Line] = []  # the lines of the file when it was opened
-        whole = 0
+        self._chain, whole = CheckChain(), 0
         try:
             if path.exists():
-                self.lines, whole = read_whole_lines(path.read_bytes())
+                self.lines, whole, reader = read_whole_lines(path.read_bytes(), str(path))
+                self._chain = reader.chain
             self._file = path.open("ab")
             self._file.truncate(whole)
         except OSError as error:
             _end_without_journal(error)
 
-    def write(self, line: bytes, *, force: bool) -> None:
-        """Append an encoded line. It survives a crash of this process, and with `force` (fsync) one of the machine.
+    def write(self, line: Line, *, force: bool) -> bytes:
+        """Append a line with its check, and return its bytes.
+
+        The line survives a crash of this process, and with `force` (fsync) one of the machine.
 
         If the line cannot be written, this process exits at once with code JOURNAL_LOST: an effect that no later
         controller can read in the journal must not be carried out (R21).
         """
+        data = self._chain.add_check(encode_line(line))
         try:
-            self._file.write(line)
+            self._file.write(data)
             self._file.flush()
             if force:
                 os.fsync(self._file.fileno())
         except OSError as error:
             _end_without_journal(error)
+        return data
 
 
 def _end_without_journal(error: OSError) -> NoReturn:
@@ -143,7 +156,7 @@ class _ControllerProcess:
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._intake = Intake(self._hosts, self._refusals)
         header = Header(graph, config.known_nodes, config.run_id)
-        self._replay = Replay(header)
+        self._replay = Replay(header, source=str(Path(config.run_dir, "journal.jsonl")))
         self._controller = self._replay.controller
         self._sessions = Sessions(graph.options)
         self._journal = JournalFile(Path(config.run_dir, "journal.jsonl"))
@@ -164,6 +177,7 @@ class _ControllerProcess:
 
         The event that a new epoch begins is handled later, by `run`.
         """
+        checked_header(self._journal.lines, Path(self._config.run_dir))
         self._last_ns = self._replay.follow(self._journal.lines).t_ns
         self._journal.lines.clear()
         state = self._controller.state
@@ -386,9 +400,7 @@ class _ControllerProcess:
         return line
 
     def _write(self, line: Line, *, force: bool) -> None:
-        data = encode_line(line)
-        self._journal.write(data, force=force)
-        self._watchers.wrote(data)
+        self._watchers.wrote(self._journal.write(line, force=force))
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -434,7 +446,15 @@ def main() -> None:
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone
     try:
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
-        asyncio.run(_ControllerProcess(config, graph, token).run())
+        controller = _ControllerProcess(config, graph, token)
+    except (BadLine, msgspec.DecodeError) as error:
+        why = error.message if isinstance(error, BadLine) else f"graph.json cannot be read: {error}"
+        print(f"flowdist: no controller can take over: {why}", file=sys.stderr)
+        sys.exit(JOURNAL_BAD)
+    except Exception as error:
+        die_of(error)
+    try:
+        asyncio.run(controller.run())
     except Exception as error:
         die_of(error)
 

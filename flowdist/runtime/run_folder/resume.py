@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -13,9 +15,13 @@ import msgspec
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import NodeJoined
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import Header, Record, read_whole_lines
+from flowdist.graph import decode_graph, format_duration
+from flowdist.record.journal import Header, Line, Record
+from flowdist.record.reader import BadLine, read_whole_lines
+from flowdist.record.replay import Replay
+from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.processes.reaper import kill_log_writers
-from flowdist.runtime.run_folder.folder import JOURNAL, SUMMARY
+from flowdist.runtime.run_folder.folder import GRAPH, JOURNAL, SUMMARY, lock_run
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
@@ -62,6 +68,14 @@ def resume_command(run_dir: Path) -> str:
     return f"flowdist run{listen} --resume {run_dir.name}"
 
 
+def truncate_help(run_dir: Path, number: int) -> str:
+    """Return the help text for a run that is not running, and whose journal cannot be used from line `number` on."""
+    if number == 1:
+        return "nothing can be resumed without its header: start a new run with flowdist run"
+    more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
+    return f"go on from before it: {resume_command(run_dir)}{more} --truncate-at {number}; the whole journal is kept"
+
+
 def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePoint:
     """Return the point at which a new or resumed run begins, and save its endpoint for the next resume.
 
@@ -70,8 +84,8 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
         endpoint: Where the run accepts other hosts from now on; None: the run uses this machine alone.
 
     Raises:
-        FlowdistError: if the job is over; if the journal cannot be read; or if the run accepted other hosts before and
-            does not now, or the reverse.
+        FlowdistError: if the job is over; if a line of the journal cannot be used or replayed (`BadLine`); or if the
+            run accepted other hosts before and does not now, or the reverse.
     """
     past = _read_journal(run_dir)
     end = end_in_summary(run_dir)
@@ -89,12 +103,22 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
 
 
 def _read_journal(run_dir: Path) -> ResumePoint:
+    """Read and replay the whole journal, as the controller will, before anything is started.
+
+    Raises:
+        FlowdistError: A line cannot be used or replayed (`BadLine`), or the job is over.
+    """
+    path = run_dir / JOURNAL
     try:
-        lines, _ = read_whole_lines((run_dir / JOURNAL).read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         return ResumePoint()
-    except msgspec.DecodeError as error:
-        raise FlowdistError(f"the journal of {run_dir.name} cannot be read: {error}") from None
+    try:
+        lines, _, _ = read_whole_lines(data, str(path))
+        if lines:
+            Replay(checked_header(lines, run_dir), source=str(path)).follow(lines[1:])
+    except BadLine as bad:
+        raise bad.with_help(truncate_help(run_dir, bad.number)) from None
     starts: dict[str, int] = {}
     known: tuple[str, ...] = ()
     added: dict[str, None] = {}
@@ -113,6 +137,60 @@ def _read_journal(run_dir: Path) -> ResumePoint:
             if isinstance(effect, FinishJob):
                 raise run_is_over(run_dir, effect.outcome)
     return ResumePoint(len(lines), last_ns, starts, known, tuple(added))
+
+
+def checked_header(lines: Sequence[Line], run_dir: Path) -> Header:
+    """Return the header of a run's journal, if its graph is that of the run.
+
+    Raises:
+        BadLine: It is another one: the journal is of another run, or one of the two files was changed.
+        msgspec.DecodeError: graph.json is not a role graph.
+    """
+    header, path = lines[0], run_dir / JOURNAL
+    assert isinstance(header, Header)
+    if header.graph != decode_graph((run_dir / GRAPH).read_bytes()):
+        raise BadLine(str(path), 1, f"its graph is not that of {GRAPH} beside it: one of the two is of another run")
+    return header
+
+
+def truncate_journal(run_dir: Path, number: int) -> str:
+    """Cut line `number` and all later ones off the journal of a run that is not running, and return what was done.
+
+    The whole journal is kept as a copy in the folder of the run. Attempts, generations and checkpoints of the lines
+    that are cut off are unknown to the run from then on; files that they have left stay.
+
+    Args:
+        run_dir: The folder of the run.
+        number: The number of the first line to cut off, from 2 on: without the header, nothing could be resumed.
+
+    Raises:
+        FlowdistError: The run is running or over, there is no such line, or an earlier one cannot be used (`BadLine`).
+    """
+    lock = lock_run(run_dir)
+    try:
+        if (end := end_in_summary(run_dir)) is not None:
+            raise run_is_over(run_dir, end.state)
+        path = run_dir / JOURNAL
+        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        whole = len(lines) - 1  # what follows the last newline is no line
+        if not 2 <= number <= whole + 1:
+            text = f"--truncate-at {number}: the journal of {run_dir.name} has {whole} lines"
+            raise FlowdistError(text, help=f"name a line from 2 to {whole + 1}, or start a new run with flowdist run")
+        kept = b"".join(line + b"\n" for line in lines[: number - 1])
+        _, _, reader = read_whole_lines(kept, str(path))
+        copy = _free_name(run_dir / f"journal.before-{number}.jsonl")
+        os.link(path, copy)
+        write_atomically(path, kept, durable=True)
+    finally:
+        os.close(lock)
+    reach = f"{reader.events} events, up to {format_duration(reader.t_ns)}"
+    return f"the journal is cut off before line {number} ({reach}); all of it is kept in {copy.name}"
+
+
+def _free_name(path: Path) -> Path:
+    """Return the path, or if there is such a file already, the first of `NAME-2`, `NAME-3`, ... that there is not."""
+    others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(each for each in chain([path], others) if not each.exists())
 
 
 def end_in_summary(run_dir: Path) -> End | None:

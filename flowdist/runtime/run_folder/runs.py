@@ -20,7 +20,8 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
-from flowdist.record.journal import Header, Line, Record, decode_lines
+from flowdist.record.journal import Header, Record
+from flowdist.record.reader import BadLine, RecordReader
 from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
 from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
@@ -29,6 +30,7 @@ from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.secret_values import Mask
 
 if TYPE_CHECKING:
+    from flowdist.record.replay import Replay
     from flowdist.record.timesheet import Timesheet
 
 STATUS = "status.json"
@@ -42,43 +44,48 @@ ANSWER_S = 30.0  # how long a controller may take to answer a request
 def state_of(run_dir: Path) -> End:
     """Return the state of a run. A run that is not running, and whose job has not ended, has died.
 
-    `lasted_ns` is the time of the last record for a run that has died, and 0 for one that is running.
+    `lasted_ns` is the time of the last record for a run that has died, and 0 for one that is running. If the end of its
+    journal cannot be read, `reason` says so.
     """
     if is_locked(run_dir):
         return End("running")
-    last = 0
-    for line in reversed(_last_records(run_dir)):
-        last = last or line.t_ns
+    records, bad = _last_records(run_dir)
+    last = records[-1].t_ns if records else 0
+    for line in reversed(records):
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 return End(effect.outcome, effect.reason, line.t_ns)
     # in a long journal the end may be before the last records
-    return end_in_summary(run_dir) or End("died", lasted_ns=last)
+    return end_in_summary(run_dir) or End("died", bad, lasted_ns=last)
 
 
 def has_begun(run_dir: Path) -> bool:
     """Return whether the journal of the run has an event, so that something has happened that can be resumed."""
-    return bool(_last_records(run_dir))
+    return bool(_last_records(run_dir)[0])
 
 
-def _last_records(run_dir: Path) -> list[Record]:
-    """Return the records in the last bytes of the journal, without a line that is incomplete or damaged."""
+def _last_records(run_dir: Path) -> tuple[list[Record], str]:
+    """Return the records in the last bytes of the journal, and why the lines from there on cannot be used.
+
+    A last line that is incomplete is left out. The reason is empty if all lines can be used.
+    """
     try:
         with (run_dir / JOURNAL).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
+            start = file.seek(max(0, size - TAIL))
             data = file.read()
     except OSError:
-        return []
-    found = []
-    for raw in data[: data.rfind(b"\n") + 1].splitlines():
+        return [], ""
+    lines = data[: data.rfind(b"\n") + 1].split(b"\n")[1 if start else 0 : -1]
+    reader, found = RecordReader(is_tail=start > 0), list[Record]()
+    for raw in lines:
         try:
-            line = next(decode_lines([raw]), None)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue
+            line = reader.read(raw + b"\n")
+        except BadLine as bad:
+            return found, f"a line of its journal cannot be used: {bad.why}"
         if isinstance(line, Record):
             found.append(line)
-    return found
+    return found, ""
 
 
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
@@ -149,28 +156,15 @@ def resume_help(run_dir: Path) -> str:
     return f"resume it: {resume_command(run_dir)}{more}"
 
 
-def replayed(run_dir: Path, lines: list[Line]) -> Status:
-    """Return the status of the job at the end of its journal, for a run whose controller cannot be asked.
-
-    Args:
-        run_dir: The folder of the run.
-        lines: All lines of the journal, the header first.
-
-    Raises:
-        ReplayError: if this version of flowdist decides otherwise than the journal says.
-    """
-    from flowdist.record.replay import Replay  # heavy: a verb that asks a running controller does not need it
-
-    header = lines[0]
-    assert isinstance(header, Header)
-    replay = Replay(header, strict=True).follow(lines[1:])
+def status_at_end(run_dir: Path, header: Header, replay: Replay) -> Status:
+    """Return the status of the job where its replay has ended, for a run whose controller cannot be asked."""
     return status_of(replay.job, replay.decisions, header.run_id or run_dir.name, spent=replay.sheet.spent())
 
 
 def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     """Save the final status of a job in the folder of its run, because replaying a long journal takes time."""
     recent = RecentDecisions()
-    for line in _last_records(run_dir):
+    for line in _last_records(run_dir)[0]:
         recent.hear(line)
     status = status_of(job, recent, run_dir.name, spent=sheet.spent())
     (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status)))

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from flowdist.control.process_restarts import ControllerUpkeep, Death, Next
-from flowdist.record.journal import Line, decode_lines
+from flowdist.record.journal import Line
+from flowdist.record.reader import BadLine, RecordReader
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import JOURNAL_LOST, ControllerConfig
+from flowdist.runtime.controller.controller_main import JOURNAL_BAD, JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.last_words import last_words
 from flowdist.runtime.left_files import size_of
+from flowdist.runtime.run_folder.log_reader import lines_of
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller
@@ -41,7 +43,7 @@ class ControllerKeeper:
     ) -> None:
         self._host, self._configure, self._outbox, self._handle = host, configure, outbox, handle
         self._is_ending, self._restarts = is_ending, ControllerUpkeep(str(host.run_dir))
-        self.lines_read = 0  # of the journal, by this process
+        self._reader = RecordReader(str(host.run_dir / "journal.jsonl"))
         self.lost = ""  # why no controller is started any more; empty: one is
         self._serves_since_ns: int | None = None  # when the present controller has accepted a connection
         self._was_killed = False  # an injected fault has killed the present controller
@@ -50,6 +52,11 @@ class ControllerKeeper:
     def is_serving(self) -> bool:
         """Return whether the present controller runs, and has accepted a connection."""
         return self._serves_since_ns is not None and self._process.returncode is None
+
+    @property
+    def lines_read(self) -> int:
+        """Return how many lines of the journal this process has read."""
+        return self._reader.lines
 
     async def start(self) -> None:
         """Start a controller process, which continues from the journal if the run has one."""
@@ -66,15 +73,24 @@ class ControllerKeeper:
     async def keep(self) -> None:
         """Read the journal, and start the next controller whenever one has died, until `over` of the host is set.
 
-        The first controller has to be started before. If too many controllers die in quick succession, none is started
-        any more: this method sets `lost`, and `over` unless the run is ending anyway.
+        The first controller has to be started before. If too many controllers die in quick succession, or the journal
+        has a line that cannot be used, none is started any more: this method sets `lost`, and `over` unless the run is
+        ending anyway.
         """
         over = self._host.over
         while not over.is_set():
-            await self._read_journal()
+            try:
+                await self._read_journal()
+            except BadLine as bad:
+                self._give_up(f"the job cannot be followed any more: {bad.message}")
             self._outbox.detach()
+            if over.is_set():
+                break
             await self._process.wait()
             if over.is_set():
+                break
+            if self._process.returncode == JOURNAL_BAD:
+                self._give_up("".join(lines_of(self._host.run_dir / "controller.log", 1)).removeprefix("flowdist: "))
                 break
             after_ns, cause = self._died()
             if after_ns is None:
@@ -103,6 +119,9 @@ class ControllerKeeper:
         """Connect to the controller and handle every new line of the journal, until the connection ends.
 
         Return at once if the controller ends before it accepts the connection.
+
+        Raises:
+            BadLine: A line cannot be used or replayed.
         """
         reader = None
         while reader is None and self._process.returncode is None:
@@ -117,9 +136,8 @@ class ControllerKeeper:
         self._outbox.attach(writer.write)
         while (message := await read_from_controller(reader)) is not None:
             if isinstance(message, JournalLine):
-                for line in decode_lines([message.line]):
-                    self.lines_read += 1
-                    self._handle(line)
+                line = self._reader.read(message.line)
+                self._handle(line)
 
     def kill(self) -> None:
         """Kill the controller process for an injected fault, if it runs. `keep` starts the next one."""

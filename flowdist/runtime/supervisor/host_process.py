@@ -31,7 +31,7 @@ from flowdist.runtime.last_words import in_words
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
-from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
+from flowdist.runtime.run_folder.folder import JOURNAL, remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
 from flowdist.runtime.run_folder.runs import resume_help
 from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
@@ -98,7 +98,7 @@ class HostProcess:
         self.processes = OwnedProcesses(run_dir)
         self.follower = Follower(run_dir, show, open_sink)
         self.printer = EventPrinter(graph, self.follower, nodes, show)
-        self._mirror = Replay(Header(journal_graph or graph, known_nodes))
+        self._mirror = Replay(Header(journal_graph or graph, known_nodes), source=f"{run_dir / JOURNAL}")
         self.fault_lines: list[Line] = []
         self.finished: FinishJob | None = None  # the end of the job, once the journal has it
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,6 +161,9 @@ class HostProcess:
         """Give the mirror the next line of the journal. Return the line if it is a record, else None.
 
         If the mirror decides otherwise than the record says, an error is shown.
+
+        Raises:
+            BadLine: The line cannot be replayed.
         """
         if (difference := self._mirror.hear(line)) is not None:
             self.show("error", f"{difference.text}: please report this as a bug")

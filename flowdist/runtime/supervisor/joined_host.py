@@ -18,7 +18,8 @@ from flowdist.control.protocol.events import NodeJoined
 from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
-from flowdist.record.journal import Line, decode_lines
+from flowdist.record.journal import Line
+from flowdist.record.reader import BadLine, RecordReader
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.run_folder.folder import lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
@@ -69,7 +70,7 @@ class JoinedHost:
             run_dir, lock_run(run_dir), [self._name], graph, welcome.known_nodes, show, open_sink, welcome.graph
         )
         self._writer: asyncio.StreamWriter | None = joined.connection.writer
-        self._lines_read, self._digest = 0, sha256()  # of the journal
+        self._reader, self._digest = RecordReader(f"journal.jsonl at {joined.controller.address}"), sha256()
         self._is_catching_up = True  # reading what happened before this host joined
         self._interrupts = 0
         self._lost = ""  # why the job is over for this host although it has not ended
@@ -151,7 +152,7 @@ class JoinedHost:
         address = self._joined.controller.address
         while connection is not None:
             self._writer = connection.writer
-            self._writer.write(encode(Watch(self._lines_read, self._digest.digest())))
+            self._writer.write(encode(Watch(self._reader.lines, self._digest.digest())))
             await self._read(connection.reader)
             self._writer.close()
             self._writer = None
@@ -170,8 +171,11 @@ class JoinedHost:
                 match message:
                     case JournalLine():
                         self._digest.update(message.line)
-                        for line in decode_lines([message.line]):
-                            self._handle_line(line)
+                        try:
+                            self._handle_line(self._reader.read(message.line))
+                        except BadLine as bad:  # the next connection would bring the same line
+                            self._end(f"the job cannot be followed any more: {bad.message}")
+                            return
                     case RemoteFault():
                         if message.node == self._name:
                             self._faults.inject(message, self._host.state)
@@ -200,7 +204,6 @@ class JoinedHost:
         return connection
 
     def _handle_line(self, line: Line) -> None:
-        self._lines_read += 1
         record = self._host.apply(line)
         if record is None:
             return

@@ -6,6 +6,7 @@ records of the journal; every decision about the job is the controller's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -99,7 +100,11 @@ class Supervisor:
         self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._hosting = graph, show, hosting
         lock = lock_run(run_dir)
-        self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        try:
+            self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        except FlowdistError:
+            os.close(lock)
+            raise
         if killed := kill_remaining_workers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {killed}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
