@@ -90,6 +90,8 @@ BAD: list[tuple[ToController, str]] = [
     (reported(ev.StoreOpened("nosuch", 1, 80)), "the job has no world 'nosuch'"),
     (reported(ev.StoreOpened("trainer", 2, 80)), "trainer has had no generation 2"),
     (reported(ev.StoreOpened("trainer", 1, 0)), "port is 0"),
+    (reported(ev.GpuFailed("a", 0, "bad", -1)), "xid is -1"),
+    (reported(ev.GpuFailed("a", 0, LONG)), "reason has 70000 characters"),
     (reported(ev.StoreLost("trainer", 1, LONG)), "detail has 70000 characters"),
     (reported(ev.CheckpointOffered(R, 1, -1, "p")), "generation is -1"),
     (reported(ev.CheckpointOffered(NOSUCH, 1, 1, "p")), "the job has no replica"),
