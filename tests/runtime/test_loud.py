@@ -103,7 +103,6 @@ def test_a_spawner_a_fork_server_or_a_guardian_that_raises_is_replaced(
 CONTROLLERS = [
     ("flowdist.control.connection.sessions:Sessions.hear", 3),  # a task that serves a connection
     ("flowdist.record.replay:Replay.decide", 3),
-    ("flowdist.control.connection.sessions:Sessions.expire", 1),  # a timer
     ("flowdist.control.connection.sessions:Sessions.order", 1),  # the record is written
     ("flowdist.record.journal:encode_line", 2),
     ("flowdist.runtime.controller.host_registry:HostRegistry.__init__", 1),  # before there is an event loop
