@@ -30,6 +30,7 @@ from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
 from flowdist.runtime.run_folder.folder import new_run
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.run_environment import write_environment
+from flowdist.text.printable import worker_line
 
 T = TypeVar("T")
 INSIDE = "FLOWDIST_LAUNCHED"  # set in workers, which may not call `launch`
@@ -277,8 +278,9 @@ def _supervise(run_dir: Path, quiet: bool) -> str:
 
 
 def _show(source: IO[str], target: IO[str]) -> None:
+    """Copy output of the supervisor to the user's stream: on a terminal without what would move the cursor."""
     for line in source:
-        target.write(line)
+        target.write(worker_line(line.rstrip("\n")) + "\n" if target.isatty() else line)
         target.flush()
 
 

@@ -1,1 +1,1 @@
-"""Text from elsewhere, made safe for a terminal. This package imports nothing of flowdist, so that errors may use it."""
+"""Text from elsewhere, made safe for a terminal. The package imports nothing of flowdist: errors use it, too."""

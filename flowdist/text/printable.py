@@ -1,6 +1,6 @@
 """Text that came from another host, a worker or a file, in a form that cannot command the reader's terminal.
 
-A terminal obeys control characters: they move the cursor, set the title, hide text, or make later input run. Unicode has
+A terminal obeys control characters: they move the cursor, set the title, hide text, or type a command. Unicode has
 characters that are not seen but reorder or hide what is (bidirectional overrides, zero-width characters). There are two
 ways out of this:
 
@@ -13,6 +13,7 @@ ways out of this:
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # Control characters but for tab and newline; Unicode's Default_Ignorable_Code_Point (without the variation selectors,
 # which emoji need) and interlinear annotations; line and paragraph separators; lone surrogates.
@@ -49,12 +50,21 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\u000a")
 
 
+def printable_values(content: Any) -> Any:
+    """Return the content of a JSON document, made of dicts, lists and tuples, with `one_line` of all texts in it."""
+    if isinstance(content, str):
+        return one_line(content)
+    if isinstance(content, dict):
+        return {key: printable_values(value) for key, value in content.items()}
+    return [printable_values(value) for value in content] if isinstance(content, (list, tuple)) else content
+
+
 def worker_line(line: str, *, colours: bool = True) -> str:
     """Return a line of a worker's output as a terminal may show it.
 
     Colours stay, and end with the line. Of text that a carriage return or backspaces have overwritten, as progress bars
-    do, the last state stays. Other control sequences, and characters that reorder the text, are removed. A sequence that
-    is split over two lines or two parts of a line is removed as far as it is one.
+    do, the last state stays. Other control sequences, and characters that reorder the text, are removed. Of a sequence
+    that is split over two lines, the introducer is removed, so that the rest is text.
 
     Args:
         line: The line, without its newline. It may begin with the name of its worker, `[trainer/0] `, which stays.

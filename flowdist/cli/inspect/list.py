@@ -10,6 +10,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option, runs_option
+from flowdist.cli.shared.terminal import paint
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 
@@ -48,9 +49,9 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
         lasted = format_duration(round(entry["lasted_s"]) * 10**9) if entry["lasted_s"] is not None else "-"
         rows.append((entry["run"], entry["state"], entry["started_at"][:19].replace("T", " "), lasted, entry["reason"]))
     heading, *lines = table(rows)
-    click.secho(heading, bold=True)
+    paint(heading, bold=True)
     for line, entry in zip(lines, found, strict=True):
-        click.secho(line, fg=COLOURS[entry["state"]])
+        paint(line, fg=COLOURS[entry["state"]])
 
 
 def _entry(run_dir: Path) -> dict[str, Any]:

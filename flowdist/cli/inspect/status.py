@@ -11,6 +11,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options, statuses
+from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
@@ -98,13 +99,12 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
                 click.echo(mask(line))
                 last = what
         return
-    from rich.console import Console  # only for a terminal
-    from rich.live import Live
+    from rich.live import Live  # only for a terminal
 
     from flowdist.report.live.status import fitted
     from flowdist.report.live.terminal_view import picture_of
 
-    console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    console = rich_console()
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         for status in statuses(run_dir, WATCH_S):
             live.update(picture_of(fitted(status, console.size.height - 1), mask), refresh=True)

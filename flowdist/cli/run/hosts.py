@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import click
 import msgspec
 
 from flowdist import __version__
 from flowdist.cli.run.console import Console, finish
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
+from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph, encode_graph
 
@@ -142,7 +142,7 @@ def open_job(
     if not place.token and not is_loopback(address):
         door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
         text = f"every machine that reaches {door}, may join: docs/hosts.md says how FLOWDIST_TOKEN keeps others out"
-        click.secho(f"flowdist: {text}", fg="yellow", err=True)
+        paint(f"flowdist: {text}", fg="yellow", err=True)
     listening = Listening(RunEndpoint(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
     hosting = Hosting(listening, Site(own, interface_of(own)))
     execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))

@@ -51,6 +51,7 @@ from flowdist.runtime.wire.frames import (
     read_to_controller,
 )
 from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.text.streams import print_printable_only
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
@@ -359,6 +360,7 @@ class _ControllerProcess:
 
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
+    print_printable_only()  # the log quotes what other hosts send
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
     token = os.environ.pop(TOKEN, "")

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from flowdist.control.job.state import PHASES
 from flowdist.errors import FlowdistError
 from flowdist.record.status import Status
+from flowdist.text.printable import printable
 
 REQUEST_S = 5.0  # seconds for a client to send its request and read the answer
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -116,7 +117,7 @@ def metrics_text(status: Status, *, openmetrics: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return printable(text).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def listen(port: int) -> socket.socket:

@@ -136,12 +136,15 @@ def _numbers(folder: Path, prefix: str = "") -> list[int]:
 
 
 def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
-    """Yield the last `last` lines of a file, an incomplete one included; None: all. A missing file has no lines."""
+    """Yield the last `last` lines of a file, an incomplete one included; None: all. A missing file has no lines.
+
+    Bytes that are not UTF-8 become lone surrogates, so that `print_worker_line` can write them unchanged.
+    """
     try:
         with path.open("rb") as file:
             file.seek(start_of_last(path, last))
             for line in file:
-                yield line.decode(errors="replace").rstrip("\r\n")
+                yield line.decode(errors="surrogateescape").removesuffix("\n")
     except OSError:
         return
 
@@ -193,12 +196,12 @@ class LogTail:
             last: How many of them; None: all.
         """
         for log in find_logs(*self._what):
-            self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0))
+            self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0), unchanged=True)
 
     def find_new_files(self) -> None:
         """Add the logs of attempts that have started since the last call. They are read from their beginning."""
         for log in find_logs(*self._what):
-            self._files.setdefault(log, LogFile(log.path))
+            self._files.setdefault(log, LogFile(log.path, unchanged=True))
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[Log, str]]:
         """Yield each line that was added to a log since the last call, with its log; with `final` incomplete lines too.

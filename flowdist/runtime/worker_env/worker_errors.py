@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flowdist.text.printable import printable, worker_line
+
 TAIL_BYTES = 16 << 10
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 
@@ -61,7 +63,8 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     """Return the error of a worker in one line, such as `ValueError: bad shape`; empty if it has left none.
 
     The line is the first of the message in its error file; without that file, the last line of its stderr, cut at 200
-    characters. The text is masked before it is cut, because a part of a secret would not be recognised.
+    characters. The text is masked before it is cut, because a part of a secret would not be recognised. Colours and
+    other control sequences are removed, as the line becomes a part of messages.
 
     Args:
         folder: The log folder of the worker.
@@ -69,9 +72,13 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     """
     error = read_error_file(folder)
     if error is not None:
-        return mask(str(error["message"])).splitlines()[0] if error["message"] else ""
+        return _plain(mask(str(error["message"])).splitlines()[0]) if error["message"] else ""
     lines = last_lines(folder / "stderr.log", 1)
-    return mask(lines[0]).strip()[:200] if lines else ""
+    return _plain(mask(lines[0])).strip()[:200] if lines else ""
+
+
+def _plain(line: str) -> str:
+    return printable(worker_line(line, colours=False))
 
 
 def is_out_of_memory(line: str) -> bool:
