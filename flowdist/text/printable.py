@@ -13,6 +13,7 @@ ways out of this:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 # Control characters but for tab and newline; Unicode's Default_Ignorable_Code_Point (without the variation selectors,
@@ -32,7 +33,8 @@ _OBEYED = re.compile(
     r"|\x1b[ -/]*[0-~]?"  # reset, character sets, saved cursors
     "|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
-_SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNDECODED = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8, as Python decodes them with surrogateescape
 _NAME = re.compile(r"\[[\w./-]+\](?: |:)")  # of the worker, before its line
 _RESET = "\x1b[0m"
 
@@ -48,6 +50,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the text as `printable`, with its newlines as `\\u000a`, so that it cannot pretend to be several lines."""
     return printable(text).replace("\n", "\\u000a")
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Return lines of a report as one text, each as `one_line` returns it and with a newline at its end."""
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def printable_values(content: Any) -> Any:
@@ -72,6 +79,7 @@ def worker_line(line: str, *, colours: bool = True) -> str:
     """
     if _SPECIAL.search(line) is None:
         return line
+    line = _UNDECODED.sub("\ufffd", line)
     name = match[0] if (match := _NAME.match(line)) is not None else ""
     rest = _OBEYED.sub((lambda found: found[1] or "") if colours else "", line[len(name) :])
     rest = rest.rstrip("\r").rpartition("\r")[2]

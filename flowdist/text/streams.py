@@ -73,7 +73,7 @@ def print_worker_line(line: str, stream: TextIO) -> None:
     """
     raw = raw_stream(stream)
     if raw.isatty():
-        raw.write(worker_line(line.encode(errors="surrogateescape").decode(errors="replace")) + "\n")
+        raw.write(worker_line(line) + "\n")
         raw.flush()
         return
     raw.flush()

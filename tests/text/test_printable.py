@@ -74,6 +74,7 @@ def test_json_stays_the_same_json(text: str) -> None:
         ("[trainer/0] \b\b\b\b\b\b\b\b\b[ps/0] mine", "[trainer/0] [ps/0] mine"),
         ("[default0]:1\r2", "[default0]:2"),
         ("user\u202etxt.exe", "usertxt.exe"),
+        ("no UTF-8: \udcff", "no UTF-8: \ufffd"),
         ("zero\u200dwidth \t漢字", "zero\u200dwidth \t漢字"),
     ],
 )

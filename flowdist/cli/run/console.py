@@ -16,7 +16,7 @@ import click
 
 from flowdist.cli.shared.common import print_json
 from flowdist.cli.shared.terminal import paint, rich_console
-from flowdist.text.printable import printable
+from flowdist.text.printable import one_line
 from flowdist.text.streams import print_worker_line
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Console:
             if not self.shown.quiet:
                 self._worker_line(text, err=kind == "stderr" or self.shown.as_json)
             return
-        text = printable(f"{kind}: {text}" if kind == "error" else text)
+        text = one_line(f"{kind}: {text}" if kind == "error" else text)
         line = f"flowdist {self.now_ns() / 1e9:7.2f}s | {text}"
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])

@@ -196,12 +196,12 @@ class LogTail:
             last: How many of them; None: all.
         """
         for log in find_logs(*self._what):
-            self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0), unchanged=True)
+            self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0))
 
     def find_new_files(self) -> None:
         """Add the logs of attempts that have started since the last call. They are read from their beginning."""
         for log in find_logs(*self._what):
-            self._files.setdefault(log, LogFile(log.path, unchanged=True))
+            self._files.setdefault(log, LogFile(log.path))
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[Log, str]]:
         """Yield each line that was added to a log since the last call, with its log; with `final` incomplete lines too.

@@ -84,12 +84,11 @@ class Follower:
 class LogFile:
     """A log file that grows. `new_lines` begins at `offset` bytes, and continues where its last call ended.
 
-    With `unchanged`, bytes that are not UTF-8 become lone surrogates instead of U+FFFD, and a carriage return at the
-    end of a line stays.
+    Bytes that are not UTF-8 become lone surrogates, so that `print_worker_line` can write them unchanged.
     """
 
-    def __init__(self, path: Path, offset: int = 0, *, unchanged: bool = False) -> None:
-        self._path, self._offset, self._unchanged = path, offset, unchanged
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path, self._offset = path, offset
         self._lines = LineBuffer()
 
     def new_lines(self, final: bool) -> list[str]:
@@ -109,6 +108,4 @@ class LogFile:
         lines = self._lines.feed(data)
         if final and (partial := self._lines.flush()):
             lines.append(partial)
-        if self._unchanged:
-            return [line.decode(errors="surrogateescape") for line in lines]
-        return [line.decode(errors="replace").rstrip("\r") for line in lines]
+        return [line.decode(errors="surrogateescape") for line in lines]
