@@ -14,6 +14,7 @@ from flowdist.cli.shared.runs import RunOptions, run_options, statuses
 from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.text.printable import joined
 
 if TYPE_CHECKING:
     from flowdist.record.status import Status
@@ -96,7 +97,7 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
         for status in statuses(run_dir, WATCH_S):
             line = one_line(status)
             if (what := line.partition(" ")[2]) != last:  # the time alone is not a change
-                click.echo(mask(line))
+                click.echo(joined([mask(line)]), nl=False)
                 last = what
         return
     from rich.live import Live  # only for a terminal
