@@ -28,6 +28,7 @@ from flowdist.errors import FlowdistError, JobFailed
 from flowdist.launching.worker_main import CALL, RESULT, Result
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
 from flowdist.runtime.run_folder.folder import new_run
+from flowdist.runtime.umask import umask_of
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.run_environment import write_environment
 from flowdist.text.printable import worker_line
@@ -105,7 +106,8 @@ def launch(
     warm = start == "forkserver"
     made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
     run_dir = _new_run(made, Path(runs))
-    (run_dir / CALL).write_bytes(pickle.dumps(call))
+    with umask_of(run_dir):
+        (run_dir / CALL).write_bytes(pickle.dumps(call))
     outcome = _supervise(run_dir, quiet)
     return _results(run_dir, procs, outcome)
 
@@ -231,7 +233,8 @@ def _new_run(t: Topology, runs: Path) -> Path:
     loaded = compile_loaded(written_at(t, call_site((), depth=3)))
     graph, _ = settle_cluster(loaded.graph, machine_gpus(os.environ))
     run_dir = new_run(runs, graph)
-    write_environment(run_dir, graph, str, __version__)
+    with umask_of(run_dir):
+        write_environment(run_dir, graph, str, __version__)
     return run_dir
 
 

@@ -48,14 +48,24 @@ def command(named: RunOptions, watch: bool, plain: bool) -> None:
 def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
     """Print the status of a run: its controller's answer, or, once it is over, the status written at its end.
 
-    For a run that died, or that wrote no status, the last status is replayed from the journal.
+    For a run that died or wrote no status, or whose controller does not answer this user, the last status is replayed
+    from the journal.
     """
-    from flowdist.runtime.run_folder.runs import describe, known_mask, resume_help, state_of, written_status
+    from flowdist.runtime.run_folder.runs import (
+        ControllerIsPrivate,
+        describe,
+        known_mask,
+        resume_help,
+        state_of,
+        written_status,
+    )
 
     end = state_of(run_dir)
     if end.state == "running":
         try:
             status = describe(run_dir)
+        except ControllerIsPrivate:
+            status = _last_status(run_dir)
         except FlowdistError:
             end = state_of(run_dir)
             if end.state == "running":

@@ -25,6 +25,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     SpawnRefused,
     write_pid,
 )
+from flowdist.runtime.umask import users_umask
 
 
 class Spawner:
@@ -82,6 +83,7 @@ class Spawner:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
+                    umask=users_umask(request.env),
                     preexec_fn=lambda: write_pid(folder, os.getpid()),  # noqa: PLW1509  # this process has one thread
                 )
         except (OSError, ValueError) as error:
