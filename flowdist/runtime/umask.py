@@ -46,6 +46,12 @@ def take_umask_of(folder: Path) -> None:
     os.umask(umask_for(folder, users))
 
 
+def restore_umask(env: Mapping[str, str]) -> None:
+    """Give this process, a worker with these environment variables, the user's umask; do nothing if they lack it."""
+    if (users := users_umask(env)) != INHERITED:
+        os.umask(users)
+
+
 def users_umask(env: Mapping[str, str]) -> int:
     """Return the user's umask for a process with these environment variables; INHERITED if they do not have it."""
     text = env.get(UMASK, "")

@@ -215,7 +215,7 @@ open(os.environ["OUT"] + os.environ["RANK"], "w").close()
 """
 TOPOLOGY = """
 from flowdist import Topology
-t = Topology("x", on_incident="umask")
+t = Topology("x", on_incident=["sh", "-c", "umask"])
 t.role("cold", ["sh", "-c", "umask; : > $OUT-cold"], env={"OUT": OUT})
 t.role("warm", ["python", "worker.py"], preload=["json"], env={"OUT": OUT})
 """

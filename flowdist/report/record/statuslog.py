@@ -24,7 +24,7 @@ COLUMNS_MAX = 64  # with more replicas, the log counts them by role
 LEGEND = """\
 happened: + node joined  - node lost or left  f fault  ! failed  ? stalled, overdue  " revived  o store open
           ^ runs  * ready  . step  ] checkpoint accepted  } refused  ) not saved  v stopped  $ finished
-          @ operator  ~ leaving in order  , other
+          @ operator  ~ leaving in order  = can continue in place  , other
 followed: I incident  G generation forms  S starts  X stops  E the job ends
 replicas: . waits  s starting  r running  R ready  x stopping  - gone  $ succeeded  _ ended
 """

@@ -115,8 +115,8 @@ class Presence:
 class Timeline:
     """Timeline of a record. `job` is the replayed state at its end, and `end_ns` the time of the last line.
 
-    `differs_at` is the number of the first event that does not replay, with which the timeline ends; None if all
-    replay.
+    `differs_at` is the number of the first event with other orders than a replay's, with which the timeline ends; None
+    if there is none.
     """
 
     header: Header
@@ -189,10 +189,13 @@ class _Builder:
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
 
     def hear(self, line: Record) -> bool:
-        """Add one event to the timeline, and return whether it replays; one that does not is not added."""
+        """Add one event to the timeline, and return whether it replays; one that does not is not added.
+
+        Other words in messages, as an earlier version had, are no difference: the timeline shows those of the record.
+        """
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
-        if difference is not None:
+        if difference is not None and not difference.is_wording:
             self.timeline.differs_at = line.n
             return False
         for number in range(len(self.timeline.opened_by) + 1, len(self._job.incidents) + 1):
