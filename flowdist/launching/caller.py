@@ -105,9 +105,7 @@ def launch(
     call = _pack(function, tuple(args), dict(kwargs or {}), setup)
     warm = start == "forkserver"
     made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
-    run_dir = _new_run(made, Path(runs))
-    with umask_of(run_dir):
-        (run_dir / CALL).write_bytes(pickle.dumps(call))
+    run_dir = _new_run(made, Path(runs), pickle.dumps(call))
     outcome = _supervise(run_dir, quiet)
     return _results(run_dir, procs, outcome)
 
@@ -229,12 +227,14 @@ def _role(
     return t
 
 
-def _new_run(t: Topology, runs: Path) -> Path:
+def _new_run(t: Topology, runs: Path, call: bytes) -> Path:
+    """Make the folder of a run of the topology, with the pickled call, and return its path."""
     loaded = compile_loaded(written_at(t, call_site((), depth=3)))
     graph, _ = settle_cluster(loaded.graph, machine_gpus(os.environ))
     run_dir = new_run(runs, graph)
     with umask_of(run_dir):
         write_environment(run_dir, graph, str, __version__)
+        (run_dir / CALL).write_bytes(call)
     return run_dir
 
 

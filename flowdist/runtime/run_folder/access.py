@@ -1,4 +1,4 @@
-"""Who may read the folder of a run: its owner alone, or with FLOWDIST_GROUP also a group of users.
+"""Access to the folder of a run: its owner alone may read it, or with FLOWDIST_GROUP also a group of users.
 
 The folder itself shuts others out, whatever is in it: its mode is 0700, or 2750 with a group. Sockets stay 0600: a user
 who may read a run may not operate it.
