@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from flowdist.text.printable import printable
+
 SHOWN_MAX = 20  # known words in a help line: a cluster can have hundreds of nodes
 
 
@@ -22,11 +24,10 @@ class FlowdistError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, *, help: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.help = help
+        self.message, self.help = printable(message), printable(help)  # both may quote another host
+        super().__init__(self.message)
         if help:
-            self.add_note(f"help: {help}")  # notebooks and tests show the notes of an exception
+            self.add_note(f"help: {self.help}")  # notebooks and tests show the notes of an exception
 
 
 class JobFailed(FlowdistError):

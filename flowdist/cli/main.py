@@ -12,6 +12,7 @@ import click
 
 from flowdist import __version__
 from flowdist.errors import FlowdistError
+from flowdist.text.streams import print_printable_only
 
 BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
@@ -120,4 +121,5 @@ def main() -> None:
     """Run the command line of this process, and exit with its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
+    print_printable_only()
     cli(prog_name="flowdist")

@@ -14,6 +14,7 @@ import click
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import gathered, json_option, runs_option
 from flowdist.cli.shared.runs import RunOptions, run_option, run_options, statuses
+from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
     """Print the decisions, refusals on stderr, and help on stderr; without any decision, that nothing changes."""
     for each in decisions:
         colour = {"refused": "red", "warning": "yellow", "error": "red"}.get(each.level)
-        click.secho(each.text, fg=colour, err=each.level == "refused")
+        paint(each.text, fg=colour, err=each.level == "refused")
     if not decisions:
         click.echo("nothing changes: the run is in that state already")
     for help in helps:

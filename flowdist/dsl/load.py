@@ -134,18 +134,14 @@ def looks_like_topology(path: str | Path) -> bool:
 
 
 def _imports_the_dsl(tree: ast.Module) -> bool:
-    """Return whether the file imports flowdist, other than by `from flowdist.worker import ...`.
-
-    The statement `from flowdist import worker` does not count either; `import flowdist.worker` does.
-    """
+    """Return whether the file imports anything of flowdist but `flowdist.worker`, which is for training scripts."""
+    names: list[str] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "flowdist" for alias in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flowdist":
-            only_worker = node.module == "flowdist" and all(alias.name == "worker" for alias in node.names)
-            if not only_worker and node.module != "flowdist.worker":
-                return True
-    return False
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return any(parts[0] == "flowdist" and parts[1:2] != ["worker"] for parts in (name.split(".") for name in names))
 
 
 def _refuse_script(path: Path, text: bytes) -> None:

@@ -28,8 +28,10 @@ from flowdist.errors import FlowdistError, JobFailed
 from flowdist.launching.worker_main import CALL, RESULT, Result
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
 from flowdist.runtime.run_folder.folder import new_run
+from flowdist.runtime.umask import umask_of
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.run_environment import write_environment
+from flowdist.text.printable import worker_line
 
 T = TypeVar("T")
 INSIDE = "FLOWDIST_LAUNCHED"  # set in workers, which may not call `launch`
@@ -103,8 +105,7 @@ def launch(
     call = _pack(function, tuple(args), dict(kwargs or {}), setup)
     warm = start == "forkserver"
     made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
-    run_dir = _new_run(made, Path(runs))
-    (run_dir / CALL).write_bytes(pickle.dumps(call))
+    run_dir = _new_run(made, Path(runs), pickle.dumps(call))
     outcome = _supervise(run_dir, quiet)
     return _results(run_dir, procs, outcome)
 
@@ -226,11 +227,14 @@ def _role(
     return t
 
 
-def _new_run(t: Topology, runs: Path) -> Path:
+def _new_run(t: Topology, runs: Path, call: bytes) -> Path:
+    """Make the folder of a run of the topology, with the pickled call, and return its path."""
     loaded = compile_loaded(written_at(t, call_site((), depth=3)))
     graph, _ = settle_cluster(loaded.graph, machine_gpus(os.environ))
     run_dir = new_run(runs, graph)
-    write_environment(run_dir, graph, str, __version__)
+    with umask_of(run_dir):
+        write_environment(run_dir, graph, str, __version__)
+        (run_dir / CALL).write_bytes(call)
     return run_dir
 
 
@@ -277,9 +281,10 @@ def _supervise(run_dir: Path, quiet: bool) -> str:
 
 
 def _show(source: IO[str], target: IO[str]) -> None:
+    """Copy output of the supervisor to the user's stream: on a terminal without what would move the cursor."""
     for line in source:
         with contextlib.suppress(OSError, ValueError):  # the target is closed, or lacks a character: read on even so
-            target.write(line)
+            target.write(worker_line(line.rstrip("\n")) + "\n" if target.isatty() else line)
             target.flush()
 
 

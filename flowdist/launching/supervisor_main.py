@@ -16,6 +16,9 @@ from flowdist.graph import decode_graph
 from flowdist.runtime.gpus.devices import machine_gpus
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.supervisor.supervisor import Supervisor
+from flowdist.runtime.umask import take_umask_of
+from flowdist.text.printable import printable
+from flowdist.text.streams import print_worker_line
 
 
 def main(run_dir: Path, parent: int, quiet: bool) -> int:
@@ -30,13 +33,14 @@ def main(run_dir: Path, parent: int, quiet: bool) -> int:
         The exit code: 0 if the job has succeeded, 130 if it was interrupted, else 1.
     """
     die_with_parent(parent)
+    take_umask_of(run_dir)
     graph = decode_graph((run_dir / "graph.json").read_bytes())
 
     def show(kind: str, text: str) -> None:
         if kind in ("warning", "error") and not text.startswith("the job fails: "):  # the caller raises that
-            print(f"flowdist: {text}", file=sys.stderr, flush=True)
+            print(f"flowdist: {printable(text)}", file=sys.stderr, flush=True)
         elif kind in ("stdout", "stderr") and not quiet:
-            print(text, file=sys.stdout if kind == "stdout" else sys.stderr, flush=True)
+            print_worker_line(text, sys.stdout if kind == "stdout" else sys.stderr)
 
     try:
         result = asyncio.run(Supervisor(graph, machine_gpus(os.environ), NOTHING, run_dir, show).run())

@@ -7,6 +7,7 @@ nothing for a correct line.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -233,7 +234,7 @@ def _services(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> 
     run = was_running.get(event.replica)
     if run is None or run.start.attempt != event.attempt or run.is_stopping:
         return
-    if str(event.replica) not in line.reason:
+    if not re.search(rf"(?<![\w-]){event.replica}(?!\d)", line.reason):  # a/1 stands neither in a/10 nor in data/1
         yield "R16", f"{event.replica} is a service, it has ended, and nothing follows"
 
 

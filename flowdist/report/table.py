@@ -1,6 +1,8 @@
-"""Text tables for the reports, in a module without other imports."""
+"""Text tables for the reports, in a module that imports little."""
 
 from __future__ import annotations
+
+from flowdist.text.printable import one_line
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -8,6 +10,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
     All rows have the same number of cells, and there is at least one. The first may be the heading.
     """
+    rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -68,7 +68,7 @@ class Output:
         def sink(line: str) -> None:
             self._show(stream, prefix + line)
             if any(text in line for text in streams.filters[stream]):
-                with copy.open("a") as file:
+                with copy.open("a", errors="surrogateescape") as file:
                     file.write(f"{prefix}{line}\n")
 
         return sink

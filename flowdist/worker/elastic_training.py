@@ -286,6 +286,6 @@ def _move_output(before: Path, after: Path) -> None:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(fd), (before / name).stat()):
                 stream.flush()
-                log = os.open(after / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                log = os.open(after / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 os.dup2(log, fd)
                 os.close(log)

@@ -178,6 +178,10 @@ def test_a_function_that_imports_the_dsl_as_a_module_is_a_topology(tmp_path: Pat
         "import flowdist\ndef train(): ...",
         "import torch\ndef topology(): ...",
         "import torch\nt = torch.Topology()",
+        "import flowdist.worker\ndef topology(): ...",
+        "from flowdist.worker.model import Run\ndef topology(): ...",
+        "from flowdist import worker as w\ndef topology(): ...",
+        "from .flowdist import dsl\ndef topology(): ...",
     ],
 )
 def test_what_declares_no_topology_does_not_look_like_one(tmp_path: Path, text: str) -> None:

@@ -56,6 +56,17 @@ def test_a_start_without_the_end_of_what_ran_is_two_at_once():
     assert "R19" in rules(without(record("ps/0@20s"), ev.ReplicaStopped))
 
 
+@pytest.mark.parametrize(("reason", "is_found"), [("ps/1 failed", True), ("ps/10 failed", False), ("x-ps/1", False)])
+def test_the_end_of_a_service_is_followed_by_a_message_about_this_replica(reason: str, is_found: bool):
+    changed: list[Line] = []
+    for line in record("ps/1@20s:exit=3"):
+        if isinstance(line, Record) and isinstance(line.event, ev.ReplicaExited) and line.event.replica == r("ps/1"):
+            line = msgspec.structs.replace(line, reason=reason)
+        changed.append(line)
+    found = [complaint for complaint in complaints(changed) if complaint.rule == "R16"]
+    assert bool(found) is not is_found
+
+
 def test_a_start_with_a_store_that_was_not_opened():
     lines = with_starts(record(), lambda start: msgspec.structs.replace(start, master_port=1))
     assert "R4" in rules(lines)

@@ -10,7 +10,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState
 from flowdist.record.journal import Header, Record
 from flowdist.report.record.state import NOT_SHOWN, state_of, state_text
-from flowdist.report.record.statuslog import COLUMNS_MAX, log_heading, log_line
+from flowdist.report.record.statuslog import _KINDS, COLUMNS_MAX, LEGEND, log_heading, log_line
 from flowdist.sim.simulation import SimResult
 from tests.report.records import crash_loop, simulated
 
@@ -102,3 +102,9 @@ def test_many_replicas_are_counted() -> None:
     assert isinstance(lines[-1], Record)
     (text,) = log_line(controller.state, lines[-1])
     assert f"trainer:{COLUMNS_MAX + 1}" in text
+
+
+def test_the_legend_explains_every_mark() -> None:
+    happened = LEGEND.partition("followed:")[0].removeprefix("happened:").replace("\n", "  ").split("  ")
+    explained = {text.strip().split(" ")[0] for text in happened if text.strip()}
+    assert explained == {*_KINDS, "f", "!", "$", "]", "}", ")", ","}

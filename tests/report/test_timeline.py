@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist.control.protocol.effects import Notify
 from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND
-from flowdist.record.journal import Header, Record
+from flowdist.record.journal import Header, Record, record
 from flowdist.record.replay import Replay
 from flowdist.report.record.page import HOW, page_data, summary_line, timeline_page
 from flowdist.report.record.perfetto import perfetto_events, perfetto_json
@@ -105,6 +106,19 @@ def test_the_timeline_ends_at_the_first_event_that_does_not_replay() -> None:
     timeline = timeline_of(header, lines[1:])
     assert timeline.differs_at == 20 and timeline.end_ns == 180 * SECOND + 10 * MS
     assert "From event 20 on" in timeline_page(timeline)
+
+
+def test_other_words_of_an_earlier_version_are_no_other_decisions() -> None:
+    result = simulated(*LOST_NODE)
+    header, *lines = result.lines
+    assert isinstance(header, Header)
+    for at, line in enumerate(lines):
+        if isinstance(line, Record):
+            effects = tuple(Notify(f"once: {e.text}", e.level) if isinstance(e, Notify) else e for e in line.effects)
+            lines[at] = record(line.n, line.t_ns, line.event, effects)
+    timeline = timeline_of(header, lines)
+    assert timeline.differs_at is None and len(timeline.attempts) == len(timeline_of(header, result.lines[1:]).attempts)
+    assert any(decision.reason.startswith("once: ") for decision in timeline.decisions)
 
 
 def scenario_results() -> Iterator[tuple[str, SimResult]]:

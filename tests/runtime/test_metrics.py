@@ -16,7 +16,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND
 from flowdist.record.accounts import Spent
 from flowdist.record.status import NodeStatus, Status
-from flowdist.runtime.controller.metrics import OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
+from flowdist.runtime.controller.metrics import CAUSES, OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
 from tests.report.test_status import big_job
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -78,6 +78,8 @@ def test_metrics_of_the_job_and_its_worlds() -> None:
     assert value(samples, "world_size", world="trainer") == 185
     assert value(samples, "world_generation", world="trainer") == 4
     assert value(samples, "incidents_total", cause="exit") == 5 and value(samples, "incidents_open") == 4
+    assert value(samples, "incidents_total", cause="gpu_lost") == 0, "a counter begins with 0"
+    assert set(status().incidents) < set(CAUSES)
     assert types["flowdist_restarts_total"] == "counter" and types["flowdist_replicas"] == "gauge"
     assert all(name in types for name, _ in samples)
 
@@ -92,6 +94,7 @@ def test_metrics_of_roles() -> None:
     assert value(samples, "workers", role="trainer") == 185 and value(samples, "step", role="trainer") == 515
     assert value(samples, "steps_per_second", role="trainer") == 5
     assert value(samples, "restarts_total", role="actor", cause="exit") == 2
+    assert value(samples, "restarts_total", role="ps", cause="drained") == 0
     assert value(samples, "budget_used", role="trainer") == 1 and value(samples, "budget", role="trainer") == 5
 
 

@@ -10,6 +10,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
+from flowdist.cli.shared.terminal import paint
 
 if TYPE_CHECKING:
     from flowdist.runtime.gpus.driver import Gpu, Use
@@ -62,7 +63,7 @@ def _show(gpus: Sequence[Gpu], uses: Sequence[Use | None]) -> None:
 
     rows: list[tuple[str, ...]] = [("gpu", "model", "memory", "used", "processes", "bus", "numa", "uuid")]
     heading, *lines = table([*rows, *(_row(gpu, use) for gpu, use in zip(gpus, uses, strict=True))])
-    click.secho(heading, bold=True)
+    paint(heading, bold=True)
     click.echo("\n".join(lines))
 
 

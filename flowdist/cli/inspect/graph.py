@@ -41,7 +41,7 @@ def command(named: TopologyOptions, wanted: str | None, file: str | None) -> Non
         return
     content = DRAWERS[form](graph).encode() if form in ("mermaid", "dot") else _draw(dot(graph), form)  # type: ignore[index]
     if file is None:
-        click.echo(content, nl=False)
+        click.echo(content.decode(), nl=False)
         return
     write(Path(file), content)
 

@@ -10,6 +10,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option, runs_option
+from flowdist.cli.shared.terminal import paint
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 
@@ -28,7 +29,8 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
     """
     from flowdist.graph import format_duration
     from flowdist.report.table import table  # msgspec and the runtime: not needed by --help
-    from flowdist.runtime.run_folder.folder import run_dirs
+    from flowdist.runtime.run_folder.access import owner_of
+    from flowdist.runtime.run_folder.folder import private_runs, run_dirs
 
     found: list[dict[str, Any]] = []
     for run_dir in run_dirs(Path(base)):
@@ -37,9 +39,12 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
         entry = _entry(run_dir)
         if not states or entry["state"] in states:
             found.append(entry)
+    private = [{"run": folder.name, "owner": owner_of(folder)} for folder in private_runs(Path(base))]
     if as_json:
-        print_json("runs", runs=found)
+        print_json("runs", runs=found, private=private)
         return
+    for each in private:
+        click.echo(f"{each['run']} is private to the user {each['owner']}", err=True)
     if not found:
         click.echo(f"there are no {' or '.join(states)}{' ' * bool(states)}runs in {base}", err=True)
         return
@@ -48,9 +53,9 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
         lasted = format_duration(round(entry["lasted_s"]) * 10**9) if entry["lasted_s"] is not None else "-"
         rows.append((entry["run"], entry["state"], entry["started_at"][:19].replace("T", " "), lasted, entry["reason"]))
     heading, *lines = table(rows)
-    click.secho(heading, bold=True)
+    paint(heading, bold=True)
     for line, entry in zip(lines, found, strict=True):
-        click.secho(line, fg=COLOURS[entry["state"]])
+        paint(line, fg=COLOURS[entry["state"]])
 
 
 def _entry(run_dir: Path) -> dict[str, Any]:

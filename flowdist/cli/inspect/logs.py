@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import gathered, runs_option
 from flowdist.cli.shared.runs import run_option
 from flowdist.errors import FlowdistError
+from flowdist.text.streams import print_worker_line
 
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
@@ -83,7 +85,9 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
     flowdist logs ps --attempt 1        an earlier attempt
     flowdist logs --events -f           events and decisions, as JSON lines
 
-    Values of secrets that can be read here are masked. A warning names those that cannot be read.
+    On a terminal, colours stay, and what would move the cursor or set the title is removed; a file or a pipe gets the
+    bytes as the workers wrote them. Values of secrets that can be read here are masked. A warning names those that
+    cannot be read.
     """
     from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not needed by --help
     from flowdist.runtime.run_folder.log_reader import LogTail, latest_attempts, lines_of
@@ -103,7 +107,7 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
         logs = latest_attempts(logs)
 
     def show(name: str, line: str) -> None:
-        click.echo(mask(line if options.no_prefix else f"[{name}] {line}"))
+        print_worker_line(mask(line if options.no_prefix else f"[{name}] {line}"), sys.stdout)
 
     if options.follow:
         follower = LogTail(run_dir, graph, chosen, options.streams())

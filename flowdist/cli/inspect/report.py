@@ -11,6 +11,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options
+from flowdist.text.printable import one_line
 
 if TYPE_CHECKING:
     from flowdist.cli.shared.records import RecordFile
@@ -63,7 +64,7 @@ def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[st
     for start in starts:
         torch = f", torch {start.get('torch')}" if start.get("torch") else ""
         versions = f"flowdist {start.get('flowdist')}, Python {start.get('python')}{torch}"
-        click.echo(f"started {start.get('started_at')} on {start.get('host')}: {versions}")
+        click.echo(one_line(f"started {start.get('started_at')} on {start.get('host')}: {versions}"))
     so_far = {"outcome": "running"} if end.state == "running" and not summary["outcome"] else {}
     click.echo(mask(summary_text({**summary, **so_far})), nl=False)
     if end.state == "died":

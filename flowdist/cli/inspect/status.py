@@ -11,8 +11,10 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options, statuses
+from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.text.printable import joined
 
 if TYPE_CHECKING:
     from flowdist.cli.shared.records import RecordFile
@@ -47,19 +49,28 @@ def command(named: RunOptions, watch: bool, plain: bool) -> None:
 def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
     """Print the status of a run: its controller's answer, or, once it is over, the status written at its end.
 
-    For a run that died, or that wrote no status, the last status is replayed from the journal.
+    For a run that died or wrote no status, or whose controller does not answer this user, the last status is replayed
+    from the journal.
     """
-    from flowdist.runtime.run_folder.runs import describe, known_mask, resume_help, state_of, written_status
+    from flowdist.runtime.run_folder.runs import (
+        ControllerIsPrivate,
+        describe,
+        known_mask,
+        resume_help,
+        state_of,
+        written_status,
+    )
 
-    end = state_of(run_dir)
+    end, record = state_of(run_dir), None
     if end.state == "running":
         try:
             status = describe(run_dir)
+        except ControllerIsPrivate:
+            record, status = _last_status(run_dir)
         except FlowdistError:
             end = state_of(run_dir)
             if end.state == "running":
                 raise
-    record = None
     if end.state != "running":
         written = written_status(run_dir) if end.state != "died" else None
         record, status = (None, written) if written is not None else _last_status(run_dir)
@@ -100,16 +111,15 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
         for status in statuses(run_dir, WATCH_S):
             line = one_line(status)
             if (what := line.partition(" ")[2]) != last:  # the time alone is not a change
-                click.echo(mask(line))
+                click.echo(joined([mask(line)]), nl=False)
                 last = what
         return
-    from rich.console import Console  # only for a terminal
-    from rich.live import Live
+    from rich.live import Live  # only for a terminal
 
     from flowdist.report.live.status import fitted
     from flowdist.report.live.terminal_view import picture_of
 
-    console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    console = rich_console()
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         for status in statuses(run_dir, WATCH_S):
             live.update(picture_of(fitted(status, console.size.height - 1), mask), refresh=True)

@@ -10,6 +10,7 @@ import click
 
 from flowdist.cli.shared.common import format_of, verb, write
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
     if form == "text" and output is None:
         _print(timeline)
     elif output == "-":
-        click.echo(_content(timeline, form), nl=False)
+        click.echo(_content(timeline, form).decode(), nl=False)
     else:
         target, content = Path(output) if output is not None else _beside(path, form), _content(timeline, form)
         write(target, content)
@@ -81,11 +82,9 @@ def _content(timeline: Timeline, form: str) -> bytes:
 
 def _print(timeline: Timeline) -> None:
     """Print the timeline: on a terminal in colours and in its width, else in PLAIN_WIDTH."""
-    from rich.console import Console
-
     from flowdist.report.record.terminal import terminal_timeline
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = rich_console(soft_wrap=True)
     for line in terminal_timeline(timeline, console.width if console.is_terminal else PLAIN_WIDTH):
         console.print(line)
 

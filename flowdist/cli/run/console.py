@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from flowdist.cli.shared.common import print_json
+from flowdist.cli.shared.terminal import paint, rich_console
+from flowdist.text.printable import one_line
+from flowdist.text.streams import print_worker_line
 
 if TYPE_CHECKING:
     from flowdist.report.live.terminal_view import Pinned
@@ -57,11 +60,9 @@ class Console:
         """
         if not self.shown.live or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None
-        from rich.console import Console as RichConsole  # not needed by runs that show lines alone
+        from flowdist.report.live.terminal_view import LiveView, Pinned  # not needed by runs that show lines
 
-        from flowdist.report.live.terminal_view import LiveView, Pinned
-
-        self._pinned = Pinned(RichConsole(stderr=True, highlight=False, markup=False))
+        self._pinned = Pinned(rich_console(err=True))
         return LiveView(self._pinned, run_id)
 
     def close(self) -> None:
@@ -87,18 +88,20 @@ class Console:
             if not self.shown.quiet:
                 self._worker_line(text, err=kind == "stderr" or self.shown.as_json)
             return
-        line = f"flowdist {self.now_ns() / 1e9:7.2f}s | " + (f"{kind}: {text}" if kind == "error" else text)
+        text = one_line(f"{kind}: {text}" if kind == "error" else text)
+        line = f"flowdist {self.now_ns() / 1e9:7.2f}s | {text}"
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])
             self._pinned.flush()  # the last lines before the end would be lost otherwise
         else:
-            click.secho(line, fg=COLOURS[kind], err=True)
+            paint(line, err=True, fg=COLOURS[kind])
 
     def _worker_line(self, text: str, *, err: bool) -> None:
+        """Print a line of a worker: on a terminal without what would move the cursor, in a file or pipe unchanged."""
         if self._pinned is not None and (err or sys.stdout.isatty()):
             self._pinned.print(text)
         else:
-            click.echo(text, err=err)
+            print_worker_line(text, sys.stderr if err else sys.stdout)
 
 
 def _to_nowhere(*streams: TextIO) -> None:

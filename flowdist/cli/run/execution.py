@@ -98,6 +98,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     from flowdist.runtime.run_folder.folder import find_run, new_run
     from flowdist.runtime.run_folder.resume import truncate_journal
     from flowdist.runtime.supervisor.startup_signals import StartupSignals
+    from flowdist.runtime.umask import take_umask_of
     from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 
     plan, hosting = settings.plan, settings.hosting
@@ -120,6 +121,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         console.show("warning", warning)
     with StartupSignals() as early:
         run_dir = run_dir or new_run(settings.base, graph, settings.prefix)
+        take_umask_of(run_dir)
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
         run = _Run(graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, early)

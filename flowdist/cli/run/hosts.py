@@ -7,17 +7,16 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import click
 import msgspec
 
 from flowdist import __version__
 from flowdist.cli.run.console import Console, finish
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
+from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
-from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph, encode_graph
+from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph
 
 if TYPE_CHECKING:
     from flowdist.runtime.supervisor.host_process import RunResult
@@ -155,11 +154,11 @@ def _show_protection(place: Rendezvous, address: str) -> None:
         if not is_loopback(address):
             door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
             text = f"every machine that reaches {door}, may join: docs/hosts.md says how {TOKEN} keeps others out"
-            click.secho(f"flowdist: {text}", fg="yellow", err=True)
+            paint(f"flowdist: {text}", fg="yellow", err=True)
     elif can_encrypt():
-        click.secho("flowdist: flowdist's connections to other hosts are encrypted (TLS)", dim=True, err=True)
+        paint("flowdist: flowdist's connections to other hosts are encrypted (TLS)", dim=True, err=True)
     else:
-        click.secho(f"flowdist: {NOT_ENCRYPTED}: pip install '{EXTRA}' on this host", fg="yellow", err=True)
+        paint(f"flowdist: {NOT_ENCRYPTED}: pip install '{EXTRA}' on this host", fg="yellow", err=True)
 
 
 def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...]) -> NoReturn:
@@ -179,10 +178,11 @@ def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tupl
 async def _take_part(
     place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], console: Console, mask: Mask
 ) -> RunResult:
-    from flowdist.runtime.run_folder.folder import JOINED
+    from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
     from flowdist.runtime.supervisor.joined_host import JoinedHost
     from flowdist.runtime.supervisor.joining import join_job
     from flowdist.runtime.supervisor.local_node import Site
+    from flowdist.runtime.umask import take_umask_of
     from flowdist.runtime.wire.addresses import address_of, interface_of
     from flowdist.runtime.wire.dialing import is_encrypted
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
@@ -194,7 +194,8 @@ async def _take_part(
     joined = await join_job(controller, place.token, socket.gethostname(), place.join_timeout_s, console.show)
     graph = adapt(joined.welcome.graph)
     mask.add(check_secrets(graph, os.environ))
-    run_dir = _folder(settings.base, joined.welcome.run_id, joined.welcome.node, graph)
+    run_dir = new_joined_run(settings.base, joined.welcome.run_id, joined.welcome.node, graph)
+    take_umask_of(run_dir)
     (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     write_environment(run_dir, graph, mask, __version__)
     own = address_of(place.local_addr) if place.local_addr else joined.connection.own_address
@@ -230,20 +231,3 @@ def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0) -
     words = {NODE_RANK: place.node_rank, NODE_PROCS: str(procs or "")}
     labels = tuple((key, value) for key, value in words.items() if value)
     return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory(), labels=labels)
-
-
-def _folder(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path:
-    """Make the folder of this host's part of a run, and return its path.
-
-    Its name is `<run>.<node>`, which differs from the run's own folder where the hosts share a file system; a number
-    follows if that exists.
-    """
-    run_dir = base / f"{run_id}.{node}"
-    number = 1
-    while run_dir.exists():
-        number += 1
-        run_dir = base / f"{run_id}.{node}.{number}"
-    run_dir.mkdir(parents=True)
-    (run_dir / "graph.json").write_bytes(encode_graph(graph))
-    (run_dir / "checkpoints").mkdir()
-    return run_dir.resolve()

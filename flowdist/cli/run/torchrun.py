@@ -12,6 +12,7 @@ import click
 from flowdist.cli.run.execution import RunSettings, execute, needs_linux
 from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import show_problems, verb
+from flowdist.cli.shared.terminal import paint
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
 from flowdist.torchrun.options import HelpAsked, help_text, read_options
@@ -61,7 +62,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     loaded = compile_loaded(launch.topology)
     show_problems(loaded.warnings)
     for note in launch.notes:
-        click.secho(f"flowdist: {note}", fg="yellow", err=True)
+        paint(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
     if launch.log_dir:
         _check_log_dir(launch.log_dir)

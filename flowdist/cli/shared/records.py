@@ -32,6 +32,9 @@ def find_record(name: str) -> Path:
 
         path = RUNS / name if (RUNS / name).is_dir() else run_of_prefix(RUNS, name) or path
     if path.is_dir():
+        from flowdist.runtime.run_folder.access import refuse_private  # the runtime: not needed for a file
+
+        refuse_private(path)
         path /= JOURNAL
         if not path.is_file():
             raise FlowdistError(f"{name} is not a folder of a run: it has no {JOURNAL}", help=HELP)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flowdist.cli.shared.terminal import rich_console
 from flowdist.graph import SECOND
 
 if TYPE_CHECKING:
@@ -59,10 +60,9 @@ class ProgressLine:
         self._line.update(self._line.task_ids[0], **fields)
 
     def _shown(self, fields: dict[str, Any]) -> Progress:
-        from rich.console import Console  # not needed by short simulations
-        from rich.progress import Progress, TextColumn
+        from rich.progress import Progress, TextColumn  # not needed by short simulations
 
-        console = self._console or Console(stderr=True)
+        console = self._console or rich_console(err=True)
         words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s")
         line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
         line.add_task("", total=None, **fields)

@@ -11,6 +11,7 @@ import click
 
 from flowdist.cli.shared.common import print_json
 from flowdist.cli.shared.options import TopologyOptions, gathered
+from flowdist.cli.shared.terminal import rich_console
 from flowdist.cli.simulate.campaign_report import campaign_dict, show_coverage, show_failures
 from flowdist.cli.simulate.demands import Demands
 from flowdist.errors import FlowdistError
@@ -137,7 +138,6 @@ class _Progress:
     """Context manager that shows a progress bar with the remaining time on stderr, if that is a terminal."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
@@ -147,7 +147,7 @@ class _Progress:
             TextColumn("{task.fields[failed]} failed"),
             TimeRemainingColumn(),
         )
-        console = Console(stderr=True)
+        console = rich_console(err=True)
         self._bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
         self._task = self._bar.add_task("", total=total, failed=0)
         self._failed = 0

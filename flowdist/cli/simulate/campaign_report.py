@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from flowdist.cli.shared.terminal import paint
+
 KINDS_MAX = 10
 PHASES = ("starting", "steady", "saving", "in recovery", "restoring", "ending")
 
@@ -64,7 +66,7 @@ def _show_failure(failure: Any, alike: Any, target: str, options: list[str], mos
     from flowdist.testing.campaign import replay_command
     from flowdist.testing.corpus import seeds_text
 
-    click.secho(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
+    paint(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
     click.echo(f"  {failure.text}")
     click.echo(f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}")
     if failure.divergence:

@@ -169,7 +169,7 @@ def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float)
 
     load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)
-    between_ns = sum(result.now for result in results) / HOUR * HOUR / restarts if restarts else None
+    between_ns = sum(result.now for result in results) / restarts if restarts else None
     return {
         "runs": [_run(scope, seed, result) for seed, result in zip(seeds, results, strict=True)],
         "outcomes": dict(Counter(result.outcome or "unfinished" for result in results)),

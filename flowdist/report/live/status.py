@@ -13,6 +13,7 @@ from typing import NamedTuple
 from flowdist.graph import format_duration
 from flowdist.record.status import Decision, NodeStatus, ReplicaStatus, RoleStatus, Status
 from flowdist.report.record.trace import stamp
+from flowdist.text.printable import joined
 
 STRIP_MAX = 64  # with more nodes, the strip with a character each is left out
 OVERDUE_S = 2.0  # without a heartbeat; agents send two a second by default
@@ -58,7 +59,7 @@ def status_text(status: Status, *, state: str = "") -> str:
         state: The state to show instead of `status.state`, for a run that died before it could record its end. Empty:
             no other.
     """
-    return "\n".join(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state)) + "\n"
+    return joined(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state))
 
 
 def fitted(status: Status, height: int) -> list[Line]:

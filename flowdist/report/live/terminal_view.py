@@ -1,13 +1,11 @@
 """Picture of the job's status at the bottom of the terminal, below the scrolling output of the workers.
 
-rich draws the picture. It does not keep a worker's line from moving the cursor: progress bars, titles and other control
-sequences would garble the picture, so that only colours pass. Lines are collected and printed together, because each
-print draws the picture again.
+rich draws the picture. It does not keep a worker's line from moving the cursor, which would garble the picture:
+`worker_line` does. Lines are collected and printed together, because each print draws the picture again.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
@@ -19,18 +17,10 @@ from flowdist.control.job.state import JobState
 from flowdist.record.journal import Record
 from flowdist.record.status import RecentDecisions, status_of
 from flowdist.report.live.status import Line, fitted
+from flowdist.text.printable import one_line, worker_line
 
 PERIOD_S = 0.5
 SHARE_MAX = 0.05  # of the time is spent on drawing at most
-OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # text before a progress bar's last state, but for the name
-SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# All control sequences except colours: titles and links, cursor movements, remains of either, and single characters.
-OBEYED = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|$)"
-    r"|\x1b\[[0-?]*[ -/]*[@-ln-~]"
-    r"|\x1b(?!\[[\d;:]*m)"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
-)
 
 
 class Pinned:
@@ -54,12 +44,10 @@ class Pinned:
     def print(self, line: str, style: str = "") -> None:
         """Collect a line, to be printed above the picture at the next `flush`.
 
-        Its colours stay; other control sequences are removed, and of text that a progress bar has overwritten the last
-        state stays.
+        Its colours stay; see `worker_line` for the rest.
         """
-        line = OVERWRITTEN.sub(r"\1", line)
-        special = SPECIAL.search(line) is not None
-        self._above.append(Text.from_ansi(OBEYED.sub("", line), style=style) if special else Text(line, style=style))
+        line = worker_line(line)
+        self._above.append(Text.from_ansi(line, style=style) if "\x1b" in line else Text(line, style=style))
 
     def flush(self) -> None:
         """Print all lines that `print` has collected above the picture; do nothing if there are none."""
@@ -85,7 +73,7 @@ def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
         lines: The lines, with their styles.
         mask: Return a text with the values of secrets hidden. By default nothing is hidden.
     """
-    texts = (Text.assemble(*((mask(span.text), span.style) for span in line)) for line in lines)
+    texts = (Text.assemble(*((one_line(mask(span.text)), span.style) for span in line)) for line in lines)
     return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 
 

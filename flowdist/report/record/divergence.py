@@ -14,6 +14,7 @@ from msgspec import to_builtins
 
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, digest, encode_line
 from flowdist.report.record.trace import event_lines
+from flowdist.text.printable import joined
 
 What = Literal["", "event", "fault", "unsaved", "time", "decision", "end"]
 _WORDS: dict[What, str] = {
@@ -190,7 +191,7 @@ def divergence_text(found: Divergence, context: int) -> str:
         lines += [f"the headers differ ({a.name} / {b.name}):", *(f"  {text}" for text in found.headers), ""]
     if found.is_none:
         lines.append(f"the same: {len(a.lines)} lines")
-        return "\n".join(lines) + "\n"
+        return joined(lines)
     lines += [f"the same for {found.at} lines, then {_WORDS[found.what]}", ""]
     for line in a.lines[max(0, found.at - context) : found.at]:
         lines += [f"   {text}" for text in event_lines(line)]
@@ -207,4 +208,4 @@ def divergence_text(found: Divergence, context: int) -> str:
     if a.is_kept:
         step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
         lines += ["", f"the state before that: flowdist replay {a.name} --step {step}"]
-    return "\n".join(lines) + "\n"
+    return joined(lines)

@@ -15,6 +15,7 @@ import msgspec
 from flowdist.control.job.facts import Incident
 from flowdist.report.record.summary import rounded
 from flowdist.report.record.timeline import Attempt, Generation, Timeline
+from flowdist.text.printable import one_line, printable_values
 
 NEVER = -1
 HOW = ("alive", "succeeded", "failed", "stopped", "lost")
@@ -24,11 +25,11 @@ def timeline_page(timeline: Timeline) -> str:
     """Return the whole HTML file of a timeline: the same text for the same record."""
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
-    data = msgspec.json.encode(page_data(timeline)).decode()
+    data = msgspec.json.encode(printable_values(page_data(timeline))).decode()
     parts = {
-        "title": html.escape(f"{name}: timeline"),
-        "name": html.escape(name),
-        "summary": html.escape(summary_line(timeline)),
+        "title": html.escape(one_line(f"{name}: timeline")),
+        "name": html.escape(one_line(name)),
+        "summary": html.escape(one_line(summary_line(timeline))),
         "notice": _notice(timeline),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
         "script": "".join((folder / name).read_text(encoding="utf-8") for name in ("page.js", "page_input.js")),

@@ -14,6 +14,7 @@ import msgspec
 
 from flowdist.record.journal import FaultLine
 from flowdist.report.record.timeline import Attempt, Timeline
+from flowdist.text.printable import printable_values
 
 JOB = 0
 DECISIONS = 1  # thread number of the decisions; those of the worlds' generations follow
@@ -30,7 +31,7 @@ def perfetto_json(timeline: Timeline) -> bytes:
         "otherData": {"name": name, "run_id": timeline.header.run_id, "seed": str(timeline.header.seed)},
         "traceEvents": perfetto_events(timeline),
     }
-    return msgspec.json.encode(content) + b"\n"
+    return msgspec.json.encode(printable_values(content)) + b"\n"
 
 
 def perfetto_events(timeline: Timeline) -> list[Event]:

@@ -16,6 +16,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Record
 from flowdist.report.record.trace import event_lines, stamp
 from flowdist.report.table import table
+from flowdist.text.printable import joined
 
 NOT_SHOWN = frozenset({"graph", "spec"})  # the header has them
 
@@ -82,7 +83,7 @@ def state_text(job: JobState, record: Record | None) -> str:
     lines += ["", _heading(job)]
     for part in (_worlds, _replicas, _nodes, _budgets, _incidents, _deadlines, _waiting):
         lines += ["", *found] if (found := part(job)) else []
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _heading(job: JobState) -> str:

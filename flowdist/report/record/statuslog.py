@@ -17,13 +17,14 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, OpenStore, StartReplica, StopReplica
 from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine
 from flowdist.report.record.trace import event_text, stamp
+from flowdist.text.printable import one_line
 
 COLUMNS_MAX = 64  # with more replicas, the log counts them by role
 
 LEGEND = """\
 happened: + node joined  - node lost or left  f fault  ! failed  ? stalled, overdue  " revived  o store open
           ^ runs  * ready  . step  ] checkpoint accepted  } refused  ) not saved  v stopped  $ finished
-          @ operator  ~ leaving in order  , other
+          @ operator  ~ leaving in order  = can continue in place  , other
 followed: I incident  G generation forms  S starts  X stops  E the job ends
 replicas: . waits  s starting  r running  R ready  x stopping  - gone  $ succeeded  _ ended
 """
@@ -53,14 +54,14 @@ def log_line(job: JobState, line: Line) -> Iterator[str]:
     elif isinstance(line, Record):
         replicas = _replicas(job)
         head = f"{stamp(line.t_ns):>13}  {line.n:>5} {_mark(line)}{_followed(line):<2} {_world_columns(job, line)}"
-        yield f"{head}  {replicas:<8}  {line.reason or event_text(line)}"
+        yield f"{head}  {replicas:<8}  {one_line(line.reason) or event_text(line)}"
 
 
 def _beside(job: JobState, t_ns: int, mark: str, world: str, text: str) -> str:
     """Return the log line of a fault or an unsaved checkpoint, which never reach the controller."""
     width = max(len("replicas"), len(_replicas(job)))
     head = f"{stamp(t_ns):>13}  {'':>5} {mark}   {world:<12.12} {'':>4} {'':>8} {'':>8} {'':>9}"
-    return f"{head}  {'':<{width}}  {text}"
+    return f"{head}  {'':<{width}}  {one_line(text)}"
 
 
 def _mark(line: Record) -> str:

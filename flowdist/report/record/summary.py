@@ -17,6 +17,7 @@ from flowdist.record.journal import FaultLine, Line
 from flowdist.record.status import role_status
 from flowdist.report.record.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
+from flowdist.text.printable import joined
 
 WIDTH = 80  # columns that any terminal has
 ROW = 4  # of so many replicas in a row, and more, only the first and the last are named
@@ -83,7 +84,7 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
     times = [] if brief else _times(summary)
     for part in (_roles(summary), _rates(summary), _goodput(summary), times, _unsaved(summary), _incidents(summary)):
         lines += ["", *part] if part else []
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _is_simulated(summary: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from flowdist.graph import format_duration
 from flowdist.report.record.timeline import Attempt, Timeline
+from flowdist.text.printable import one_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,7 +50,8 @@ def terminal_timeline(timeline: Timeline, width: int) -> Iterator[Text]:
     """
     from rich.text import Text
 
-    shown = [lane for group in _groups(timeline, width) for lane in _merged(group)]
+    lanes = (lane for group in _groups(timeline, width) for lane in _merged(group))
+    shown = [(one_line(name), cells) for name, cells in lanes]
     label = min(LABEL_MAX, max(len(name) for name, _ in shown))
     yield Text(" " * (label + 1) + _axis(timeline.end_ns, _columns(width)), style="dim")
     for name, cells in shown:

@@ -116,8 +116,8 @@ class Presence:
 class Timeline:
     """Timeline of a record. `job` is the replayed state at its end, and `end_ns` the time of the last line.
 
-    `differs_at` is the number of the first event that does not replay, with which the timeline ends; None if all
-    replay.
+    `differs_at` is the number of the first event with other orders than a replay's, with which the timeline ends; None
+    if there is none.
     """
 
     header: Header
@@ -200,10 +200,13 @@ class _Builder:
             self.note_unsaved(line)
 
     def hear(self, line: Record) -> bool:
-        """Add one event to the timeline, and return whether it replays; one that does not is not added."""
+        """Add one event to the timeline, and return whether it replays; one that does not is not added.
+
+        Other words in messages, as an earlier version had, are no difference: the timeline shows those of the record.
+        """
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
-        if difference is not None:
+        if difference is not None and not difference.is_wording:
             self.timeline.differs_at = line.n
             return False
         for number in range(len(self.timeline.opened_by) + 1, len(self._job.incidents) + 1):

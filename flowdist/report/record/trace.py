@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.text.printable import one_line
 
 STAMP = 12  # characters of the time that lines begin with
 NOT_SHOWN = ("spec", "inventory", "ports")  # fields of events
@@ -22,11 +23,11 @@ def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
     for line in lines:
         match line:
             case FaultLine():
-                yield f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}"
+                yield one_line(f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}")
             case UnsavedLine():
-                yield f"{stamp(line.t_ns)}  !! {line.text}"
+                yield one_line(f"{stamp(line.t_ns)}  !! {line.text}")
             case Record():
-                yield from (f"{stamp(line.t_ns)}  {text}" for text in _texts(line))
+                yield from (one_line(f"{stamp(line.t_ns)}  {text}") for text in _texts(line))
             case Header():
                 pass
 
@@ -74,7 +75,7 @@ def event_text(record: Record) -> str:
     event = record.event
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in NOT_SHOWN}
     parts = [f"{name}={value}" for name, value in fields.items() if value not in (None, "", 0, ())]
-    return " ".join([type(event).__name__, *parts])
+    return one_line(" ".join([type(event).__name__, *parts]))
 
 
 def shown_lines(lines: Iterable[Line], most: int) -> list[str]:

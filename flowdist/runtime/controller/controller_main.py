@@ -62,6 +62,7 @@ from flowdist.runtime.wire.frames import (
 )
 from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN
 from flowdist.runtime.wire.tls import can_encrypt, new_identity
+from flowdist.text.streams import print_printable_only
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
@@ -441,6 +442,7 @@ class _ControllerProcess:
 
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
+    print_printable_only()  # the log quotes what other hosts send
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     token = os.environ.pop(TOKEN, "")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone

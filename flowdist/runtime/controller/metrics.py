@@ -12,16 +12,20 @@ import contextlib
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+from flowdist.control.incidents.health import CHOSEN_KINDS
 from flowdist.control.job.state import PHASES
 from flowdist.errors import FlowdistError
+from flowdist.graph.policies import FailureKind
 from flowdist.record.status import Status
+from flowdist.text.printable import printable
 
 REQUEST_S = 5.0  # seconds for a client to send its request and read the answer
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JOB_STATES = ("starting", "running", "ending", "succeeded", "failed", "cancelled")
+CAUSES: tuple[str, ...] = (*get_args(FailureKind), *sorted(CHOSEN_KINDS))
 NODE_STATES = ("up", "cordoned", "leaving", "unheard", "lost", "expected")
 
 
@@ -40,8 +44,8 @@ class Family(NamedTuple):
 def families(status: Status) -> Iterator[Family]:
     """Yield all metrics of a job.
 
-    The time accounts and the goodput are left out while they are unknown. Restarts and incidents have no sample for a
-    cause that has not occurred.
+    The time accounts and the goodput are left out while they are unknown. Restarts and incidents begin with 0 for every
+    cause, because a counter that appears with its first increment hides that increment from `rate`.
     """
     nodes = Counter(node.phase for node in status.nodes)
     yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
@@ -56,9 +60,11 @@ def families(status: Status) -> Iterator[Family]:
     yield Family("world_generation", "gauge", "Number of times that the world has formed.", generations)
     saved = [(_w(world.name), float(world.checkpoints)) for world in status.worlds]
     yield Family("checkpoints", "counter", "Accepted checkpoints.", saved)
-    restarts = [({"role": each.role, "cause": each.cause}, float(each.replicas)) for each in status.restarts]
+    counted = {(each.role, each.cause): each.replicas for each in status.restarts}
+    pairs = [(role.name, cause) for role in status.roles for cause in CAUSES]
+    restarts = [({"role": role, "cause": cause}, float(counted.get((role, cause), 0))) for role, cause in pairs]
     yield Family("restarts", "counter", "Starts of replicas after their first, by cause.", restarts)
-    incidents = [({"cause": cause}, float(count)) for cause, count in status.incidents.items()]
+    incidents = [({"cause": cause}, float(status.incidents.get(cause, 0))) for cause in CAUSES]
     yield Family("incidents", "counter", "Incidents, by cause.", incidents)
     yield Family("incidents_open", "gauge", "Incidents that are open.", [({}, len(status.open_incidents))])
     yield Family("nodes", "gauge", "Nodes, by state.", [({"state": name}, nodes[name]) for name in NODE_STATES])
@@ -116,7 +122,7 @@ def metrics_text(status: Status, *, openmetrics: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return printable(text).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def listen(port: int) -> socket.socket:

@@ -21,6 +21,7 @@ import msgspec
 
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
+from flowdist.runtime.umask import users_umask
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
 STDIN = 0
@@ -98,7 +99,11 @@ class _Runner:
             stdin.seek(0)
             try:
                 self._child = subprocess.Popen(
-                    self._config.argv, stdin=stdin, cwd=self._config.cwd, start_new_session=True
+                    self._config.argv,
+                    stdin=stdin,
+                    cwd=self._config.cwd,
+                    start_new_session=True,
+                    umask=users_umask(os.environ),
                 )
             except OSError as error:
                 _log(f"{subject}: {self._config.argv[0]}: {error.strerror}")

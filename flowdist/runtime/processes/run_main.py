@@ -18,6 +18,7 @@ from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
 from flowdist.runtime.processes.spawn_protocol import Spawn
+from flowdist.runtime.umask import restore_umask
 
 _OWN_FILES = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
 
@@ -32,6 +33,7 @@ def run(request: Spawn) -> None:
     assert isinstance(command, PythonCommand)
     if request.cpus:
         os.sched_setaffinity(0, request.cpus)
+    restore_umask(request.env)
     os.environ.clear()
     os.environ.update(request.env)
     sys.orig_argv[:] = request.argv

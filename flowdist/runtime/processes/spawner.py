@@ -10,6 +10,7 @@ import os
 import selectors
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.runtime.processes.children import Children, bound_to
@@ -25,6 +26,13 @@ from flowdist.runtime.processes.spawn_protocol import (
     SpawnRefused,
     write_pid,
 )
+from flowdist.runtime.umask import restore_umask
+
+
+def _become_worker(folder: Path, env: Mapping[str, str]) -> None:
+    """Write the pid file of this forked process, and give it the user's umask."""
+    write_pid(folder, os.getpid())
+    restore_umask(env)
 
 
 class Spawner:
@@ -82,7 +90,7 @@ class Spawner:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
-                    preexec_fn=lambda: write_pid(folder, os.getpid()),  # noqa: PLW1509  # this process has one thread
+                    preexec_fn=lambda: _become_worker(folder, request.env),  # noqa: PLW1509  # this process has one thread
                 )
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError):

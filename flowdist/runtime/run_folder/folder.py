@@ -18,7 +18,9 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
+from flowdist.runtime.run_folder.access import is_private, make_private, refuse_private
 from flowdist.runtime.run_folder.cleanup import remove_folder
+from flowdist.runtime.umask import umask_of
 
 GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
@@ -32,6 +34,8 @@ SOCKET_PATH_MAX = 100  # bytes; Linux allows 107
 def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     """Make the folder of a new run, with its graph and a folder for checkpoints, and return its resolved path.
 
+    Only this user may enter it, or also read it the group of FLOWDIST_GROUP.
+
     The folder's name is `<name of the graph>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` beside it points to it.
 
     Args:
@@ -40,18 +44,46 @@ def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
         prefix: If not empty, the folder's name is `<prefix>_<8 hex>` instead, and there is no link.
 
     Raises:
-        FlowdistError: if the folder cannot be made.
+        FlowdistError: if the folder cannot be made, or FLOWDIST_GROUP names no group of this user.
     """
     try:
-        base.mkdir(parents=True, exist_ok=True)
+        base.mkdir(0o755, parents=True, exist_ok=True)
         run_dir = _make_run_dir(base, graph.name, prefix)
     except OSError as error:
         help = "name a folder that you may write to: --runs DIR, torchrun --log-dir DIR, launch(runs=DIR)"
         text = f"the folder of the run cannot be made in {str(base)!r}: {error.strerror}"
         raise FlowdistError(text, help=help) from None
-    (run_dir / GRAPH).write_bytes(encode_graph(graph))
-    (run_dir / "checkpoints").mkdir()
+    _fill(run_dir, graph)
     return run_dir
+
+
+def new_joined_run(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path:
+    """Make the folder of this host's part of a run of another host, and return its resolved path.
+
+    Its name is `<run>.<node>`, which differs from the run's own folder where the hosts share a file system; a number
+    follows if that exists.
+
+    Raises:
+        FlowdistError: if FLOWDIST_GROUP names no group of this user.
+    """
+    base.mkdir(0o755, parents=True, exist_ok=True)
+    run_dir = base / f"{run_id}.{node}"
+    number = 1
+    while True:
+        with contextlib.suppress(FileExistsError):
+            make_private(run_dir)
+            break
+        number += 1
+        run_dir = base / f"{run_id}.{node}.{number}"
+    _fill(run_dir, graph)
+    return run_dir.resolve()
+
+
+def _fill(run_dir: Path, graph: RoleGraph) -> None:
+    """Make in a new folder of a run what it has from the beginning: the graph, and a folder for checkpoints."""
+    with umask_of(run_dir):
+        (run_dir / GRAPH).write_bytes(encode_graph(graph))
+        (run_dir / "checkpoints").mkdir()
 
 
 def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
@@ -59,7 +91,7 @@ def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
         name = f"{topology}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         name = f"{prefix}_{secrets.token_hex(4)}" if prefix else name
         with contextlib.suppress(FileExistsError):
-            (base / name).mkdir()
+            make_private(base / name)
             break
     if not prefix:
         link = base / f".latest-{name}"
@@ -77,8 +109,11 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
         of_one_host: Accept the folder of a host that has joined the run of another host. It has logs, but no journal.
 
     Raises:
-        FlowdistError: if there is no such run, or more than one, or its graph cannot be read.
+        FlowdistError: if there is no such run, or more than one, or it is private to another user, or its graph cannot
+            be read.
     """
+    for path in (base, base / name, Path(name)):
+        refuse_private(path)
     folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
     if folder is None:
         folder = _by_prefix(base, name)
@@ -113,6 +148,9 @@ def _by_prefix(base: Path, name: str) -> Path:
     """
     if (folder := run_of_prefix(base, name)) is not None:
         return folder
+    for path in private_runs(base):
+        if path.name.startswith(name):
+            refuse_private(path)
     known = [path.name for path in run_dirs(base)]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
@@ -128,10 +166,25 @@ def _by_prefix(base: Path, name: str) -> Path:
 
 
 def run_dirs(base: Path) -> list[Path]:
-    """Return the folders of all runs, the newest first; not those of hosts that have joined another host's run."""
-    graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink()]
+    """Return the folders of all runs that this user may read, the newest first.
+
+    Folders of hosts that have joined another host's run are left out.
+
+    Raises:
+        FlowdistError: if the folder of all runs is private to another user.
+    """
+    refuse_private(base)
+    graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink() and not is_private(path.parent)]
     graphs = [path for path in graphs if not (path.parent / JOINED).exists()]
     return [path.parent for path in sorted(graphs, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+
+
+def private_runs(base: Path) -> list[Path]:
+    """Return the folders in the folder of all runs that this user may not read, by name."""
+    try:
+        return sorted(path for path in base.iterdir() if path.is_dir() and not path.is_symlink() and is_private(path))
+    except OSError:  # there is no such folder, or it is private itself
+        return []
 
 
 def remove_sockets(folder: Path, run_dir: Path) -> None:
@@ -159,7 +212,7 @@ def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
     Raises:
         FlowdistError: if the run is still running after `wait_s` seconds.
     """
-    fd = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     until = time.monotonic() + wait_s
     while True:
         try:

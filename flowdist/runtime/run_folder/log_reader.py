@@ -139,7 +139,8 @@ def _numbers(folder: Path, prefix: str = "") -> list[int]:
 def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
     """Yield the last `last` lines of a file, an incomplete one included; None: all. A missing file has no lines.
 
-    A line of more than 1 MiB is yielded in pieces.
+    A line of more than 1 MiB is yielded in pieces. Bytes that are not UTF-8 become lone surrogates, so that
+    `print_worker_line` can write them unchanged.
     """
     yield from LogFile(path, start_of_last(path, last)).new_lines(final=True)
 

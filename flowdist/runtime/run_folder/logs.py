@@ -110,7 +110,10 @@ class Follower:
 
 
 class LogFile:
-    """A log file that grows. `new_lines` begins at `offset` bytes, and continues where its last call ended."""
+    """A log file that grows. `new_lines` begins at `offset` bytes, and continues where its last call ended.
+
+    Bytes that are not UTF-8 become lone surrogates, so that `print_worker_line` can write them unchanged.
+    """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path, self._offset = path, offset
@@ -141,4 +144,4 @@ class LogFile:
 
 
 def _text(line: bytes) -> str:
-    return line.decode(errors="replace").rstrip("\r")
+    return line.decode(errors="surrogateescape")

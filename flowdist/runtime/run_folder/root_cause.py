@@ -9,6 +9,7 @@ from flowdist.control.job.state import JobState
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.worker_env.worker_errors import last_lines, raised_ns, read_error_file
+from flowdist.text.printable import one_line, printable, worker_line
 
 # Explanations for last lines that do not name their cause.
 HELP = {
@@ -31,6 +32,7 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
         lines = error.traceback.splitlines() if error is not None else []
         lines = lines or last_lines(folder / "stderr.log", LINES_MAX)
         if lines:
+            lines = [printable(worker_line(line, colours=False)) for line in lines]
             help = [f"help: {text}" for sign, text in HELP.items() if sign in lines]
             return "\n".join([f"Root cause, from {_place(folder)}:", *(f"  {line}" for line in lines), *help]) + "\n"
     return ""
@@ -38,7 +40,7 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
 
 def _place(folder: Path) -> str:
     """Return where a worker's logs are, for the terminal: their folder, after the node if that is on another host."""
-    node = (read_small(folder / "node", 1000) or b"").decode(errors="replace").strip()
+    node = one_line((read_small(folder / "node", 1000) or b"").decode(errors="replace").strip())
     return f"{node}, {Path(*folder.parts[-4:])}" if node else str(folder)
 
 

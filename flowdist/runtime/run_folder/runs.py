@@ -23,6 +23,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Record
 from flowdist.record.reader import BadLine, RecordReader
 from flowdist.record.status import RecentDecisions, Status, status_of
+from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
 from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
@@ -39,6 +40,14 @@ PATIENCE_S = 10.0  # how long a request waits for the successor of a controller 
 JOURNAL_S = 3.0  # a running run that has no journal after so long has its controller on another host
 RETRY_S = 0.05  # between two connections
 ANSWER_S = 30.0  # how long a controller may take to answer a request
+
+
+class ControllerIsPrivate(FlowdistError):
+    """Error for a user who may read the folder of a run, but not operate the run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        text = f"the controller of {run_dir.name} answers the user {owner_of(run_dir)} alone"
+        super().__init__(text, help="flowdist status, logs, report and timeline read the folder")
 
 
 def state_of(run_dir: Path) -> End:
@@ -119,6 +128,8 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
         try:
             if (answer := _ask_once(run_dir, question)) is not None:
                 return answer
+        except PermissionError:
+            raise ControllerIsPrivate(run_dir) from None
         except (OSError, msgspec.MsgspecError):
             pass  # no controller listens, or it has died before it answered: its successor is asked
         end = state_of(run_dir)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.runtime.left_files import clean, modified_ns, read_from, read_small
+from flowdist.text.printable import printable, worker_line
 
 TAIL_BYTES = 16 << 10
 ERROR_BYTES_MAX = 256 << 10  # a larger error file is not read
@@ -70,7 +71,7 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
 
     The line is the first of the message in its error file, cut at ERROR_LINE_MAX characters; without that file, the
     last line of its stderr, cut at 200. The text is masked before it is cut, because a part of a secret would not be
-    recognised.
+    recognised. Colours and other control sequences are removed, as the line becomes a part of messages.
 
     Args:
         folder: The log folder of the worker.
@@ -78,9 +79,13 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     """
     error = read_error_file(folder)
     if error is not None:
-        return next(iter(mask(error.message).splitlines()), "")[:ERROR_LINE_MAX]
+        return _plain(next(iter(mask(error.message).splitlines()), ""))[:ERROR_LINE_MAX]
     lines = last_lines(folder / "stderr.log", 1)
-    return mask(lines[0]).strip()[:200] if lines else ""
+    return _plain(mask(lines[0])).strip()[:200] if lines else ""
+
+
+def _plain(line: str) -> str:
+    return printable(worker_line(line, colours=False))
 
 
 def is_out_of_memory(line: str) -> bool:
