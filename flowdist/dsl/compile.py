@@ -13,11 +13,12 @@ from typing import Literal
 
 from flowdist.dsl.check.graph import check_graph
 from flowdist.dsl.check.worlds import check_worlds
+from flowdist.dsl.frozen import Unknown
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.read.env import read_env
-from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
+from flowdist.dsl.read.fields import DOUBLE, MOST, NAME, RESERVED, Fields, owner_of, parse_sizes
 from flowdist.dsl.read.models import check_model, model_of
 from flowdist.dsl.read.parallel import read_parallel
 from flowdist.dsl.read.placement import read_placement
@@ -44,18 +45,23 @@ SHARED = (
 )
 
 
-def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
+def compile_topology(topology: Topology, problems: Problems, *, is_complete: bool = True) -> RoleGraph:
     """Return the role graph of the topology, and add every error and warning to `problems`.
 
     The graph can be used only if `problems` has no error afterwards: wrong arguments have been replaced by harmless
     values.
+
+    Args:
+        topology: The topology.
+        problems: Takes errors and warnings.
+        is_complete: False: the file ended early by an exception, and what is missing is no problem.
     """
-    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
+    top = Fields(owner_of(topology), topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
-    cluster = read_cluster(top, problems)
+    cluster = read_cluster(top)
     usual = RoleSpec("", ())
     shared = {name: top.duration(name, getattr(usual, f"{name}_ns")) for name in SHARED}
-    if not NAME.fullmatch(topology.name):
+    if not NAME.fullmatch(topology.name) and not top.is_wrong("name"):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
@@ -82,8 +88,9 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
-    check_worlds(topology, graph, problems)
-    check_graph(topology, graph, problems)
+    if is_complete:
+        check_worlds(topology, graph, problems)
+        check_graph(topology, graph, problems)
     return graph
 
 
@@ -92,18 +99,21 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
     domains: list[Domain] = []
     for name, members, site in topology.domains:
         roles: dict[str, None] = {}
-        for role in members:
+        for i, role in enumerate(members):
             if not isinstance(role, Role) or role.topology is not topology:
+                problems.mark_wrong(owner_of(topology), "domains")
                 help = "pass handles that this topology's role() returned"
                 message = f"domain {name!r}: {_words_for(role)} is not a role of this topology"
-                problems.error("FD135", message, help, site.place())
+                if not isinstance(role, Unknown):
+                    problems.error("FD135", message, help, site.place(str(i)))
                 continue
             other = next((domain for domain in domains if role.name in domain.roles), None)
             if other is not None:
                 message = f"domain {name!r}: role {role.name!r} is in domain {other.name!r} already"
-                problems.error("FD128", message, "make one domain of the two", site.place())
+                problems.error("FD128", message, "make one domain of the two", site.place(str(i)))
             roles[role.name] = None
         if len({id(role) for role in members}) < 2:
+            problems.mark_wrong(owner_of(topology), "domains")
             help = "name at least two roles: restart_together('core', a, b)"
             problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
         domains.append(Domain(name, tuple(roles)))
@@ -135,7 +145,8 @@ class _RoleCompiler:
         env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = fields.path("workdir")
-        check_found(fields, command, self._folder / workdir, way_of(fields))
+        if not fields.is_wrong("workdir"):
+            check_found(fields, command, self._folder / workdir, way_of(fields))
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         spec = RoleSpec(
@@ -177,7 +188,7 @@ class _RoleCompiler:
         if fields.values["numa"] is None:
             return ""
         fields.choice("numa", ("node",))
-        if not resources.gpu:
+        if not resources.gpu and not fields.is_wrong("gpu", "resources", "numa"):
             help = "write gpu=1, or leave numa= out"
             fields.error("FD155", "numa", "its workers have no GPU to which they could be bound", help)
         return "node"
@@ -185,6 +196,8 @@ class _RoleCompiler:
     def _check_name(self, role: Role, fields: Fields) -> None:
         """Add an error for a name that is no host name, means something else in faults, or is an earlier role's."""
         name = role.name
+        if fields.is_wrong("name"):
+            return
         if not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
@@ -193,6 +206,7 @@ class _RoleCompiler:
         if name in self._seen:
             line = self._seen[name].site.place().line
             help = "give each role its own name"
+            self._problems.mark_wrong(fields.owner, DOUBLE)
             fields.error("FD101", "name", f"it is declared twice; the first time in line {line}", help)
         self._seen.setdefault(name, role)
 
@@ -201,7 +215,7 @@ class _RoleCompiler:
         for name in role.sites:
             if name not in ROLE_DEFAULTS and not name.startswith("env."):
                 help = did_you_mean(name, ROLE_DEFAULTS)
-                fields.error_at(fields.keyword(name), "FD132", f"argument {name!r} is unknown", help)
+                fields.error("FD132", name, f"argument {name!r} is unknown", help, fields.keyword(name))
         if fields.values["like"] is not None:
             message = f"like={fields.values['like']!r} must be a Template"
             fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
@@ -231,6 +245,8 @@ class _RoleCompiler:
             message = f"minimum {low} is larger than maximum {high}"
             fields.error("FD103", "replicas", message, f'write replicas="{high}:{low}{tail}"')
             low, high = high, low
+        if fields.is_wrong("gpu", "resources"):
+            return low, high, procs
         if resources.gpu and procs % resources.gpu:
             help = f"write x{resources.gpu} procs, or change gpu="
             fields.error("FD111", "replicas", f"{procs} procs are not a multiple of its {resources.gpu} gpus", help)
@@ -246,7 +262,7 @@ class _RoleCompiler:
         """
         for where, macro in macros:
             if macro.startswith("self.port:"):
-                if (port := macro.removeprefix("self.port:")) not in ports:
+                if (port := macro.removeprefix("self.port:")) not in ports and not fields.is_wrong("ports"):
                     fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
             elif not macro.startswith("addresses:") and macro not in MACROS:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
@@ -259,14 +275,15 @@ class _RoleCompiler:
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
                 message = f"{_words_for(item)} is not a gate of this topology"
-                fields.error_at(fields.element("depends_on", i), "FD135", message, help)
+                fields.error("FD135", "depends_on", message, help, fields.element("depends_on", i))
                 continue
             if gate.role.name in gates:
                 message = f"it has two gates on role {gate.role.name!r}"
                 place = fields.element("depends_on", i)
-                fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
+                fields.error("FD136", "depends_on", message, "keep one gate; ready() includes started()", place)
                 continue
-            reader = Fields(fields.owner, {"on_restart": gate.on_restart}, gate.site, self._problems)
+            given = {"on_restart": gate.on_restart}
+            reader = Fields(fields.owner, given, gate.site, self._problems, part="depends_on.")
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())
@@ -288,7 +305,8 @@ class _RoleCompiler:
             message = f"ready_when={value!r} has nothing after the colon"
             fields.error("FD131", "ready_when", message, f'write "{how}:..."')
             return None
-        if how in ("tcp", "http") and (port := target.partition("/")[0]) not in ports:
+        port = target.partition("/")[0]
+        if how in ("tcp", "http") and port not in ports and not fields.is_wrong("ports"):
             help = did_you_mean(port, ports) if ports else f'write ports=["{port}"]'
             fields.error("FD119", "ready_when", f"it has no port {port!r}", help)
         if how == "log":

@@ -7,21 +7,22 @@ as a problem at the user's line.
 from __future__ import annotations
 
 import ast
+import builtins
 import difflib
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-import flowdist.dsl as dsl
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
 from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.problems.recording import Recording, recording
 from flowdist.dsl.read.functions import VARIADIC
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
@@ -67,27 +68,43 @@ def load_topology(
     path = path.resolve()
     folder = str(path.parent)
     sys.path.insert(0, folder)
-    try:
-        module = _execute(path, text)
-        topology = _pick(module, name, Path(file), dict(params or {}))
-    finally:
-        if folder in sys.path:  # the user's code may have removed it
-            sys.path.remove(folder)
-    return compile_loaded(topology, sets, nodes)
+    problems = Problems()
+    with recording(problems) as recorded:
+        try:
+            module = _execute(path, text)
+            topology = _pick(module, name, Path(file), dict(params or {}))
+        except TopologyProblems as error:
+            _raise_all(error, recorded)
+        finally:
+            if folder in sys.path:  # the user's code may have removed it
+                sys.path.remove(folder)
+    return compile_loaded(topology, sets, nodes, problems)
 
 
-def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | None = None) -> Loaded:
+def _raise_all(error: TopologyProblems, recorded: Recording) -> NoReturn:
+    """Raise TopologyProblems with what ended the file, and with what is wrong in the part of it that was executed."""
+    problems = recorded.problems
+    problems.add(error.problems)
+    for topology in recorded.topologies:
+        compile_topology(topology, problems, is_complete=False)
+    raise TopologyProblems(problems.sorted())
+
+
+def compile_loaded(
+    topology: Topology, sets: Sequence[str] = (), nodes: str | None = None, problems: Problems | None = None
+) -> Loaded:
     """Compile a topology object with overrides of the command line. The overrides change the object.
 
     Args:
         topology: The topology, as a topology file makes it.
         sets: Overrides, `role.field=value` or `field=value`; the last one wins.
         nodes: Number of nodes, or a range such as "2:4", instead of the topology's own `nodes=`. None keeps these.
+        problems: Problems of the file, which it had while it was executed. None: there was no file.
 
     Raises:
         TopologyProblems: The topology or an override has errors. The exception has all of them, and the warnings.
     """
-    problems = Problems()
+    problems = problems or Problems()
     apply_sets(topology, sets, problems)
     if nodes is not None:
         apply_nodes(topology, nodes, problems, f"--nodes {nodes}")
@@ -191,7 +208,7 @@ def _execute(path: Path, text: bytes) -> ModuleType:
 def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
     """Raise TopologyProblems for an exception of the topology file, at the last line of that file in the traceback.
 
-    A wrong keyword argument of a word of the DSL is reported as such (FD132), with the argument that may be meant.
+    The help names the name that may be meant if Python does not know one.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = Place(str(path), 1)
@@ -199,22 +216,26 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
         last = frames[-1]
         line, column = last.lineno or 1, last.colno or 0
         place = place_of_bytes(str(path), line, column, last.end_lineno or line, last.end_colno or column + 1)
-    text = f"{type(error).__name__}: {error}"
     help = "correct the line: flowdist executes the file to find its topology"
-    if isinstance(error, TypeError) and str(error).startswith("Role.__init__()"):
-        text, help = "a Role is made by its topology", 'write t.role("trainer", ["python", "train.py"])'
-    unknown = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
-    if isinstance(error, TypeError) and unknown and (known := _arguments(unknown[1])):
-        _refuse("FD132", f"argument {unknown[2]!r} is unknown", did_you_mean(unknown[2], known), place)
-    _refuse("FD141", text, help, place)
+    wrong, known = _unknown_name(error)
+    _refuse("FD141", f"{type(error).__name__}: {error}", did_you_mean(wrong, known, otherwise=help), place)
 
 
-def _arguments(name: str) -> list[str]:
-    """Return the parameters of a class or method of the DSL, such as `Topology.role`; empty for a user's name."""
-    owner, _, method = name.partition(".")
-    word = vars(dsl).get(owner)
-    called = vars(word).get(method) if isinstance(word, type) else None
-    return [arg for arg in inspect.signature(called).parameters if arg != "self"] if called is not None else []
+def _unknown_name(error: BaseException) -> tuple[str, Iterable[str]]:
+    """Return the name that Python did not know, and the names that it knew in its place; empty for other errors."""
+    if isinstance(error, NameError) and error.name and error.__traceback__ is not None:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        return error.name, [*frame.f_locals, *frame.f_globals, *vars(builtins)]
+    if isinstance(error, AttributeError) and error.name:
+        return error.name, _public(error.obj)
+    if found := re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error)):
+        return found[1], _public(sys.modules.get(found[2]))
+    return "", ()
+
+
+def _public(value: object) -> list[str]:
+    """Return the names of an object or module that users may use, those that a module imports later included."""
+    return [name for name in (*dir(value), *getattr(value, "__all__", ())) if not name.startswith("_")]
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from flowdist.dsl.frozen import force
 from flowdist.dsl.load import Loaded, compile_loaded
 from flowdist.dsl.problems.places import COMMAND_LINE, CallSite
 from flowdist.dsl.topology import Topology
@@ -64,13 +65,13 @@ def written_at(topology: Topology, site: CallSite) -> Topology:
 
     Problems are then reported at `site`, and relative paths of roles start from the folder of its file.
     """
-    topology.site = site
+    force(topology, "site", site)
     nodes = topology.fields["nodes"]
     for node in nodes if isinstance(nodes, list) else []:
-        node.site = site
+        force(node, "site", site)
     for role in topology.roles:
-        role.site = site
-        role.sites = dict.fromkeys(role.sites, site)
+        force(role, "site", site)
+        role.sites.update(dict.fromkeys(role.sites, site))
         if isinstance(policy := role.fields["restart"], Restart):
-            policy.site = site
+            force(policy, "site", site)
     return topology

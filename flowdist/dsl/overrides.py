@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
+from flowdist.dsl.frozen import force
 from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import MOST
@@ -122,7 +123,6 @@ class _Override:
             apply_nodes(topology, self._value, self._problems, f"--set {self._text}")
         else:
             self._store(topology, field, None if self._is_none else self._value)
-            topology.name = str(topology.fields["name"])
 
     def _set_in_role(self, role: Role, field: str) -> None:
         """Set a field of the role, or a part of its policy, workload or environment; the value `none` resets it."""
@@ -163,9 +163,9 @@ class _Override:
         """Set field `rest` of the role's restart policy or workload (`head`), which is made if the role has none."""
         kind = NESTED[head]
         default: Any = kind()
-        default.site = HERE
+        force(default, "site", HERE)
         if head == "workload":
-            default.startup = None  # the default depends on the role's kind
+            force(default, "startup", None)  # the default depends on the role's kind
         given = role.fields[head]
         if given is not None and not isinstance(given, kind):
             return  # the compiler reports the value of the file
@@ -174,7 +174,7 @@ class _Override:
             self._error("FD132", f"a {head} has no {rest!r}", did_you_mean(rest, known))
             return
         changed: Any = copy.copy(given) if given is not None else default  # other roles may share the object
-        setattr(changed, rest, getattr(default, rest) if self._is_none else self._value)
+        force(changed, rest, getattr(default, rest) if self._is_none else self._value)
         role.fields[head] = changed
         role.overridden[f"{head}.{rest}"] = CLI
 

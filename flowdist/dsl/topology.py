@@ -1,8 +1,8 @@
 """Words of a topology file that build the job: topologies, roles, templates and gates.
 
 The constructors check nothing. Each call records its place in the user's file, where the compiler (`compile.py`)
-reports problems. Durations are text such as `"1m30s"`, or numbers of seconds. Memory is text such as `"64GiB"`, or a
-number of bytes.
+reports problems. A wrong call, and any attempt to change what a call has made, is a problem, too (`frozen.py`).
+Durations are text such as `"1m30s"`, memory is text such as `"64GiB"`; only 0 needs no unit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
+from flowdist.dsl.frozen import Frozen, closest, forgiving, report, unknown, word
 from flowdist.dsl.problems.places import CallSite, Place, call_site
+from flowdist.dsl.problems.recording import current_recording
 from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Workload
 
 OnRestart = Literal["reconnect", "restart"]
@@ -93,7 +95,8 @@ def replaced_by(name: str) -> tuple[str, ...]:
     return ("cpu", "gpu", "memory") if name == "resources" else ()
 
 
-class Template:
+@word
+class Template(Frozen):
     """Arguments that several roles share: `base = Template(cpu=4)`, then `t.role("a", like=base, gpu=1)`.
 
     What the role gives wins over its template, None included; a `command` of None counts as not given. `env` is merged:
@@ -108,7 +111,15 @@ class Template:
     def __init__(
         self, command: str | Sequence[str] | None = None, *, like: Template | None = None, **fields: Unpack[RoleFields]
     ) -> None:
-        self.fields, self.sites = _inherit(like, {"command": command, **fields}, call_site(("command",)))
+        site = call_site(("command",), 3)
+        self.fields, self.sites = _inherit(like, {"command": command, **fields}, site)
+        self.site = site
+
+    def _arguments(self) -> list[str]:
+        return [name for name in ROLE_DEFAULTS if name != "name"]
+
+    def _attributes(self) -> list[str]:
+        return []
 
 
 def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str, Any], dict[str, CallSite]]:
@@ -130,6 +141,13 @@ def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str
         fields, sites = dict(like.fields), dict(like.sites)
     elif like is not None:
         given["like"] = like  # the compiler reports it
+        site.lost_arguments = True  # those of the template
+    for name in [name for name in given if name not in ROLE_DEFAULTS]:  # the compiler reports it
+        meant = closest(name, ROLE_DEFAULTS)
+        if meant and meant not in given:
+            given[meant] = given[name]
+            site.renamed[meant] = name
+        site.lost_arguments |= not meant
     for name, value in given.items():
         for other in replaced_by(name) if value is not None else ():
             fields.pop(other, None)
@@ -145,7 +163,7 @@ def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str
     return fields, sites
 
 
-class Gate:
+class Gate(Frozen):
     """Condition for the start of a role: another role has started, is ready, or has succeeded.
 
     `Role.started()`, `Role.ready()` and `Role.succeeded()` return gates. A role waits for all gates in its
@@ -158,20 +176,51 @@ class Gate:
     def __repr__(self) -> str:
         return f"{self.role.name}.{self.condition}()"
 
+    def _called(self) -> str:
+        return f"the gate {self!r}"
 
-class Role:
+    def _written(self, argument: str) -> str:
+        return f"{self.role.name}.{self.condition}({argument}=...)"
+
+    def _arguments(self) -> list[str]:
+        return ["on_restart"]
+
+
+class Role(Frozen):
     """Handle of a role, returned by `Topology.role`, for `depends_on=`, `near=` and other arguments of later roles."""
 
+    def __new__(cls, *given: Any, **_: Any) -> Any:
+        """Return an Unknown to users who call the class: only a topology makes roles."""
+        if not given or isinstance(given[-1], dict):  # without arguments: copy.copy()
+            return object.__new__(cls)
+        help = 'write t.role("trainer", ["python", "train.py"])'
+        report("FD163", "a Role is made by its topology", help, call_site((), 2).place())
+        return unknown()
+
     def __init__(
-        self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: Mapping[str, CallSite]
+        self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: dict[str, CallSite]
     ) -> None:
-        self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
+        self.topology, self.name, self.fields = topology, str(name), fields
         self.sites = sites  # for each argument the call that wrote it: `Topology.role` or `Template`
         self.overridden: dict[str, Place] = {}  # arguments that the command line has set
+        self.site = site
 
     def __repr__(self) -> str:
         return f"role {self.name!r}"
 
+    def _called(self) -> str:
+        return repr(self)
+
+    def _written(self, argument: str) -> str:
+        return f't.role("{self.name}", ..., {argument}=...)'
+
+    def _arguments(self) -> list[str]:
+        return ["name", *ROLE_DEFAULTS]
+
+    def _attributes(self) -> list[str]:
+        return ["name", "started", "ready", "succeeded", "addresses"]
+
+    @forgiving
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
         """Return a gate that opens when this role's replicas run: all with a place on a node, its minimum at least.
 
@@ -179,8 +228,9 @@ class Role:
             on_restart: What the dependent does when this role restarts: "reconnect": it keeps running, and gets the new
                 addresses from `flowdist.worker.peers()`; "restart": it restarts, too.
         """
-        return Gate(self, "started", on_restart, call_site(()))
+        return Gate(self, "started", on_restart, call_site((), 3))
 
+    @forgiving
     def ready(self, *, on_restart: OnRestart = "reconnect") -> Gate:
         """Return a gate that opens when this role's replicas have passed their readiness check, its minimum at least.
 
@@ -190,8 +240,9 @@ class Role:
             on_restart: What the dependent does when this role restarts: "reconnect": it keeps running, and gets the new
                 addresses from `flowdist.worker.peers()`; "restart": it restarts, too.
         """
-        return Gate(self, "ready", on_restart, call_site(()))
+        return Gate(self, "ready", on_restart, call_site((), 3))
 
+    @forgiving
     def succeeded(self, *, on_restart: OnRestart = "reconnect") -> Gate:
         """Return a gate that opens when this role has succeeded: all of its replicas have exited with code 0.
 
@@ -200,8 +251,9 @@ class Role:
         Args:
             on_restart: As for `started`.
         """
-        return Gate(self, "succeeded", on_restart, call_site(()))
+        return Gate(self, "succeeded", on_restart, call_site((), 3))
 
+    @forgiving
     def addresses(self, port: str) -> str:
         """Return a macro that stands for the addresses of this role's replicas in a command or an environment variable.
 
@@ -214,11 +266,11 @@ class Role:
         return f"${{addresses:{self.name}:{port}}}"
 
 
-class Topology:
+@word
+class Topology(Frozen):
     """A job: its roles, its nodes, and its rules for restarts.
 
-    A topology file makes one. Nothing is checked before the topology is compiled. Durations are text such as `"1m30s"`,
-    or numbers of seconds.
+    A topology file makes one. Nothing is checked before the topology is compiled. Durations are text such as `"1m30s"`.
 
     Args:
         name: Name of the job, with which the name of the run's folder begins: lower case letters, digits and hyphens.
@@ -269,14 +321,30 @@ class Topology:
         finish_timeout: Duration | None = None,
         cooldown: Duration | None = None,
     ) -> None:
-        self.site = call_site(("name",))
         self.fields: dict[str, Any] = {key: value for key, value in locals().items() if key != "self"}
         self.overridden: dict[str, Place] = {}  # arguments that the command line has set
-        self.name = str(name)
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
         self.worlds: list[tuple[str, tuple[Role, ...], CallSite]] = []
+        self.site = call_site(("name",), 3)
+        if (recording := current_recording()) is not None:
+            recording.topologies.append(self)
 
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return str(self.fields["name"])
+
+    def _called(self) -> str:
+        return f"topology {self.name!r}"
+
+    def _written(self, argument: str) -> str:
+        return f'Topology("{self.name}", ..., {argument}=...)'
+
+    def _attributes(self) -> list[str]:
+        return ["name", "roles", "role", "restart_together", "world"]
+
+    @forgiving
     def role(
         self,
         name: str,
@@ -296,7 +364,8 @@ class Topology:
             kind: A task ends by itself; a service runs until it is stopped, and its end is a failure.
             replicas: `[MIN:]MAX[xPROCS]`, with PROCS workers in each replica; N means N replicas, no fewer.
             resources: Name of the size of one replica; `cpu`, `gpu` and `memory` win over it.
-            cpu, gpu, memory: Cores (1), GPUs or a share of one such as 0.5 (0), and bytes (0) of one replica.
+            cpu, gpu, memory: Cores (1), GPUs or a share of one such as 0.5 (0), and memory such as `"64GiB"` (0) of
+                one replica.
             placement: `spread` takes the node with the most room first, `pack` the node with the least.
             near: Roles, declared before, of which a replica has to be on the same node.
             apart: True: no two replicas of this role on one node. Roles: no replica on a node with one of theirs.
@@ -331,21 +400,27 @@ class Topology:
             workload: Timing of a worker in the simulator (600 steps of 1 s).
             simulate: A class that the simulator runs instead of the workers, or `"module:Class"`: see docs/models.md.
         """
-        site = call_site(("name", "command"))
+        site = call_site(("name", "command"), 3)
         given, sites = _inherit(like, {"command": command, **fields}, site)
         role = Role(self, name, {**ROLE_DEFAULTS, **given, "name": name}, site, sites)
         self.roles.append(role)
         return role
 
+    @forgiving
     def restart_together(self, name: str, *roles: Role) -> None:
-        """Declare a restart domain: if one of these roles fails, and its policy has the scope "domain", all restart.
+        """Declare a restart domain: whenever one of these roles restarts, all of them do.
+
+        The scope of the failed role's policy does not matter: "role" restarts the domain as well. The scope "domain"
+        says the same in the policy, and is an error for a role that is in no domain.
 
         Args:
             name: Name of the domain.
             roles: Two or more roles of this topology. A role can be in one domain only.
         """
-        self.domains.append((str(name), roles, call_site(("name",))))
+        name, roles = _name_first("restart_together", name, roles)
+        self.domains.append((str(name), roles, call_site(("name", *map(str, range(len(roles)))), 3)))
 
+    @forgiving
     def world(self, name: str, *roles: Role) -> None:
         """Declare that several roles form one world, with one RANK space and one process group.
 
@@ -357,5 +432,17 @@ class Topology:
             roles: Two or more roles of this topology: all are tasks with a gang, all are primary or none is, none waits
                 for another one of them, and none is in another world.
         """
-        members = (str(index) for index in range(len(roles)))  # names of the arguments, each with its own place
-        self.worlds.append((str(name), roles, call_site(("name", *members))))
+        name, roles = _name_first("world", name, roles)
+        self.worlds.append((str(name), roles, call_site(("name", *map(str, range(len(roles)))), 3)))
+
+
+def _name_first(method: str, name: Any, roles: tuple[Role, ...]) -> tuple[Any, tuple[Role, ...]]:
+    """Return the name and the roles of a call such as `world("core", a, b)`; report it if a role is in the first place.
+
+    Then the name is unknown, and the first argument is one of the roles.
+    """
+    if not isinstance(name, Role):
+        return name, roles
+    place = call_site(("name",), 4).place("name")
+    report("FD163", f"{method}() has no argument 'name'", f'write {method}("core", ...) with a name first', place)
+    return unknown(), (name, *roles)

@@ -1,7 +1,8 @@
 """Words of a topology file that are plain values: nodes, sizes, restart policies, workloads and secrets.
 
 The constructors check nothing. Each value records the call that made it, so that the compiler can report every
-problem of a topology at once, each at its argument. Durations are text such as `"1m30s"`, or numbers of seconds.
+problem of a topology at once, each at its argument. The values never change. Durations are text such as `"1m30s"`;
+only 0 needs no unit.
 """
 
 from __future__ import annotations
@@ -10,24 +11,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from flowdist.dsl.frozen import Frozen, word
 from flowdist.dsl.problems.places import call_site
 
-Duration = str | int | float
-Memory = str | int
+Duration = str | Literal[0]
+Memory = str | Literal[0]
 FailureWord = Literal[
     "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "gpu_lost", "node_lost"
 ]
 
 
+@word
 @dataclass(eq=False, repr=False)
-class Node:
+class Node(Frozen):
     """Capacity and labels of one node: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
 
     Args:
         name: Name of the node, usable as a host name. None: `node0`, `node1`, ... by its position.
         cpu: Number of cores.
         gpu: Number of GPUs, a whole number.
-        memory: Bytes, or text such as `"64GiB"`.
+        memory: Text such as `"64GiB"`; only 0 needs no unit.
         labels: Names and values of your choice, which `where=` of roles refers to.
     """
 
@@ -39,25 +42,27 @@ class Node:
     labels: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        self.site = call_site(("name",), 3)
+        self.site = call_site(("name",), 4)
 
 
-class Resources:
+@word
+class Resources(Frozen):
     """Named size of a replica: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`.
 
     Args:
         cpu: Number of cores; fractions are allowed.
         gpu: Number of GPUs, or a share of one such as 0.5.
-        memory: Bytes, or text such as `"64GiB"`.
+        memory: Text such as `"64GiB"`; only 0 needs no unit.
     """
 
     def __init__(self, *, cpu: float = 1, gpu: float = 0, memory: Memory = 0) -> None:
         self.cpu, self.gpu, self.memory = cpu, gpu, memory
-        self.site = call_site(())
+        self.site = call_site((), 3)
 
 
+@word
 @dataclass(eq=False, repr=False)
-class On:
+class On(Frozen):
     """One rule of a restart policy: the failures that it matches, and the action. The first rule that matches decides.
 
     A rule matches a failure if each of `kind`, `exit` and `signal` that is given does.
@@ -78,11 +83,12 @@ class On:
     count: bool = True
 
     def __post_init__(self) -> None:
-        self.site = call_site(("kind",), 3)
+        self.site = call_site(("kind",), 4)
 
 
+@word
 @dataclass(eq=False, repr=False)
-class Restart:
+class Restart(Frozen):
     """Restart policy of a role: what a failure restarts, how often, and what follows.
 
     Args:
@@ -111,11 +117,12 @@ class Restart:
     backoff_reset: Duration = "10m"
 
     def __post_init__(self) -> None:
-        self.site = call_site(("scope",), 3)
+        self.site = call_site(("scope",), 4)
 
 
+@word
 @dataclass(eq=False, repr=False, kw_only=True)
-class Workload:
+class Workload(Frozen):
     """Timing of a worker of a role in the simulator, `workload=` of the role.
 
     Args:
@@ -155,10 +162,11 @@ class Workload:
     collective_timeout: Duration | None = None
 
     def __post_init__(self) -> None:
-        self.site = call_site((), 3)
+        self.site = call_site((), 4)
 
 
-class Secret:
+@word
+class Secret(Frozen):
     """Secret value for `env=`, read when a worker starts; the graph, the plan and the journal have only its source.
 
     Exactly one argument has to be given; the compiler reports anything else (FD138).
@@ -171,7 +179,7 @@ class Secret:
 
     def __init__(self, *, env: str | None = None, file: str | None = None) -> None:
         self.env, self.file = env, file
-        self.site = call_site(())
+        self.site = call_site((), 3)
 
     def __repr__(self) -> str:
         return f"Secret(env={self.env!r})" if self.env is not None else f"Secret(file={self.file!r})"

@@ -10,11 +10,21 @@ from flowdist.graph.nodes import NODE_PROCS, Cluster, NodeSpec
 from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
 from flowdist.graph.role_graph import Domain, JobOptions, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef, WorkloadSpec
-from flowdist.graph.units import HOUR, MINUTE, MS, SECOND, format_duration, format_memory, parse_duration, parse_memory
+from flowdist.graph.units import (
+    HOUR,
+    MINUTE,
+    MS,
+    SECOND,
+    NoUnitError,
+    format_duration,
+    format_memory,
+    parse_duration,
+    parse_memory,
+)
 
 __all__ = [
     "HOUR", "MINUTE", "MS", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain", "FailureKind", "Gate",
-    "JobOptions", "JointWorld", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy", "RoleGraph",
-    "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph", "encode_graph", "format_duration",
+    "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy",
+    "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph", "encode_graph", "format_duration",
     "format_memory", "parse_duration", "parse_memory",
 ]  # fmt: skip

@@ -56,30 +56,50 @@ def format_memory(size: int) -> str:
 
 
 _DURATION_NS = {"ns": 1, "us": 1_000, "ms": MS, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
-_MEMORY = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_MEMORY |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_MEMORY |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_MEMORY = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_MEMORY |= {
+    unit: size
+    for letter, size in {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}.items()
+    for unit in (letter, f"{letter}i", f"{letter}ib")
+}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class NoUnitError(ValueError):
+    """Error for a duration or a size of memory that is a number without a unit: `10000` may be seconds or ms."""
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`; a number without unit is seconds.
+    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`.
 
-    The units are ns, us, ms, s, m, h and d.
+    The units are ns, us, ms, s, m, h and d. 0 needs no unit, as a text or as a number.
 
     Raises:
+        NoUnitError: The value is another number without a unit.
         ValueError: The value is anything else, or longer than 292 years, which 64 bits cannot hold.
     """
-    if isinstance(value, bool):
-        raise ValueError("not a duration")
-    if isinstance(value, int | float):
-        return _whole(value * 1_000_000_000)
-    text = value.strip()
-    if re.fullmatch(r"\d+(?:\.\d+)?", text):
-        text += "s"
+    text = _written(value)
+    if text == "0":
+        return 0
     parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError("not a duration")
     return _whole(sum(_exact(number, _DURATION_NS[unit]) for number, unit in parts))
+
+
+def _written(value: str | int | float) -> str:
+    """Return the text of a value, "0" for each way to write zero; raise NoUnitError for another number alone."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("neither a text nor a number")
+    if isinstance(value, str):
+        text = value.strip()
+        is_zero = _NUMBER.fullmatch(text) is not None and not text.strip("0.")
+        if _NUMBER.fullmatch(text) and not is_zero:
+            raise NoUnitError("a number without a unit")
+        return "0" if is_zero else text
+    if value:
+        raise NoUnitError("a number without a unit")
+    return "0"
 
 
 def _exact(number: str, unit: int) -> int | float:
@@ -95,16 +115,18 @@ def _whole(value: int | float) -> int:
 
 
 def parse_memory(value: str | int) -> int:
-    """Return the bytes of a text such as `64GiB` (of 1024) or `500MB` (of 1000); a number without unit is bytes.
+    """Return the bytes of a text such as `64GiB` (of 1024) or `500MB` (of 1000); 0 needs no unit.
+
+    The units are B; KiB, MiB, GiB, TiB, also without the B or the iB; KB, MB, GB and TB.
 
     Raises:
+        NoUnitError: The value is another number without a unit.
         ValueError: The value is anything else, or 8 EiB and more.
     """
-    if isinstance(value, bool):
-        raise ValueError("not a size of memory")
-    if isinstance(value, int):
-        return _whole(value)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+    text = _written(value)
+    if text == "0":
+        return 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text)
     if match is None or match[2].lower() not in _MEMORY:
         raise ValueError("not a size of memory")
     return _whole(_exact(match[1], _MEMORY[match[2].lower()]))

@@ -141,7 +141,14 @@ def simulate(
     note_for_hypothesis(topology, compiled, faults, given)
     with untraced():
         simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
-        return simulation.run(parse_duration(until) if until is not None else None)
+        return simulation.run(_until_ns(until))
+
+
+def _until_ns(until: str | None) -> int | None:
+    try:
+        return parse_duration(until) if until is not None else None
+    except ValueError:
+        raise FlowdistError(f"until {until!r}: no duration", help="write 30s, 1m30s or 2h") from None
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:

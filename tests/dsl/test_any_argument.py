@@ -103,7 +103,12 @@ ARGUMENTS = [(word, name) for word in CALLS for name in arguments_of(word)]
 def test_an_odd_value_gives_a_graph_or_problems_with_the_users_place(word: Callable[..., Any], name: str) -> None:
     for value in ODD:
         problems = Problems()
-        graph = compile_topology(CALLS[word](**{name: value}), problems)
+        try:
+            topology = CALLS[word](**{name: value})
+        except AttributeError as error:  # t.world(a, b): the call itself is wrong
+            assert "() has no argument 'name'" in str(error) and isinstance(value, Role)
+            continue
+        graph = compile_topology(topology, problems)
         if any(problem.severity == "error" for problem in problems.sorted()):
             assert {problem.place.file for problem in problems.sorted()} <= {__file__}, value
             assert all(problem.format() for problem in problems.sorted())

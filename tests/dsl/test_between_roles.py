@@ -15,22 +15,23 @@ OTHER = 'other = Topology("y")\nalien = other.role("alien", "true")\n'
 
 
 @pytest.mark.parametrize(
-    ("statement", "code", "message"),
+    ("statement", "code", "message", "argument"),
     [
-        ("t.restart_together('core', a)", "FD128", "domain 'core' has fewer than two roles"),
-        ("t.restart_together('core', a, a)", "FD128", "domain 'core' has fewer than two roles"),
-        ("t.restart_together('core', a, 'b')", "FD135", "domain 'core': 'b' is not a role of this topology"),
+        ("t.restart_together('core', a)", "FD128", "domain 'core' has fewer than two roles", "t.restart_together"),
+        ("t.restart_together('core', a, a)", "FD128", "domain 'core' has fewer than two roles", "t.restart_together"),
+        ("t.restart_together('core', a, 'b')", "FD135", "domain 'core': 'b' is not a role of this topology", "'b'"),
         (
             "t.restart_together('core', a, b)\nc = t.role('c', 'true')\nt.restart_together('rest', b, c)",
             "FD128",
             "domain 'rest': role 'b' is in domain 'core' already",
+            "b",
         ),
     ],
 )
-def test_a_domain_that_is_none(tmp_path: Path, statement: str, code: str, message: str) -> None:
+def test_a_domain_that_is_none(tmp_path: Path, statement: str, code: str, message: str, argument: str) -> None:
     problem = refused(tmp_path, TWO + statement)
     assert (problem.code, problem.message) == (code, message)
-    assert underlined(problem) == "t.restart_together" and problem.place.line == (TWO + statement).count("\n") + 1
+    assert underlined(problem) == argument and problem.place.line == (TWO + statement).count("\n") + 1
 
 
 def test_a_domain_is_kept_in_the_order_of_its_roles(tmp_path: Path) -> None:
@@ -160,10 +161,10 @@ def test_an_unknown_size_is_answered_with_the_known_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "arguments", "code", "message", "argument"),
     [
-        ("None", "gpu=1", "FD114", "it asks for 1 gpu, but the nodes have no sizes", "1"),
+        ("None", "gpu=1", "FD114", "it asks for 1 gpu, but the topology declares no nodes, and so no GPUs", "1"),
         ("[Node()]", "gpu=1", "FD114", "it asks for 1 gpu, but no node has one", "1"),
         ("[Node(gpu=1)]", "gpu=2", "FD112", "a replica is larger than any node (8 cpu, 1 gpu, 32GiB)", "2"),
-        ("None", "gpu=0.5", "FD114", "it asks for 0.5 gpu, but the nodes have no sizes", "0.5"),
+        ("None", "gpu=0.5", "FD114", "it asks for 0.5 gpu, but the topology declares no nodes, and so no GPUs", "0.5"),
         ("[Node()]", "gpu=0.5", "FD114", "it asks for 0.5 gpu, but no node has one", "0.5"),
         ("[Node(gpu=2)]", "gpu=1.5", "FD148", "gpu=1.5: a share is of one GPU, more are given whole", "1.5"),
         ("[Node(gpu=2)]", "gpu=0.0004", "FD148", "gpu=0.0004 is finer than a thousandth", "0.0004"),
@@ -225,19 +226,19 @@ def test_readiness_is_read(tmp_path: Path, ready_when: str, how: str, target: st
     assert ready is not None and (ready.how, ready.target) == (how, target)
 
 
-@pytest.mark.parametrize("lease", ["0", "-1"])
-def test_a_lease_of_nothing_is_refused(tmp_path: Path, lease: str) -> None:
+@pytest.mark.parametrize(("lease", "wrong"), [("0", "must be more than zero"), ("-1", "must not be negative")])
+def test_a_lease_of_nothing_is_refused(tmp_path: Path, lease: str, wrong: str) -> None:
     problem = refused(tmp_path, HEAD + f't = Topology("x", lease={lease})\nt.role("a", "true")')
-    assert (problem.code, problem.message) == ("FD105", f"topology 'x': lease={lease} must be more than zero")
+    assert (problem.code, problem.message) == ("FD105", f"topology 'x': lease={lease} {wrong}")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words", "help"),
     [
         ('lease="1500ms"', "lease='1500ms' and heartbeat='500ms': ", 'write lease="2s" or more, or '),
-        ('lease="2s", heartbeat=1', "lease='2s' and heartbeat=1: ", 'heartbeat="500ms" or less'),
+        ('lease="2s", heartbeat="1s"', "lease='2s' and heartbeat='1s': ", 'heartbeat="500ms" or less'),
         ('heartbeat="5s"', "lease='4s' and heartbeat='5s': ", 'lease="11s" or more, or heartbeat="1.5s" or'),
-        ("lease=1, heartbeat=None", "lease=1 and heartbeat='500ms': ", 'write lease="2s" or more'),
+        ('lease="1s", heartbeat=None', "lease='1s' and heartbeat='500ms': ", 'write lease="2s" or more'),
     ],
 )
 def test_a_lease_that_no_heartbeat_can_renew_is_refused_with_what_works(
@@ -245,7 +246,7 @@ def test_a_lease_that_no_heartbeat_can_renew_is_refused_with_what_works(
 ) -> None:
     problem = refused(tmp_path, HEAD + f't = Topology("x", {arguments})\nt.role("a", "true")')
     assert problem.code == "FD156" and problem.message.startswith(f"topology 'x': {words}")
-    assert help in problem.help and ("heartbeat=" in problem.help) != arguments.startswith("lease=1,")
+    assert help in problem.help and ("heartbeat=" in problem.help) != arguments.startswith('lease="1s",')
 
 
 def test_the_shortest_lease_is_just_more_than_the_margin_and_a_heartbeat(tmp_path: Path) -> None:

@@ -196,15 +196,14 @@ def test_a_topology_is_told_from_a_script_without_importing_it(tmp_path: Path, t
         ("1m30s", 90 * SECOND),
         ("400ms", 400 * MS),
         ("1.5h", 90 * MINUTE),
-        (2, 2 * SECOND),
-        ("0.5", 500 * MS),
+        ("0.5s", 500 * MS),
     ],
 )
 def test_durations(text: str | int, ns: int) -> None:
     assert parse_duration(text) == ns
 
 
-@pytest.mark.parametrize("text", ["", "s", "30 s", "3x", "1m 30s", "-3s", "1h2", None, True])
+@pytest.mark.parametrize("text", ["", "s", "30 s", "3x", "1m 30s", "-3s", "1h2", "30", 2, None, True])
 def test_what_is_no_duration(text: object) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
         parse_duration(text)  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_check_finds_no_room_where_the_controller_may_wait_for_some_in_any_order
         topology.role(f"r{i}", "true", replicas=f"{least}:{least + 2 * grows}", depends_on=gates)
     problems = Problems()
     graph = compile_topology(topology, problems)
-    assert bool(problems.codes()) == _waits(graph, ())
+    assert bool(problems.sorted()) == _waits(graph, ())
 
 
 def _waits(graph: RoleGraph, order: tuple[str, ...]) -> bool:

@@ -15,6 +15,7 @@ from flowdist.cli.inspect.check import command
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from tests.dsl.test_mistakes import MISTAKES
 
 HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
 PACKAGE = Path(__file__).parents[2] / "flowdist"
@@ -147,7 +148,7 @@ CASES = [
     ("FD105", 't = Topology("x", move_after=0)\nt.role("a", "true")', "0"),
     ("FD105", 't = Topology("x", controller_outage=0)\nt.role("a", "true")', "0"),
     ("FD134", 't = Topology("x", cordon_after=2.5)\nt.role("a", "true")', "2.5"),
-    ("FD132", 't = Topology("x", cordon_aftr=2)\nt.role("a", "true")', 'Topology("x", cordon_aftr=2)'),
+    ("FD132", 't = Topology("x", cordon_aftr=2)\nt.role("a", "true")', "cordon_aftr=2"),
     ("FD106", MAIN + 't.role("a", "true", start_timeout="soon")', '"soon"'),
     ("FD105", MAIN + 't.role("a", "true", hang_after=0)', "0"),
     ("FD143", MAIN + 't.role("a", "true", restart=Restart("job", then=Restart("role")))', 'Restart("role")'),
@@ -183,6 +184,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
     tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/components
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
+    tested |= {each.code for each in MISTAKES}
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes

@@ -12,6 +12,7 @@ from flowdist.graph import (
     MS,
     SECOND,
     NodeSpec,
+    NoUnitError,
     Resources,
     format_duration,
     format_memory,
@@ -53,8 +54,8 @@ def test_a_size_is_written_in_the_largest_unit_that_it_fills(size: int, text: st
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        (4096, 4096),
-        ("4096", 4096),
+        (0, 0),
+        ("0", 0),
         ("7B", 7),
         ("2KB", 2_000),
         ("500MB", 500_000_000),
@@ -65,13 +66,17 @@ def test_a_size_is_written_in_the_largest_unit_that_it_fills(size: int, text: st
         ("5k", 5 << 10),
         ("6m", 6 << 20),
         ("2g", 2 << 30),
+        ("64Gi", 64 << 30),
+        ("3t", 3 << 40),
     ],
 )
 def test_sizes_of_memory(text: str | int, size: int) -> None:
     assert parse_memory(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "3 parsecs", "-1GiB", True, 1 << 63, "9" * 400 + ".5TiB", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "3 parsecs", "-1GiB", True, 1 << 63, "9" * 400 + ".5TiB", "9" * 5000, b"1B"]
+)
 def test_what_is_no_size_of_memory(text: str | int) -> None:
     with pytest.raises(ValueError):
         parse_memory(text)
@@ -92,6 +97,18 @@ def test_the_longest_duration_loses_no_nanosecond() -> None:
 )
 def test_durations_in_every_unit(text: str, ns: int) -> None:
     assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize("value", [1, 0.5, -1, 10**30, math.nan, "1", "0.5", " 30 ", "64"])
+def test_a_number_without_a_unit_is_refused_as_such(value: str | float) -> None:
+    for parse in (parse_duration, parse_memory):
+        with pytest.raises(NoUnitError):
+            parse(value)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "0", "0.0", "00"])
+def test_zero_needs_no_unit(value: str | float) -> None:
+    assert parse_duration(value) == parse_memory(value) == 0  # type: ignore[arg-type]
 
 
 def test_cores_are_counted_in_thousandths_and_gpus_one_by_one() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from flowdist.dsl.check.room import check_fits, check_minima
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.commands import macros_of
-from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.fields import DOUBLE, Fields, owner_of
 from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
 from flowdist.dsl.topology import Gate, Role, Topology
@@ -41,18 +43,22 @@ def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str,
     A role that keeps running while its upstream role restarts without its state adds an error, too (FD118).
     """
     upstream = specs.get(gate.role)
+    if fields.problems.is_wrong(f"role {gate.role!r}", DOUBLE) or fields.is_wrong(DOUBLE):
+        return
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a cycle of gates can never start"
         _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
         return
-    if gate.condition == "ready" and upstream.ready is None:
+    is_wrong = functools.partial(fields.problems.is_wrong, owner_of(upstream))
+    if gate.condition == "ready" and upstream.ready is None and not is_wrong("ready_when"):
         help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
         message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
         _gate_error(fields, gate, "FD115", message, help)
     if gate.condition == "succeeded" and upstream.kind == "service":
         message = f"it waits for service {gate.role!r} to succeed, but services never end"
         _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
-    if gate.on_restart == "reconnect" and upstream.state == "memory":
+    keeps_running = gate.on_restart == "reconnect" and not fields.is_wrong("depends_on.on_restart")
+    if keeps_running and upstream.state == "memory":
         message = f"role {gate.role!r} keeps its state in memory and restarts without it, but this role keeps running"
         help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
         _gate_error(fields, gate, "FD118", message, help)
@@ -62,7 +68,7 @@ def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: s
     """Add an error at the element of `depends_on=` in the user's file from which the gate comes."""
     items = fields.items("depends_on", Gate, Role)
     roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
-    fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
+    fields.error(code, "depends_on", message, help, fields.element("depends_on", roles.index(gate.role)))
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
@@ -76,14 +82,18 @@ def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec])
         _, _, rest = macro.partition(":")
         role, _, port = rest.partition(":")
         gate = spec.gate_on(role)
-        if gate is None:
+        if fields.is_wrong(where, "depends_on"):
+            pass
+        elif gate is None:
             message = f"it uses the address of {role!r} but does not depend on it"
             fields.error("FD122", where, message, f"write depends_on=[{role}.started()] or {role}.ready()")
         elif gate.on_restart == "reconnect":
             message = f"it reads the address of {role!r} at its start; if the address changes, it is restarted"
             fields.warn("FD302", where, message, 'read it from flowdist.worker.peers(), or write on_restart="restart"')
         upstream = specs.get(role)
-        if upstream is not None and port not in upstream.ports:
+        if upstream is None or fields.is_wrong(where) or fields.problems.is_wrong(owner_of(upstream), "ports"):
+            continue
+        if port not in upstream.ports:
             fields.error("FD119", where, f"role {role!r} has no port {port!r}", did_you_mean(port, upstream.ports))
 
 
@@ -92,10 +102,12 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     policy = spec.restart
     if policy is None:
         return
-    if any(each.scope == "domain" for each in policy.chain()) and graph.domain_of(spec.name) is None:
+    has_domain = graph.domain_of(spec.name) is not None or fields.problems.is_wrong(owner_of(graph), "domains")
+    is_sure = not has_domain and not fields.problems.has_unknowns and not fields.is_wrong("restart.scope")
+    if is_sure and any(each.scope == "domain" for each in policy.chain()):
         message = 'it restarts its "domain", but no restart_together() names it'
         fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
-    if policy.scope == "replica" and spec.gang:
+    if policy.scope == "replica" and spec.gang and not fields.is_wrong("gang"):
         message = 'Restart("replica") with gang=True: a gang restarts as one'
         fields.error("FD129", "gang", message, 'write Restart("role"), or gang=False')
 
@@ -103,7 +115,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
     """Add an error if failures of a primary gang may be ignored (FD130): it cannot run without the ignored replica."""
     policy = spec.restart
-    if policy is None or not spec.primary or not spec.gang:
+    if policy is None or not spec.primary or not spec.gang or fields.is_wrong("kind", "primary", "gang", "restart"):
         return
     if any(each.then == "ignore" for each in policy.chain()) or any(rule.do == "ignore" for rule in policy.rules):
         message = "a primary gang cannot go on without a member whose failure is ignored"
@@ -115,6 +127,8 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
 
     A `start_timeout=` of a service adds a warning, too (FD307): readiness does not count as progress.
     """
+    if fields.is_wrong("kind", "workload"):
+        return
     load = spec.workload
     longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
     begins = load.startup_ns + load.restore_ns + load.warmup_ns
@@ -134,6 +148,8 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
 
 def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     """Add an error for a topology without a role, or without a primary task: its job would never end (FD127)."""
+    if problems.has_unknowns:  # such as a call of t.frobnicate(), which may have been meant to declare a role
+        return
     if not graph.roles:
         help = 'write t.role("trainer", ["python", "train.py"])'
         problems.error("FD127", f"topology {topology.name!r} has no role", help, topology.site.place())

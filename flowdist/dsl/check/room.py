@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.fields import Fields, owner_of
 from flowdist.dsl.read.placement import allowed_nodes
 from flowdist.dsl.topology import Topology
-from flowdist.graph import RoleGraph, RoleSpec, format_memory
+from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_memory
 from flowdist.graph.capacity import Capacity, Need, add, fits, moments, needed, offered, pick, slots, subtract
 
 Seat = tuple[str, tuple[int, ...]]  # the place of one replica: the name of its node, and the numbers of its GPUs
 
-# After one of these errors, sizes or the order of the roles are unknown, and "no room" would be a guess.
-_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
+_SIZE = ("cpu", "gpu", "memory", "resources")
+# After an error in one of these, sizes or the order of the roles are unknown, and "no room" would be a guess.
+_SEATING = (*_SIZE, "replicas", "kind", "depends_on", "placement", "near", "apart", "where")
 
 
 def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     """Add an error if no node is large enough for one replica of the role (FD112, FD114).
 
-    If the topology declares no nodes, only a need of GPUs adds an error: nothing says how many a node has.
+    If the topology declares no nodes, only a need of GPUs adds an error: nothing says how many a node has. Of several
+    roles that need GPUs, the first alone gets the error, because one change of `nodes=` corrects it for all.
     """
     need = needed(spec.resources)
     nodes = graph.cluster.nodes
-    if not graph.cluster.given:
-        if need.gpu:
-            help = f"write Topology(..., nodes=[Node(gpu={need.gpu})])"
-            fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but the nodes have no sizes", help)
+    if fields.is_wrong(*_SIZE) or fields.problems.is_wrong(owner_of(graph), "nodes"):
         return
     if need.gpu and not any(node.gpu for node in nodes):
-        help = f"write nodes={len(nodes)} * [Node(gpu={need.gpu})]"
-        fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but no node has one", help)
-    elif not any(fits(need, offered(node)) for node in nodes):
+        why = "no node has one" if graph.cluster.given else "the topology declares no nodes, and so no GPUs"
+        help = f"write Topology(..., nodes={_nodes_with_gpus(graph)})"
+        fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but {why}", help)
+        fields.problems.mark_wrong(owner_of(graph), "nodes")  # other roles that ask for GPUs have the same error
+    elif graph.cluster.given and not any(fits(need, offered(node)) for node in nodes):
         largest = max(nodes, key=lambda node: (node.gpu, node.cpu, node.memory))
         size = f"{largest.cpu:g} cpu, {largest.gpu} gpu, {format_memory(largest.memory)}"
         argument = next((name for name in ("cpu", "gpu", "memory") if fields.values.get(name) is not None), "resources")
         fields.error("FD112", argument, f"a replica is larger than any node ({size})", "ask for less, or larger nodes")
+
+
+def _nodes_with_gpus(graph: RoleGraph) -> str:
+    """Return nodes that have room for each replica that needs GPUs, as users write them: `4 * [Node(gpu=2)]`."""
+    roles = [spec for spec in graph.roles if spec.resources.gpu]
+    size = f"gpu={max(spec.resources.gpu for spec in roles)}"
+    usual = NodeSpec("")
+    cpu, memory = (max(getattr(spec.resources, name) for spec in roles) for name in ("cpu", "memory"))
+    size += f", cpu={math.ceil(cpu)}" if cpu > usual.cpu else ""
+    size += f', memory="{math.ceil(memory / (1 << 30))}GiB"' if memory > usual.memory else ""
+    count = max(sum(spec.max_replicas for spec in roles), len(graph.cluster.nodes))
+    return f"{count} * [Node({size})]" if count > 1 else f"[Node({size})]"
 
 
 def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
@@ -46,7 +60,9 @@ def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> No
     Places are chosen as the controller chooses them. Nothing is checked if the topology declares no nodes, or if
     earlier problems leave the sizes of roles unknown.
     """
-    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
+    if not graph.cluster.given or problems.is_wrong(owner_of(graph), "nodes", "labels"):
+        return
+    if any(problems.is_wrong(owner_of(spec), *_SEATING) for spec in graph.roles):
         return
     before = _before_success(graph)
     rooms = _Rooms(graph)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from flowdist.dsl.frozen import Unknown, has_unknown
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.read.fields import NAME
+from flowdist.dsl.read.fields import NAME, owner_of
 from flowdist.dsl.topology import Role, Topology
 from flowdist.graph import JointWorld, RoleGraph, RoleSpec
 
@@ -16,7 +17,7 @@ def check_worlds(topology: Topology, graph: RoleGraph, problems: Problems) -> No
     names = set(specs)
     taken: dict[str, str] = {}  # role -> world, of the worlds so far
     for name, members, site in topology.worlds:
-        for code, message, help, at in _problems_of(name, members, topology, specs, names, taken):
+        for code, message, help, at in _problems_of(name, members, topology, specs, names, taken, problems):
             problems.error(code, f"world {name!r}: {message}", help, site.place(at))
         names.add(name)
         for role in members:
@@ -32,6 +33,7 @@ def _problems_of(
     specs: Mapping[str, RoleSpec],
     names: Collection[str],
     taken: Mapping[str, str],
+    known: Problems,
 ) -> Iterator[tuple[str, str, str, str]]:
     """Yield the problems of one joint world: code, message, help, and the argument of `Topology.world` to report it at.
 
@@ -41,23 +43,31 @@ def _problems_of(
         specs: The compiled roles by name.
         names: Names of all roles and of the worlds before this one.
         taken: The world of each role that is in a world before this one.
+        known: The problems so far: what is wrong already is not reported once more.
     """
-    if not NAME.fullmatch(name):
+    if has_unknown(name):
+        pass
+    elif not NAME.fullmatch(name):
         yield "FD102", "its name cannot be used", "use lower case letters, digits and hyphens", "name"
-    if name in names:
+    elif name in names:
         yield "FD144", "a role or another world has its name", "give it a name of its own", "name"
     if len({id(role) for role in members}) < 2:
         yield "FD144", "it has fewer than two roles", "name at least two: world('core', a, b)", ""
     primary = set()
     for i, role in enumerate(members):
+        if isinstance(role, Unknown):
+            continue
         if not isinstance(role, Role) or role.topology is not topology:
             yield "FD135", f"{role!r} is not a role of this topology", "pass handles that role() returned", str(i)
             continue
         spec = specs[role.name]
-        primary.add(spec.primary)
+        if not known.is_wrong(owner_of(role), "primary"):
+            primary.add(spec.primary)
         if role.name in taken:
             message = f"role {role.name!r} is in world {taken[role.name]!r} already"
             yield "FD144", message, "make one world of the two", str(i)
+        if known.is_wrong(owner_of(role), "kind", "gang", "restart"):
+            continue
         if spec.kind == "service":
             yield "FD144", f"{role.name!r} is a service, but a world ends as one", 'make it kind="task"', str(i)
         elif not spec.gang:

@@ -10,6 +10,7 @@ import ast
 import linecache
 import sys
 from functools import lru_cache
+from opcode import opname
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ class CallSite:
         self, file: str, line: int, positional: tuple[str, ...], code: CodeType | None = None, instruction: int = 0
     ) -> None:
         self.file, self.line = file, line
+        self.renamed: dict[str, str] = {}  # misspelt arguments: the name that was meant, and that in the file
+        self.lost_arguments = False  # whether the call had arguments that nobody understood
         self._positional, self._code, self._instruction = positional, code, instruction
 
     def place(self, argument: str = "") -> Place:
@@ -86,8 +89,8 @@ class CallSite:
 
     def _keyword(self, argument: str) -> ast.keyword | None:
         """Return the syntax node of a keyword argument; None if the call does not have it or has no known source."""
-        call = self._call()
-        return next((each for each in call.keywords if each.arg == argument), None) if call is not None else None
+        call, name = self._call(), self.renamed.get(argument, argument)
+        return next((each for each in call.keywords if each.arg == name), None) if call is not None else None
 
     def _call(self) -> ast.Call | None:
         """Return the syntax node of the call; None if its source is not known."""
@@ -105,9 +108,27 @@ def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
         depth: Number of frames between this function and the user's code. 2: the user calls the function that calls
             `call_site`.
     """
-    frame: FrameType = sys._getframe(depth)
+    return site_of(sys._getframe(depth), positional)
+
+
+def site_of(frame: FrameType, positional: tuple[str, ...]) -> CallSite:
+    """Return the call that a frame is executing; `positional` are its parameters that may be given by position."""
     code = frame.f_code
     return CallSite(code.co_filename, frame.f_lineno, positional, code, frame.f_lasti // 2)
+
+
+def attribute_place(frame: FrameType, name: str) -> Place:
+    """Return the place of an attribute's name in `a.b`, `a.b = c` or `del a.b`, which the frame is executing.
+
+    If the frame executes something else, such as `setattr(a, "b", c)`, the place of the whole expression is returned.
+    """
+    code = frame.f_code
+    line, end_line, column, end = _positions(code)[frame.f_lasti // 2]
+    if line is None or end_line is None or column is None or end is None:
+        return Place(code.co_filename, frame.f_lineno)
+    if opname[code.co_code[frame.f_lasti]].endswith(("_ATTR", "_METHOD")):
+        line, column = end_line, end - len(name.encode())
+    return place_of_bytes(code.co_filename, line, column, end_line, end)
 
 
 @lru_cache(maxsize=8)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.errors import FlowdistError
 
+MARK = "\ufdd0"  # text of a value that is not known: Unicode reserves this character for use inside programs
 NAMED_MAX = 4  # number of roles that a message names; more are counted
 
 
@@ -71,9 +72,15 @@ class Problems:
 
     Several roles can come from one line of the user's file, and then have the same problem. It is kept once, with the
     names of all these roles.
+
+    Attributes:
+        has_unknowns: Whether the file has used a name that says nothing of what was meant, such as `t.frobnicate()`.
+            Something may then be missing in the topology.
     """
 
     def __init__(self) -> None:
+        self.has_unknowns = False
+        self._wrong: set[tuple[str, str]] = set()  # owners and arguments that have errors
         self._found: dict[tuple[str, str, Place], Problem] = {}
         self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # names of the parts that have each problem
 
@@ -91,13 +98,29 @@ class Problems:
         self._add(Problem(code, message, help, place, "warning"), owner)
 
     def _add(self, problem: Problem, owner: str) -> None:
+        message = problem.message.replace(MARK, "?").replace(repr(MARK)[1:-1], "?")
+        problem = problem._replace(message=message)
         key = (problem.code, problem.message, problem.place)
         self._found.setdefault(key, problem)
         self._owners.setdefault(key, {})[owner] = None
 
-    def codes(self) -> set[str]:
-        """Return the codes of all errors and warnings so far."""
-        return {problem.code for problem in self._found.values()}
+    def mark_wrong(self, owner: str, argument: str) -> None:
+        """Record that an argument has an error, and with a part such as `restart.scope` the argument `restart`, too."""
+        while argument:
+            self._wrong.add((owner, argument))
+            argument = argument.rpartition(".")[0]
+
+    def is_wrong(self, owner: str, *arguments: str) -> bool:
+        """Return whether one of the arguments of a part of the topology has an error: its value is then unknown.
+
+        The argument `*` stands for those that nobody understood: they may have been any of the part's arguments.
+        """
+        return any((owner, argument) in self._wrong for argument in ("*", *arguments))
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Add problems that were found elsewhere."""
+        for problem in problems:
+            self._add(problem, "")
 
     def sorted(self) -> list[Problem]:
         """Return each problem once, by file and line; its message names the parts of the topology that have it."""

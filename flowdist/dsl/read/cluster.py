@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from flowdist.dsl.problems.places import COMMAND_LINE
-from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
 from flowdist.dsl.words import Node
 from flowdist.graph import MS, Cluster, JobOptions, NodeSpec, format_duration
@@ -13,7 +12,7 @@ from flowdist.graph import MS, Cluster, JobOptions, NodeSpec, format_duration
 HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 
 
-def read_cluster(top: Fields, problems: Problems) -> Cluster:
+def read_cluster(top: Fields) -> Cluster:
     """Return the nodes of a topology, whose arguments are `top`.
 
     If the topology declares no nodes, `given` of the result is false. Nodes that cannot be used add errors; if none can
@@ -27,11 +26,11 @@ def read_cluster(top: Fields, problems: Problems) -> Cluster:
     specs: dict[str, NodeSpec] = {}
     for i, node in enumerate(top.items("nodes", Node, help=HELP)):
         if isinstance(node, Node):
-            spec = _read_node(node, i, specs, problems)
+            spec = _read_node(node, i, specs, top)
             specs[spec.name] = spec
         else:
             message = f"nodes[{i}] is not a Node"
-            top.error_at(top.element("nodes", i), "FD134", message, "write nodes=[Node(cpu=8), ...]")
+            top.error("FD134", "nodes", message, "write nodes=[Node(cpu=8), ...]", top.element("nodes", i))
     if isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
     if not specs:
@@ -62,16 +61,22 @@ def _read_count(top: Fields, nodes: int | str) -> Cluster:
     return Cluster(given=False)
 
 
-def _read_node(node: Node, index: int, taken: Collection[str], problems: Problems) -> NodeSpec:
+def _read_node(node: Node, index: int, taken: Collection[str], top: Fields) -> NodeSpec:
     """Return the graph's value of one `Node`; add an error if its name is unusable, or one of those `taken`."""
     name = f"node{index}" if node.name is None else str(node.name)
-    fields = Fields(f"node {name!r}", vars(node), node.site, problems)
-    if not NAME.fullmatch(name) or name in RESERVED:
+    fields = Fields(f"node {name!r}", vars(node), node.site, top.problems)
+    if fields.is_wrong("name"):
+        pass
+    elif not NAME.fullmatch(name) or name in RESERVED:
         fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
-    if name in taken:
+    elif name in taken:
         fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
     cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
-    return NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+    spec = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+    for argument, parts in (("nodes", ("cpu", "gpu", "memory")), ("labels", ("labels",))):
+        if fields.is_wrong(*parts):
+            top.problems.mark_wrong(top.owner, argument)
+    return spec
 
 
 def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:

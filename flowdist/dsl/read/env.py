@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.dsl.read.commands import is_file
-from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.fields import PLAIN, Fields
 from flowdist.dsl.words import Secret
 from flowdist.graph import SecretRef
 
@@ -33,8 +33,11 @@ def read_env(fields: Fields, folder: Path) -> Env:
         elif value is None:
             help = 'write "" for an empty one, or leave it out'
             fields.error("FD134", f"env.{name}", f"env[{name!r}] is None", help)
-        elif not isinstance(value, Secret):
+        elif isinstance(value, PLAIN):
             texts.append((name, str(value)))
+        elif not isinstance(value, Secret):
+            help = f'write {{"{name}": "..."}} with a text, a number, a path or a Secret'
+            fields.error("FD134", f"env.{name}", f"env[{name!r}] must be a text, not a {type(value).__name__}", help)
         elif (secret := _secret(fields, name, value, folder)) is not None:
             secrets.append(secret)
     return tuple(texts), tuple(secrets)
@@ -42,8 +45,10 @@ def read_env(fields: Fields, folder: Path) -> Env:
 
 def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
     """Return the source of the secret for the variable `name`; add an error and return None for none or two."""
-    fields = Fields(role.owner, vars(given), given.site, role.problems)
+    fields = role.nested("env", given)
     sources = [source for source in ("env", "file") if fields.values[source] is not None]
+    if not sources and fields.is_wrong("*"):
+        return None
     if len(sources) != 1:
         message = f"the secret {name} has {'two sources' if sources else 'no source'}"
         fields.error("FD138", "file", message, f'write Secret(env="{name}") or Secret(file="~/.{name.lower()}")')

@@ -10,17 +10,30 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from flowdist.dsl.frozen import has_unknown
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.topology import Role
-from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
+from flowdist.dsl.topology import Role, Topology
+from flowdist.graph import (
+    MINUTE,
+    WHOLE,
+    NoUnitError,
+    Resources,
+    RoleGraph,
+    RoleSpec,
+    format_duration,
+    format_memory,
+    parse_duration,
+    parse_memory,
+)
 from flowdist.graph.units import NUMBER_MAX
 
-T = TypeVar("T")
 RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
 MOST = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
+PLAIN = (str, int, float, PurePath)  # types of values that stand for their text in `env=` and `where=`
+DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an earlier role
 GPUS_MAX = 1024  # of one node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 
@@ -52,6 +65,35 @@ def parse_sizes(value: str | int) -> Sizes:
     return Sizes(int(match[1]) if match[1] else high, high, int(match[3]) if match[3] else None)
 
 
+def readings_of_duration(number: str) -> list[str]:
+    """Return the durations that a number without a unit may mean, as users write them: seconds and milliseconds."""
+    return _readings(number, ("s", "ms"), lambda text: format_duration(parse_duration(text)))
+
+
+def readings_of_memory(number: str) -> list[str]:
+    """Return the sizes of memory that a number without a unit may mean: bytes if it is large, else GiB or MiB."""
+    is_large = "e" in number or float(number) >= 1 << 20
+    return _readings(number, ("B",) if is_large else ("GiB", "MiB"), lambda text: format_memory(parse_memory(text)))
+
+
+def _readings(number: str, units: Sequence[str], usual: Callable[[str], str]) -> list[str]:
+    """Return the number with each unit as a quoted text; if it is usually written in another way, with that, too."""
+    found = []
+    for unit in units:
+        text = f"{number}{unit}"
+        try:
+            other = usual(text)
+        except ValueError:  # too large, or nan
+            continue
+        found.append(f'"{text}"' if other == text else f'"{text}" ({other})')
+    return found
+
+
+def owner_of(part: Topology | Role | RoleGraph | RoleSpec) -> str:
+    """Return the name of a topology or role by which `Problems` knows its arguments, such as `role 'trainer'`."""
+    return f"{'role' if isinstance(part, Role | RoleSpec) else 'topology'} {part.name!r}"
+
+
 class Fields:
     """Arguments of one call, each with its place: in the call, in a template, or on the command line.
 
@@ -65,6 +107,7 @@ class Fields:
         problems: Takes errors and warnings.
         overridden: Places of arguments that come from the command line or from flowdist.toml.
         sites: Calls of arguments that come from other calls, such as that of a template.
+        part: Path to the arguments from those of the owner, such as `restart.`; empty for the owner's own.
     """
 
     def __init__(
@@ -75,14 +118,19 @@ class Fields:
         problems: Problems,
         overridden: Mapping[str, Place] | None = None,
         sites: Mapping[str, CallSite] | None = None,
+        part: str = "",
     ) -> None:
         self.owner, self.values, self.problems = owner, values, problems
-        self._site, self._overridden, self._sites = site, overridden or {}, sites or {}
+        self._site, self._overridden, self._sites, self._part = site, overridden or {}, sites or {}, part
+        self._unknown = {name for name in values if has_unknown(values[name])} if problems.has_unknowns else set()
+        lost = ["*"] if any(each.lost_arguments for each in (site, *self._sites.values())) else []
+        for name in (*self._unknown, *lost):
+            problems.mark_wrong(owner, part + name)
 
     @classmethod
     def of_role(cls, role: Role, problems: Problems) -> Fields:
         """Return the arguments of a role, those of its template included."""
-        return cls(f"role {role.name!r}", role.fields, role.site, problems, role.overridden, role.sites)
+        return cls(owner_of(role), role.fields, role.site, problems, role.overridden, role.sites)
 
     def nested(self, name: str, given: Any) -> Fields:
         """Return the arguments of the Restart or Workload `given`, which is itself the argument `name` of this call."""
@@ -90,7 +138,7 @@ class Fields:
         overridden = {
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
         }
-        return Fields(self.owner, vars(given), given.site, self.problems, overridden)
+        return Fields(self.owner, vars(given), given.site, self.problems, overridden, part=f"{self._part}{prefix}")
 
     def place(self, name: str) -> Place:
         """Return the place of the value of an argument, or of a part of it such as `env.NAME`."""
@@ -109,17 +157,23 @@ class Fields:
         """Return the place of an argument together with its name, such as `cpus=3`."""
         return self._sites.get(name, self._site).keyword(name)
 
-    def error(self, code: str, name: str, message: str, help: str) -> None:
-        """Add an error at the argument `name`; `help` tells the user what to write."""
-        self.error_at(self.place(name), code, message, help)
+    def is_wrong(self, *names: str) -> bool:
+        """Return whether one of the arguments has an error. A check of several arguments then says nothing."""
+        return self.problems.is_wrong(self.owner, *(self._part + name for name in names))
 
-    def error_at(self, place: Place, code: str, message: str, help: str) -> None:
-        """Add an error at the given place; `help` tells the user what to write."""
-        self.problems.error(code, message, help, place, owner=self.owner)
+    def error(self, code: str, name: str, message: str, help: str, place: Place | None = None) -> None:
+        """Add an error about the argument `name`, at its place unless another one is given.
+
+        `help` tells the user what to write. An argument with an Unknown in it has its error already, and gets no other.
+        """
+        self.problems.mark_wrong(self.owner, self._part + name)
+        if name.partition(".")[0] not in self._unknown:
+            self.problems.error(code, message, help, place or self.place(name), owner=self.owner)
 
     def warn(self, code: str, name: str, message: str, help: str) -> None:
-        """Add a warning at the argument `name`; `help` tells the user what to write."""
-        self.problems.warn(code, message, help, self.place(name), owner=self.owner)
+        """Add a warning at the argument `name`, unless it has an error; `help` tells the user what to write."""
+        if not self.is_wrong(name):
+            self.problems.warn(code, message, help, self.place(name), owner=self.owner)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
         """Return a duration in ns, `default` (in ns) if the argument is None or cannot be used.
@@ -129,12 +183,15 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        ns = self._parse("FD106", name, value, parse_duration, 'write a duration such as "30s", "1m30s" or "400ms"')
+        if isinstance(value, int | float) and value < 0:
+            self.error("FD105", name, f"{name}={value!r} must not be negative", 'write a duration such as "30s"')
+            return default
+        help = 'write a duration such as "30s", "1m30s" or "400ms"'
+        ns = self._parse("FD106", name, value, parse_duration, help, readings_of_duration)
         if ns is None:
             return default
-        if ns < 0 or (ns == 0 and not zero):
-            wrong = "must not be negative" if zero else "must be more than zero"
-            self.error("FD105", name, f"{name}={value!r} {wrong}", 'write a duration such as "30s"')
+        if ns == 0 and not zero:
+            self.error("FD105", name, f"{name}={value!r} must be more than zero", 'write a duration such as "30s"')
             return default
         return ns
 
@@ -147,18 +204,37 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return 0
-        size = self._parse("FD107", name, value, parse_memory, 'write a size such as "64GiB" or "500MB"')
-        if size is not None and size < 0:
-            self.error("FD105", name, f"{name}={value!r} must not be negative", 'write a size such as "64GiB"')
-        return max(size or 0, 0)
+        help = 'write a size such as "64GiB" or "500MB"'
+        if isinstance(value, int | float) and value < 0:
+            self.error("FD105", name, f"{name}={value!r} must not be negative", help)
+            return 0
+        return self._parse("FD107", name, value, parse_memory, help, readings_of_memory) or 0
 
-    def _parse(self, code: str, name: str, value: Any, parse: Callable[[Any], T], help: str) -> T | None:
-        """Return what `parse` makes of the value; if it raises, add an error of the given code and return None."""
+    def _parse(
+        self,
+        code: str,
+        name: str,
+        value: Any,
+        parse: Callable[[Any], int],
+        help: str,
+        readings: Callable[[str], Sequence[str]],
+    ) -> int | None:
+        """Return what `parse` makes of the value; if it raises, add an error and return None.
+
+        The help of a number without a unit (FD164) is what it may mean; other errors have the given code and help.
+        """
         try:
             return parse(value)
-        except (ValueError, TypeError, AttributeError):
-            self.error(code, name, f"{name}={value!r} cannot be read", help)
-            return None
+        except NoUnitError:
+            number = value.strip() if isinstance(value, str) else repr(value)
+            if meant := readings(number):
+                help = f"write {' or '.join(f'{name}={text}' for text in meant)}"
+                self.error("FD164", name, f"{name}={value!r} has no unit", help)
+                return None
+        except ValueError:
+            pass
+        self.error(code, name, f"{name}={value!r} cannot be read", help)
+        return None
 
     def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
         """Return a whole number; `default`, if one is given, for None.
@@ -308,7 +384,10 @@ class Fields:
                 self.error("FD102", name, f"{name}[{key!r}] has no usable name", "use letters and digits")
             if text is None:
                 self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
-        return tuple((str(key), str(text)) for key, text in value.items() if text is not None)
+            elif not isinstance(text, PLAIN):
+                message = f"{name}[{key!r}] must be a text, not a {type(text).__name__}"
+                self.error("FD134", name, message, f'write {name}={{"{key}": "..."}}')
+        return tuple((str(key), str(text)) for key, text in value.items() if isinstance(text, PLAIN))
 
     def path(self, name: str) -> str:
         """Return the text of a path, unchanged; empty if the argument is None or no path."""

@@ -49,7 +49,7 @@ def model_of(fields: Fields, folder: Path, kind: str) -> str:
 
 def check_model(fields: Fields, spec: RoleSpec) -> None:
     """Add an error for a model together with `rejoin_time=` of the workload: each generation makes a new model."""
-    if spec.simulate and spec.workload.rejoin_ns is not None:
+    if spec.simulate and spec.workload.rejoin_ns is not None and not fields.is_wrong("simulate", "workload"):
         message = (
             "its model is created again in each generation, as by worker.run() in a real run, and restores its state: "
         )

@@ -62,6 +62,8 @@ def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
 
 def check_parallel(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     """Add an error for `parallel=` of a role that is no gang with its own world, or whose sizes form no mesh."""
+    if fields.is_wrong("kind", "gang", "restart", "replicas", "gpu", "resources"):
+        return
     world = graph.world_of(spec.name)
     if spec.parallel and (world is not None or not spec.gang or spec.kind == "service"):
         why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is not a gang"

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from flowdist.dsl.problems.problem import did_you_mean
-from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.fields import DOUBLE, Fields, owner_of
 from flowdist.dsl.topology import Role, Topology
 from flowdist.graph import NodeSpec, Placement, RoleGraph, RoleSpec
 
@@ -41,7 +41,7 @@ def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
             continue
         message = f"{name}= takes roles of this topology, not {role!r}"
         near = did_you_mean(role, known, otherwise="") if isinstance(role, str) and role not in known else ""
-        fields.error_at(fields.element(name, i), "FD135", message, f"{near} {help}".strip())
+        fields.error("FD135", name, message, f"{near} {help}".strip(), fields.element(name, i))
     return tuple(found)
 
 
@@ -50,15 +50,17 @@ def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     placement = spec.placement
     earlier = list(takewhile(lambda name: name != spec.name, (role.name for role in graph.roles)))
     for name in placement.near:
-        if name in placement.apart:
+        if name in placement.apart and not fields.is_wrong(DOUBLE):
             fields.error("FD146", "near", f"it is both near {name!r} and apart from it", "leave one of them out")
-        if name not in earlier:  # replicas are placed in the order of the roles
+        if name not in earlier and not fields.is_wrong(DOUBLE):  # replicas are placed in the order of the roles
             fields.error("FD146", "near", f"it is near {name!r}, which is not declared before it", "leave it out")
-    if not graph.cluster.given:
+    if not graph.cluster.given or fields.is_wrong("where") or fields.problems.is_wrong(owner_of(graph), "labels"):
         return
     allowed = allowed_nodes(spec, graph.cluster.nodes)
     if not allowed:
         _no_such_node(fields, spec, graph.cluster.nodes)
+    if fields.is_wrong("replicas", DOUBLE) or fields.problems.is_wrong(owner_of(graph), "nodes"):
+        return
     if spec.name in placement.apart and 0 < len(allowed) < spec.min_replicas:
         nodes = f"{len(allowed)} node{'s' * (len(allowed) != 1)}"
         message = f"with apart=True its minimum of {spec.min_replicas} needs as many nodes, but it may use {nodes}"

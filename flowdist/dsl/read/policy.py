@@ -29,12 +29,9 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
     return _policy(role.nested("restart", given), given)
 
 
-def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
-    """Return the policy of a Restart, and of the wider ones in its `then=`; add errors for what contradicts itself.
-
-    `level` is the number of policies of which this one is the `then=`.
-    """
-    wider, then = _after(fields, given, level)
+def _policy(fields: Fields, given: Restart) -> RestartPolicy:
+    """Return the policy of a Restart, and of the wider ones in its `then=`; add errors for what contradicts itself."""
+    wider, then = _after(fields, given)
     help = 'write rules=[On("oom", do="fail")]'
     written = fields.items("rules", help=help)
     rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
@@ -51,22 +48,18 @@ def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
     )
     for i, rule in enumerate(written):
         if not isinstance(rule, On):
-            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is not an On(...)", help)
+            fields.error("FD134", "rules", f"rules[{i}] is not an On(...)", help, fields.element("rules", i))
     _check_reachable(fields, rules)
+    _check_backoff(fields, policy)
     _check_budget(fields, policy)
     _check_wider(fields, given, policy)
     return policy
 
 
-def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | None, Then]:
-    """Return what follows a used-up budget: the wider policy of `then=` and "widen", or None and "fail" or "ignore".
-
-    A chain with more policies than there are scopes is cut there: `_check_wider` refuses it.
-    """
+def _after(fields: Fields, given: Restart) -> tuple[RestartPolicy | None, Then]:
+    """Return what follows a used-up budget: the wider policy of `then=` and "widen", or None and "fail" or "ignore"."""
     if isinstance(given.then, Restart):
-        if level == len(SCOPES):
-            return None, "fail"
-        return _policy(fields.nested("then", given.then), given.then, level + 1), "widen"
+        return _policy(fields.nested("then", given.then), given.then), "widen"
     return None, fields.choice("then", ("fail", "ignore"))
 
 
@@ -83,7 +76,7 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
         if policy.scope == SCOPES[-1]:
             help = 'write then="fail" or then="ignore": nothing restarts more than the job'
         fields.error("FD143", "then", message, help)
-    elif given.then.max_restarts == 0:
+    elif given.then.max_restarts == 0 and not given.then.site.lost_arguments:
         message = f"after {policy.scope!r} comes {wider.scope!r} with max_restarts=0, which restarts nothing"
         fields.error("FD143", "then", message, f'write then=Restart("{wider.scope}", max_restarts=2)')
     if wider.rules:
@@ -96,7 +89,7 @@ def _rule(policy: Fields, rule: On) -> Rule:
 
     Two of them that no failure has together, such as an exit code and a signal, add an error as well.
     """
-    fields = Fields(policy.owner, vars(rule), rule.site, policy.problems)
+    fields = policy.nested("rules", rule)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
         fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))
@@ -126,7 +119,7 @@ def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
         # `_rule` replaces an unknown kind by None, which matches everything: such a rule must not cover others
         if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
             message = "this rule can never decide: an earlier one matches all that it matches"
-            fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
+            fields.error("FD125", "rules", message, "put the narrower rule first", fields.element("rules", i))
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:
@@ -139,9 +132,18 @@ def _covers(earlier: Rule, later: Rule) -> bool:
     return earlier.kind is None or earlier.kind == kind
 
 
+def _check_backoff(fields: Fields, policy: RestartPolicy) -> None:
+    """Add an error for a first wait that is longer than the longest one: all waits would be the latter (FD165)."""
+    if policy.backoff_ns > policy.backoff_max_ns and not fields.is_wrong("backoff", "backoff_max"):
+        first, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
+        name = "backoff_max" if fields.values["backoff"] == Restart.backoff else "backoff"
+        message = f"backoff={first} is longer than backoff_max={most}, the longest wait"
+        fields.error("FD165", name, message, f'write backoff_max="{first}" or more, or backoff="{most}" or less')
+
+
 def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
     """Add an error for a budget that never runs out: its restarts take longer than its window by back-off alone."""
-    if policy.within_ns is None:
+    if policy.within_ns is None or fields.is_wrong("within", "max_restarts", "backoff", "backoff_max"):
         return
     total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)
     while 0 < wait < policy.backoff_max_ns and waits:

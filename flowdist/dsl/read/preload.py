@@ -14,6 +14,7 @@ from pathlib import Path
 from flowdist.dsl.read.commands import has_module
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.functions import specs_of
+from flowdist.dsl.topology import WAYS
 from flowdist.graph import RoleSpec
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
@@ -39,7 +40,7 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
             is_text = isinstance(fields.values["preload"], str)
             place = fields.place("preload") if is_text else fields.element("preload", i)
             help = "check its spelling, or install it"
-            fields.error_at(place, "FD109", f"module {name!r} is not found", help)
+            fields.error("FD109", "preload", f"module {name!r} is not found", help, place)
     if "torch" in names or not isinstance(python, PythonCommand) or not has_module("torch", folder):
         return names
     return (*names, "torch") if _brings_torch(python, folder) else names
@@ -48,7 +49,7 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
 def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
     """Add a warning if the role has `preload=` or `warm=True`, but its workers cannot be forked (FD305)."""
     asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
-    if asked and (why := cold_because(spec, sys.executable, sys.executable)):
+    if asked and not fields.is_wrong(*WAYS) and (why := cold_because(spec, sys.executable, sys.executable)):
         help = "leave it out, or see 'Warm workers' in docs/run.md"
         fields.warn("FD305", asked, f"{asked}= has no effect, because workers start cold: {why}", help)
 

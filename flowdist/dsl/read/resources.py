@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import flowdist.dsl as dsl
+from flowdist.dsl.frozen import Unknown
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.fields import Fields, owner_of
 from flowdist.graph import Resources
 
 FILE = "flowdist.toml"
@@ -32,12 +33,14 @@ class NamedResources:
     """
 
     def __init__(self, topology: dsl.Topology, folder: Path, problems: Problems) -> None:
-        self._problems = problems
+        self._problems, self._owner = problems, owner_of(topology)
         own: Any = topology.fields["resources"] or {}
         if not isinstance(own, Mapping):
             help = 'write resources={"small": Resources(cpu=2)}'
             message = f"topology {topology.name!r}: resources= must be a dict"
-            problems.error("FD134", message, help, topology.site.place("resources"))
+            if not isinstance(own, Unknown):
+                problems.error("FD134", message, help, topology.site.place("resources"))
+            problems.mark_wrong(self._owner, "resources")
             own = {}
         self._own, self._shared = own, _load_shared(folder, problems)
 
@@ -65,7 +68,9 @@ class NamedResources:
             fields.error("FD134", "resources", f"resources={name!r} must be a name", 'write resources="small"')
             return Resources()
         if name not in self._own:
-            if name not in self._shared:
+            if self._is_wrong(name):
+                fields.problems.mark_wrong(fields.owner, "resources")
+            elif name not in self._shared:
                 known = {**self._shared, **self._own}
                 here = 'write Topology(..., resources={"small": Resources(cpu=2)}), or a flowdist.toml'
                 help = did_you_mean(name, known) if known else here
@@ -76,7 +81,16 @@ class NamedResources:
             help = f'write resources={{"{name}": Resources(cpu=2)}}'
             fields.error("FD134", "resources", f"the topology's {name!r} is not a Resources", help)
             return Resources()
-        return Fields(f"resources {name!r}", vars(size), size.site, self._problems).size()
+        given = Fields(f"resources {name!r}", vars(size), size.site, self._problems)
+        found = given.size()
+        if given.is_wrong(*SIZES):
+            fields.problems.mark_wrong(fields.owner, "resources")
+        return found
+
+    def _is_wrong(self, name: str) -> bool:
+        """Return whether the table of the topology, the file, or the file's size of that name has an error."""
+        is_wrong = self._problems.is_wrong
+        return is_wrong(self._owner, "resources") or is_wrong(FILE, name)
 
 
 def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
@@ -95,6 +109,7 @@ def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
         content = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
+        problems.mark_wrong(FILE, "*")
         problems.error("FD142", f"{FILE} cannot be read: {reason}", "correct the file", _place_of(path, str(error)))
         return {}
     return _Reader(path, _places(path, text), problems).resources(content)
@@ -129,7 +144,10 @@ class _Reader:
         site = CallSite(str(self._path), self._place(key).line, ())
         places = {size: self._place((*key, size)) for size in SIZES}
         fields = Fields(f"{FILE}: {_dotted(key)}", {"gpu": 0, **values}, site, self._problems, places)
-        return fields.size()
+        size = fields.size()
+        if fields.is_wrong(*SIZES):
+            self._problems.mark_wrong(FILE, key[1])
+        return size
 
     def _refuse_unknown(self, table: Mapping[str, Any], known: tuple[str, ...], prefix: Keys) -> None:
         for key in table:
@@ -137,6 +155,7 @@ class _Reader:
                 self._error("FD132", (*prefix, key), "the key is unknown", did_you_mean(key, known))
 
     def _error(self, code: str, key: Keys, message: str, help: str) -> None:
+        self._problems.mark_wrong(FILE, key[1] if len(key) > 1 else "*")
         self._problems.error(code, f"{FILE}: {_dotted(key)}: {message}", help, self._place(key))
 
     def _place(self, key: Keys) -> Place:

@@ -49,7 +49,7 @@ def _spread(work: Fields) -> float:
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:
     """Add an error if a checkpoint blocks for longer than it takes, or is not complete before the next begins."""
-    if spec.checkpoint_blocks_ns is None:
+    if spec.checkpoint_blocks_ns is None or work.is_wrong("checkpoint_blocks", "checkpoint_time", "checkpoint_every"):
         return
     time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.checkpoint_blocks_ns)
     if spec.lag_ns < 0:
