@@ -7,7 +7,7 @@ from typing import Any, get_args
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import FailureWord, On, Restart
-from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
+from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule
 from flowdist.graph.policies import Then
 from flowdist.graph.signals import SIGNAL_NAMES
 
@@ -53,7 +53,6 @@ def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
         if not isinstance(rule, On):
             fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is not an On(...)", help)
     _check_reachable(fields, rules)
-    _check_budget(fields, policy)
     _check_wider(fields, given, policy)
     return policy
 
@@ -137,18 +136,3 @@ def _covers(earlier: Rule, later: Rule) -> bool:
     if earlier.signal is not None:
         return earlier.signal == later.signal
     return earlier.kind is None or earlier.kind == kind
-
-
-def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
-    """Add an error for a budget that never runs out: its restarts take longer than its window by back-off alone."""
-    if policy.within_ns is None:
-        return
-    total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)
-    while 0 < wait < policy.backoff_max_ns and waits:
-        total, wait, waits = total + wait, wait * 2, waits - 1
-    total += waits * min(wait, policy.backoff_max_ns)
-    if total > policy.within_ns:
-        window = format_duration(policy.within_ns)
-        reason = f"{policy.max_restarts} restarts take longer than {window} by back-off alone"
-        help = "make within= longer, or max_restarts= smaller"
-        fields.error("FD124", "within", f"the budget can never run out: {reason}", help)
