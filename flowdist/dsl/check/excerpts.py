@@ -1,8 +1,8 @@
 """Scenes for the rules of `timeouts`: one role of the user's in the situation in which its durations matter.
 
-The role keeps its durations, its restart policy and its workload. It has two replicas at most, one a node, and no gates,
-resources or code of its own, so that the simulator plays any scene within milliseconds. Of the timeouts that end
-healthy workers only those stay that the scene is about: each finding has a scene, and none hides another.
+The role keeps its durations, its restart policy and its workload. It has two replicas at most, one a node, and no
+gates, resources or code of its own, so that the simulator plays any scene within milliseconds. Of the timeouts that end
+healthy workers only those stay that the scene is about: each finding has its scene, and none hides another.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def excerpt(graph: RoleGraph, spec: RoleSpec, *about: str, size: int = 2, spare:
     """
     is_group = spec.gang and (spec.max_replicas > 1 or graph.world_of(spec.name) is not None)
     size = size if is_group else 1
-    alone = ("gates", "resources", "placement", "parallel", "simulate", "secrets", "env", "preload", "address_edges")
-    alone += tuple(name for name in ("hang_after_ns", "start_timeout_ns", "ready") if name not in about)
+    alone = ["gates", "resources", "placement", "parallel", "simulate", "secrets", "env", "preload", "address_edges"]
+    alone += [name for name in ("hang_after_ns", "start_timeout_ns", "ready") if name not in about]
     role = replace(
         spec,
         command=("true",),
@@ -94,6 +94,19 @@ def leaves_node(graph: RoleGraph, spec: RoleSpec, how: str, until_ns: int) -> Sc
     return Scene(excerpt(graph, spec, spare=1), (fault,), stepped_ns(spec, 2) + until_ns + AFTER_NS)
 
 
+def node_away(graph: RoleGraph, spec: RoleSpec, how: str, until_ns: int) -> Scene:
+    """Return the scene in which a role loses one of its nodes for a while, and no other node has room.
+
+    Args:
+        graph: The user's job.
+        spec: The role.
+        how: Kind and duration of the fault, as the fault grammar writes them after the time: `:lost/2m`.
+        until_ns: Time from the fault to the end of the scene, in ns.
+    """
+    at_ns = stepped_ns(spec, 2)
+    return Scene(excerpt(graph, spec), (f"node0@{_us(at_ns)}{how}",), at_ns + until_ns + AFTER_NS)
+
+
 def crash_loop(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, up_ns: int) -> Scene:
     """Return the scene in which a replica fails again and again, `up_ns` after each start.
 
@@ -111,12 +124,12 @@ def crash_loop(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, up_ns: i
     return Scene(excerpt(graph, spec, size=1), faults, until_ns)
 
 
-def beat_lost(graph: RoleGraph, spec: RoleSpec) -> Scene:
-    """Return the scene in which one heartbeat of one node does not arrive."""
+def beat_late(graph: RoleGraph, spec: RoleSpec) -> Scene:
+    """Return the scene in which one heartbeat of one node arrives when the next one is due."""
     beat_ns = graph.options.heartbeat_ns
-    lost = -(-stepped_ns(spec, 2) // beat_ns)  # the number of the heartbeat
-    fault = f"node0@{_us(lost * beat_ns - beat_ns // 2)}:lost/{_us(beat_ns)}"
-    return Scene(excerpt(graph, spec), (fault,), (lost + 3) * beat_ns + AFTER_NS, beats=True)
+    late = -(-stepped_ns(spec, 2) // beat_ns)  # the number of the heartbeat
+    fault = f"node0@{_us(late * beat_ns - beat_ns // 2)}:delay={_us(beat_ns)}/{_us(beat_ns)}"
+    return Scene(excerpt(graph, spec), (fault,), (late + 3) * beat_ns + AFTER_NS, beats=True)
 
 
 def no_beat_counts(graph: RoleGraph, spec: RoleSpec) -> Scene:

@@ -63,11 +63,11 @@ def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> 
     for found in find(graph):
         names = [found.name, *(name for name, _ in found.others)]
         if not any(problems.has_error_at(arguments.place(found.role, name)) for name in names):
-            problems.add(problem_of(found, arguments), owner=f"role {found.role!r}" if found.role else "")
+            problems.add(problem_of(found, arguments)._replace(message=found.message), owner=_owner(found))
 
 
 def problem_of(found: Finding, arguments: Arguments) -> Problem:
-    """Return the problem that reports a finding, at its argument.
+    """Return the problem that reports a finding, at its argument; its message begins with the role.
 
     If only the first of the other arguments comes from the command line, the problem is reported there.
     """
@@ -75,7 +75,13 @@ def problem_of(found: Finding, arguments: Arguments) -> Problem:
     place = places[-1] if places[-1].file == COMMAND_LINE else places[0]
     related = tuple(related_to(arguments, found.role, name, ns) for name, ns in found.others)
     severity: Severity = "warning" if found.code.startswith("FD3") else "error"
-    return Problem(found.code, found.message, found.help, place, severity, related, found.scene)
+    owner = f"{_owner(found)}: " if found.role else ""
+    return Problem(found.code, owner + found.message, found.help, place, severity, related, found.scene)
+
+
+def _owner(found: Finding) -> str:
+    """Return the part of the topology that a finding is about, as the collector of problems names it."""
+    return f"role {found.role!r}" if found.role else ""
 
 
 def related_to(arguments: Arguments, role: str, name: str, ns: int) -> Related:
@@ -111,7 +117,7 @@ def lease_without_heartbeat(graph: RoleGraph) -> Finding | None:
     least = margin + 4 * beat
     help = f'write lease="{_text(least)}" or more'
     if (most := (lease - margin) // 2 - ANSWER_NS) >= MS:
-        help += f', or heartbeat="{_text(_less(most))}" or less'
+        help += f', or heartbeat="{_text(less(most))}" or less'
     of_beat = lease == JobOptions().lease_ns
     name, other, ns = ("heartbeat", "lease", lease) if of_beat else ("lease", "heartbeat", beat)
     scene = excerpts.no_beat_counts(graph, graph.roles[0])
@@ -119,18 +125,18 @@ def lease_without_heartbeat(graph: RoleGraph) -> Finding | None:
 
 
 def one_heartbeat_late(graph: RoleGraph) -> Finding | None:
-    """FD333: the lease ends before the heartbeat after a lost one is answered."""
+    """FD333: the lease ends before a heartbeat is answered that arrives when the next one is due."""
     options = graph.options
     beat, lease, margin = options.heartbeat_ns, options.lease_ns, options.lease_margin_ns
     if lease - margin > 2 * beat + ANSWER_NS or lease - margin <= beat:
         return None
     message = (
-        f"lease={_text(lease)} leaves room for one heartbeat ({_text(beat)} apart): an agent stops its workers "
-        f"{_text(margin)} before its lease is over, so one heartbeat that is lost or late ends all workers of its node"
+        f"lease={_text(lease)} has room for a single heartbeat: an agent stops its workers {_text(margin)} before its "
+        f"lease is over, so one heartbeat that is late by {_text(beat)} ends all workers of its node"
     )
     least = margin + 4 * beat
-    help = f'write lease="{_text(least)}" or more, for three heartbeats'
-    scene = excerpts.beat_lost(graph, graph.roles[0])
+    help = f'write lease="{_text(least)}" or more, so that three heartbeats may be late'
+    scene = excerpts.beat_late(graph, graph.roles[0])
     return Finding("FD333", "", "lease", (("heartbeat", beat),), message, help, ("lease", least), scene)
 
 
@@ -166,7 +172,7 @@ def hang_found_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         f"a rank that hangs is found only after its peers have died: their collective timeout ends them after "
         f"{_text(ends)}, and the hang is judged after {judged}"
     )
-    most, least = _less((ends - window) * 3 // 4), _more(2 * hang + window)
+    most, least = less((ends - window) * 3 // 4), more(2 * hang + window)
     help, advised = f'write hang_after="{_text(most)}" or less', ("hang_after", most)
     if most <= 2 * _longest_gap_ns(spec):  # there is no room below: a healthy step takes as long
         advised = ("workload.collective_timeout", least)
@@ -197,7 +203,7 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     if hang + window < load.step_ns + (load.blocking_ns if hang > load.step_ns else 0):
         until_ns = excerpts.stepped_ns(spec, 3) + (load.cycle_ns if hang > load.step_ns else 0) + window
         scene = excerpts.nothing_fails(graph, spec, until_ns, "hang_after_ns")
-    least = _more(max(2 * longest, begins + longest))
+    least = more(max(2 * longest, begins + longest))
     message = f"{step}: a healthy worker counts as hanging"
     help = f'make hang_after= as long as several steps: "{_text(least)}" or more'
     return Finding("FD304", spec.name, "hang_after", (other,), message, help, ("hang_after", least), scene)
@@ -216,7 +222,7 @@ def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         names = ("workload.startup", "workload.restore_time", "workload.warmup")
         others = tuple((name, ns) for name, (_, ns) in zip(names, parts, strict=True) if ns)
         until_ns = first + load.step_ns + limit
-        least = _more(begins_ns(spec) + load.restore_ns + 2 * load.step_ns)
+        least = more(begins_ns(spec) + load.restore_ns + 2 * load.step_ns)
         if restore:
             ends = "each attempt that resumes from a checkpoint"
             scene = excerpts.restored(graph, spec, until_ns, "start_timeout_ns")
@@ -240,7 +246,7 @@ def ready_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     restore = load.restore_ns if spec.kind == "task" else 0
     if limit > load.startup_ns + restore:
         return None
-    least = _more((load.startup_ns + restore) * 3 // 2)
+    least = more((load.startup_ns + restore) * 3 // 2)
     help = f'write ready_timeout="{_text(least)}" or more'
     advised = ("ready_timeout", least)
     others: tuple[tuple[str, int], ...] = (("workload.startup", load.startup_ns),)
@@ -269,7 +275,7 @@ def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         f"drain={_text(drain)} is too short to save when a node is drained: up to {_text(need)} pass until the step is "
         f"done and its checkpoint is complete ({leave_text(spec)})"
     )
-    least, load = _more(need * 5 // 4), spec.workload
+    least, load = more(need * 5 // 4), spec.workload
     others = (("workload.checkpoint_time", load.checkpoint_ns), ("workload.step_time", load.step_ns))
     scene = excerpts.leaves_node(graph, replace(spec, drain_ns=drain), "drain", drain + need)
     help = f'write drain="{_text(least)}" or more'
@@ -297,7 +303,7 @@ def _by_backoff(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Find
         f"the budget can never run out: {_count(policy)} take longer than {_text(window)} by back-off alone, "
         f"{_text(waits)}"
     )
-    least = _more(2 * waits)
+    least = more(2 * waits)
     help = f'write within="{_text(least)}" or more, or make max_restarts= smaller'
     others = (("restart.backoff", policy.backoff_ns), ("restart.backoff_max", policy.backoff_max_ns))
     scene = excerpts.crash_loop(graph, spec, policy, MS)
@@ -317,7 +323,7 @@ def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Fin
         f"a role that fails at its first step is restarted for ever: {_count(policy)} take {_text(total)} with "
         f"start-up and back-off, and the budget looks back only {_text(window)}"
     )
-    least = _more((total + policy.max_restarts * SECOND) * 3 // 2)
+    least = more((total + policy.max_restarts * SECOND) * 3 // 2)
     help = f'write within="{_text(least)}" or more, or leave it out'
     scene = excerpts.crash_loop(graph, spec, policy, up + MS)
     advised = ("restart.within", least)
@@ -337,7 +343,7 @@ def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         f"backoff={_text(policy.backoff_ns)} is never waited for when the role fails at its first step: that comes "
         f"{_text(up)} after the start, and backoff_reset={_text(reset)} begins the series anew before that"
     )
-    least = _more(2 * up)
+    least = more(2 * up)
     others = _start_up(spec)
     help = f'write backoff_reset="{_text(least)}" or more'
     scene = excerpts.crash_loop(graph, spec, policy, up + MS)
@@ -405,12 +411,12 @@ def _unit(ns: int) -> int:
     return MS * 100 if ns < 10 * SECOND else SECOND if ns < 3 * MINUTE else MINUTE
 
 
-def _more(ns: int) -> int:
+def more(ns: int) -> int:
     """Return the next duration that is not shorter, and easy to write."""
     return -(-ns // _unit(ns)) * _unit(ns)
 
 
-def _less(ns: int) -> int:
+def less(ns: int) -> int:
     """Return the next duration that is not longer, and easy to write; at least a millisecond."""
     unit = _unit(ns) if ns >= _unit(ns) else MS
     return max(ns // unit * unit, MS)

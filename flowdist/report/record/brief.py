@@ -12,8 +12,8 @@ from flowdist.control.protocol.events import (
     ReplicaProgressed,
     ReplicaStalled,
 )
-from flowdist.faults.grammar import parse_fault
-from flowdist.graph import SECOND, format_duration
+from flowdist.faults.grammar import KINDS, parse_fault
+from flowdist.graph import SECOND, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Line, Record
 
 FIRST, LATER, LAST = 0, 1, 2  # how important a moment is; the least important are left out first
@@ -59,7 +59,8 @@ def _moments(lines: Iterable[Line]) -> Iterator[Moment]:
     for line in lines:
         if isinstance(line, FaultLine):
             fault = parse_fault(line.spec)
-            kind = f"{fault.kind}={fault.arg}" if fault.arg else fault.kind
+            arg = format_duration(parse_duration(fault.arg)) if KINDS[fault.kind] == "duration" else fault.arg
+            kind = f"{fault.kind}={arg}" if arg else fault.kind
             back = f", for {format_duration(fault.duration_ns)}" if fault.duration_ns else ""
             yield Moment(line.t_ns, f"fault {kind} hits {line.target}{back}", LATER if has_fault else FIRST)
             has_fault = True
@@ -76,7 +77,7 @@ def _moments(lines: Iterable[Line]) -> Iterator[Moment]:
 def _of_event(line: Record, stepped: set[tuple[str, int]]) -> Iterator[Moment]:
     """Yield the moment that an event is: a stall, the first step of an attempt, a checkpoint, an end."""
     match line.event:
-        case ReplicaStalled(replica=replica, by=by, limit_ns=limit):
+        case ReplicaStalled(replica=replica, by=by, for_ns=limit):
             yield Moment(line.t_ns, f"{replica} {MISSED[by]} for {format_duration(limit)}", LATER)
         case ReplicaProgressed(replica=replica, attempt=attempt, step=step) if step > 0:
             if (str(replica), attempt) not in stepped:
