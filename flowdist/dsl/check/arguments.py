@@ -21,10 +21,14 @@ class Arguments:
 
     def __init__(self, topology: Topology) -> None:
         nothing = Problems()
-        self._top = Fields("", topology.fields, topology.site, nothing, topology.overridden)
+        self._top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, nothing, topology.overridden)
         self._roles: dict[str, Fields] = {}
         for role in topology.roles:
             self._roles.setdefault(role.name, Fields.of_role(role, nothing))
+
+    def owner(self, role: str) -> str:
+        """Return the role, or if the name is empty the topology, as messages begin: `role 'trainer'`."""
+        return self._roles.get(role, self._top).owner
 
     def place(self, role: str, name: str) -> Place:
         """Return the place of the argument; that of the call that could have it, if the user has not written it."""

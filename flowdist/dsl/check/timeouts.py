@@ -63,11 +63,12 @@ def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> 
     for found in find(graph):
         names = [found.name, *(name for name, _ in found.others)]
         if not any(problems.has_error_at(arguments.place(found.role, name)) for name in names):
-            problems.add(problem_of(found, arguments)._replace(message=found.message), owner=_owner(found))
+            owner = arguments.owner(found.role)
+            problems.add(problem_of(found, arguments)._replace(message=found.message), owner=owner)
 
 
 def problem_of(found: Finding, arguments: Arguments) -> Problem:
-    """Return the problem that reports a finding, at its argument; its message begins with the role.
+    """Return the problem that reports a finding, at its argument; its message begins with the owner.
 
     If only the first of the other arguments comes from the command line, the problem is reported there.
     """
@@ -75,13 +76,8 @@ def problem_of(found: Finding, arguments: Arguments) -> Problem:
     place = places[-1] if places[-1].file == COMMAND_LINE else places[0]
     related = tuple(related_to(arguments, found.role, name, ns) for name, ns in found.others)
     severity: Severity = "warning" if found.code.startswith("FD3") else "error"
-    owner = f"{_owner(found)}: " if found.role else ""
-    return Problem(found.code, owner + found.message, found.help, place, severity, related, found.scene)
-
-
-def _owner(found: Finding) -> str:
-    """Return the part of the topology that a finding is about, as the collector of problems names it."""
-    return f"role {found.role!r}" if found.role else ""
+    message = f"{arguments.owner(found.role)}: {found.message}"
+    return Problem(found.code, message, found.help, place, severity, related, found.scene)
 
 
 def related_to(arguments: Arguments, role: str, name: str, ns: int) -> Related:

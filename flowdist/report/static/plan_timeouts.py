@@ -57,7 +57,7 @@ def problems_of_plan(plan: Plan, graph: RoleGraph, arguments: Arguments) -> list
             for rule in (_notice_too_short, _back_too_late):
                 problem = rule(graph, spec, hit, arguments)
                 if problem is not None:
-                    message = f"role {spec.name!r}: {problem.message}"
+                    message = f"{arguments.owner(spec.name)}: {problem.message}"
                     found.setdefault((problem.code, spec.name), problem._replace(message=message))
     return list(found.values())
 
