@@ -218,7 +218,7 @@ def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         names = ("workload.startup", "workload.restore_time", "workload.warmup")
         others = tuple((name, ns) for name, (_, ns) in zip(names, parts, strict=True) if ns)
         until_ns = first + load.step_ns + limit
-        least = more(begins_ns(spec) + load.restore_ns + 2 * load.step_ns)
+        least = more((begins_ns(spec) + load.restore_ns + 2 * load.step_ns) * 5 // 4)
         if restore:
             ends = "each attempt that resumes from a checkpoint"
             scene = excerpts.restored(graph, spec, until_ns, "start_timeout_ns")

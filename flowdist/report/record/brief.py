@@ -38,12 +38,22 @@ def brief_timeline(lines: Iterable[Line], most: int) -> list[str]:
         lines: The record.
         most: Number of lines.
     """
-    moments = list(_moments(lines))
+    moments = list(_without_repeats(_moments(lines)))
     best = sorted(range(len(moments)), key=lambda i: (moments[i].rank, i))[:most]
     shown = [moments[i] for i in sorted(best)]
     stamps = [_stamp(moment.t_ns) for moment in shown]
     width = max(map(len, stamps), default=0)
     return [f"{stamp:>{width}}  {moment.text}" for stamp, moment in zip(stamps, shown, strict=True)]
+
+
+def _without_repeats(moments: Iterable[Moment]) -> Iterator[Moment]:
+    """Yield the moments, but of several that say the same of different replicas at one time only the first."""
+    said: tuple[int, str] = (-1, "")
+    for moment in moments:
+        says = (moment.t_ns, moment.text.partition(" ")[2])
+        if says != said:
+            yield moment
+        said = says
 
 
 def _stamp(ns: int) -> str:
