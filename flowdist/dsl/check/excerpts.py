@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from flowdist.dsl.problems.scene import Scene
-from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec
+from flowdist.graph import SECOND, Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec
 from flowdist.graph.roles import Placement, Resources
 
 ENDLESS = 10**9  # steps: the role does not end before its scene
@@ -134,7 +134,8 @@ def beat_late(graph: RoleGraph, spec: RoleSpec) -> Scene:
 
 def no_beat_counts(graph: RoleGraph, spec: RoleSpec) -> Scene:
     """Return the scene in which a job only starts, and heartbeats come as they should."""
-    return Scene(excerpt(graph, spec), (), 8 * graph.options.heartbeat_ns + MINUTE, beats=True)
+    until_ns = 10 * (graph.options.heartbeat_ns + graph.options.lease_ns)
+    return Scene(excerpt(graph, spec), (), until_ns, beats=True)
 
 
 def controller_dies(graph: RoleGraph, spec: RoleSpec) -> Scene:

@@ -59,10 +59,10 @@ def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> 
 
     Findings about an argument that has an error already are left out: its value is not the user's.
     """
-    arguments = Arguments(topology)
+    arguments, wrong = Arguments(topology), problems.places_of_errors()
     for found in find(graph):
         names = [found.name, *(name for name, _ in found.others)]
-        if not any(problems.has_error_at(arguments.place(found.role, name)) for name in names):
+        if wrong.isdisjoint(arguments.place(found.role, name) for name in names):
             owner = arguments.owner(found.role)
             problems.add(problem_of(found, arguments)._replace(message=found.message), owner=owner)
 

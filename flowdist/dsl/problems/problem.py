@@ -120,9 +120,9 @@ class Problems:
         self._found.setdefault(key, problem)
         self._owners.setdefault(key, {})[owner] = None
 
-    def has_error_at(self, place: Place) -> bool:
-        """Return whether an error has been found at exactly this place."""
-        return any(problem.place == place for problem in self._found.values() if problem.severity == "error")
+    def places_of_errors(self) -> set[Place]:
+        """Return the places of all errors so far."""
+        return {problem.place for problem in self._found.values() if problem.severity == "error"}
 
     def codes(self) -> set[str]:
         """Return the codes of all errors and warnings so far."""

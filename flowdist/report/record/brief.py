@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
@@ -38,7 +39,7 @@ def brief_timeline(lines: Iterable[Line], most: int) -> list[str]:
         lines: The record.
         most: Number of lines.
     """
-    moments = list(_without_repeats(_moments(lines)))
+    moments = list(_without_repeats(list(_moments(lines))))
     best = sorted(range(len(moments)), key=lambda i: (moments[i].rank, i))[:most]
     shown = [moments[i] for i in sorted(best)]
     stamps = [_stamp(moment.t_ns) for moment in shown]
@@ -46,12 +47,15 @@ def brief_timeline(lines: Iterable[Line], most: int) -> list[str]:
     return [f"{stamp:>{width}}  {moment.text}" for stamp, moment in zip(stamps, shown, strict=True)]
 
 
-def _without_repeats(moments: Iterable[Moment]) -> Iterator[Moment]:
-    """Yield the moments, but of several that say the same of different replicas at one time only the first."""
+def _without_repeats(moments: Sequence[Moment]) -> Iterator[Moment]:
+    """Yield the moments, but of several that say the same of different replicas at one time only the first.
+
+    A sentence that the next one repeats, as the end of the job repeats its reason, is left out as well.
+    """
     said: tuple[int, str] = (-1, "")
-    for moment in moments:
+    for moment, later in zip_longest(moments, moments[1:]):
         says = (moment.t_ns, moment.text.partition(" ")[2])
-        if says != said:
+        if says != said and (later is None or not later.text.endswith(f" {moment.text}")):
             yield moment
         said = says
 
