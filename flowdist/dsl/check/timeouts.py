@@ -64,7 +64,7 @@ def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> 
         names = [found.name, *(name for name, _ in found.others)]
         if wrong.isdisjoint(arguments.place(found.role, name) for name in names):
             owner = arguments.owner(found.role)
-            problems.add(problem_of(found, arguments)._replace(message=found.message), owner=owner)
+            problems.report(problem_of(found, arguments)._replace(message=found.message), owner=owner)
 
 
 def problem_of(found: Finding, arguments: Arguments) -> Problem:

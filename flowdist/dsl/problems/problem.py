@@ -108,13 +108,13 @@ class Problems:
             owner: Part of the topology that has the error, such as `role 'trainer'`; it begins the message. Empty:
                 none.
         """
-        self.add(Problem(code, message, help, place), owner=owner)
+        self.report(Problem(code, message, help, place), owner=owner)
 
     def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
         """Add a warning; the arguments are those of `error`."""
-        self.add(Problem(code, message, help, place, "warning"), owner=owner)
+        self.report(Problem(code, message, help, place, "warning"), owner=owner)
 
-    def add(self, problem: Problem, *, owner: str = "") -> None:
+    def report(self, problem: Problem, *, owner: str = "") -> None:
         """Add a problem; `owner` is as for `error`."""
         key = (problem.code, problem.message, problem.place)
         self._found.setdefault(key, problem)
