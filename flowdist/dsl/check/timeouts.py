@@ -197,7 +197,7 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     window = graph.options.cause_window_ns
     scene = None  # output of tasks is not simulated, nor is a worker judged that goes on within the window
     if hang + window < load.step_ns + (load.blocking_ns if hang > load.step_ns else 0):
-        until_ns = excerpts.stepped_ns(spec, 3) + (load.cycle_ns if hang > load.step_ns else 0) + window
+        until_ns = excerpts.stepped_ns(spec, 9) + (load.cycle_ns if hang > load.step_ns else 0) + window
         scene = excerpts.nothing_fails(graph, spec, until_ns, "hang_after_ns")
     least = more(max(2 * longest, begins + longest))
     message = f"{step}: a healthy worker counts as hanging"
