@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from flowdist.dsl.check.graph import check_graph
+from flowdist.dsl.check.timeouts import check_timeouts
 from flowdist.dsl.check.worlds import check_worlds
 from flowdist.dsl.frozen import Unknown
 from flowdist.dsl.problems.problem import Problems, did_you_mean
@@ -91,6 +92,7 @@ def compile_topology(topology: Topology, problems: Problems, *, is_complete: boo
     if is_complete:
         check_worlds(topology, graph, problems)
         check_graph(topology, graph, problems)
+        check_timeouts(topology, graph, problems)
     return graph
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
@@ -31,10 +32,11 @@ DEFAULT_FILE = "topology.py"
 
 
 class Loaded(NamedTuple):
-    """A compiled topology without errors, and the warnings about it, in the order of the file."""
+    """A compiled topology without errors, the warnings about it in the order of the file, and where arguments stand."""
 
     graph: RoleGraph
     warnings: tuple[Problem, ...]
+    arguments: Arguments
 
 
 def load_topology(
@@ -110,7 +112,7 @@ def compile_loaded(
         apply_nodes(topology, nodes, problems, f"--nodes {nodes}")
     graph = compile_topology(topology, problems)
     problems.raise_errors()
-    return Loaded(graph, tuple(problems.sorted()))
+    return Loaded(graph, tuple(problems.sorted()), Arguments(topology))
 
 
 def _read(path: Path) -> bytes:

@@ -18,6 +18,10 @@ OnRestart = Literal["reconnect", "restart"]
 Strategy = Literal["spread", "pack"]
 
 
+# Timeouts of process groups that torch sets, in ns, for peers that fail (gloo) and for peers that hang (NCCL).
+GROUP_TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}
+
+
 class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Resources of one replica: cpu in cores (fractions allowed), gpu as a number of GPUs, memory in bytes.
 
@@ -105,6 +109,13 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     )
     warmup_ns: Ns = 0  # from the end of the last worker's start-up to the first step
     checkpoint_blocks_ns: Ns | None = None  # None: a checkpoint blocks for all of `checkpoint_ns`
+
+    @property
+    def group_timeout_ns(self) -> int | None:
+        """Time in ns after which a blocked collective operation ends its workers; None: they wait without a limit."""
+        if self.collective not in GROUP_TIMEOUTS_NS:
+            return None
+        return GROUP_TIMEOUTS_NS[self.collective] if self.collective_timeout_ns is None else self.collective_timeout_ns
 
     @property
     def blocking_ns(self) -> int:

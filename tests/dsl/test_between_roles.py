@@ -235,10 +235,10 @@ def test_a_lease_of_nothing_is_refused(tmp_path: Path, lease: str, wrong: str) -
 @pytest.mark.parametrize(
     ("arguments", "words", "help"),
     [
-        ('lease="1500ms"', "lease='1500ms' and heartbeat='500ms': ", 'write lease="2s" or more, or '),
-        ('lease="2s", heartbeat="1s"', "lease='2s' and heartbeat='1s': ", 'heartbeat="500ms" or less'),
-        ('heartbeat="5s"', "lease='4s' and heartbeat='5s': ", 'lease="11s" or more, or heartbeat="1.5s" or'),
-        ('lease="1s", heartbeat=None', "lease='1s' and heartbeat='500ms': ", 'write lease="2s" or more'),
+        ('lease="1500ms"', "lease=1.5s and heartbeat=500ms: ", 'write lease="3s" or more, or '),
+        ('lease="2s", heartbeat="1s"', "lease=2s and heartbeat=1s: ", 'heartbeat="400ms" or less'),
+        ('heartbeat="5s"', "lease=4s and heartbeat=5s: ", 'lease="21s" or more, or heartbeat="1.4s" or'),
+        ('lease="1s", heartbeat=None', "lease=1s and heartbeat=500ms: ", 'write lease="3s" or more'),
     ],
 )
 def test_a_lease_that_no_heartbeat_can_renew_is_refused_with_what_works(

@@ -27,7 +27,7 @@ def test_every_heading_of_the_page_is_a_section_with_a_text() -> None:
 def test_a_code_is_found_however_it_is_written() -> None:
     assert section("fd112") == section("FD112")
     assert section("FD112").title == "A replica larger than any node"
-    assert section("FD304").text.endswith("count as hanging.")
+    assert section("FD301").text.endswith("gloo accepts them.")
 
 
 def test_an_unknown_code_is_answered_with_the_closest() -> None:

@@ -94,8 +94,8 @@ def test_one_way_to_give_a_command_replaces_the_other_and_a_named_size_the_numbe
     ("text", "code", "message", "help"),
     [
         ("lese=6s", "FD132", "the topology has no 'lese' to set", 'did you mean "lease"?'),
-        ("lease=1s", "FD156", "lease='1s' and heartbeat='500ms'", 'write lease="2s" or more'),
-        ("heartbeat=3s", "FD156", "lease='4s' and heartbeat='3s'", 'heartbeat="1.5s" or less'),
+        ("lease=1s", "FD156", "lease=1s and heartbeat=500ms", 'write lease="3s" or more'),
+        ("heartbeat=3s", "FD156", "lease=4s and heartbeat=3s", 'heartbeat="1.4s" or less'),
         ("mian=6s", "FD132", "the topology has no 'mian' to set", 'did you mean "main"?'),
         ("main=6s", "FD133", "'main' is a role", "write --set main.FIELD=6s"),
         ("mian.cpu=6", "FD133", "no role 'mian'", 'did you mean "main"?'),

@@ -23,6 +23,7 @@ SOURCES = [
     *sorted((PACKAGE / "dsl").rglob("*.py")),
     *sorted((PACKAGE / "torchrun").glob("*.py")),
     PACKAGE / "components/builtins.py",
+    PACKAGE / "report/static/plan_timeouts.py",
 ]
 
 
@@ -45,6 +46,8 @@ def underlined(problem: Problem) -> str:
 MAIN = 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
 WIDER_DOMAIN = 'Restart(then=Restart("domain", max_restarts=1))'
 WIDER_IGNORE = 'Restart(then=Restart("job", max_restarts=1, then="ignore"))'
+HANGS = 'workload=Workload(collective="hang")'
+SLOW = 'workload=Workload(warmup="5m")'
 
 CASES = [
     ("FD101", MAIN + 't.role("main", "true")', '"main"'),
@@ -166,6 +169,19 @@ CASES = [
     ("FD307", MAIN + 't.role("a", "true", kind="service", start_timeout="9s")', '"9s"'),
     ("FD307", MAIN + 't.role("a", "true", kind="service", ready_when="call", start_timeout="9s")', '"9s"'),
     ("FD305", MAIN + 't.role("a", "true", warm=True)', "True"),
+    ("FD180", MAIN + 't.role("a", "true", start_timeout="5s", workload=Workload(warmup="9s"))', '"5s"'),
+    (
+        "FD181",
+        MAIN + 't.role("a", "true", ready_when="call", ready_timeout="9s", workload=Workload(startup="9s"))',
+        '"9s"',
+    ),
+    ("FD327", MAIN + f't.role("a", "true", replicas=2, hang_after="11m", {HANGS})', '"11m"'),
+    ("FD328", MAIN + 't.role("a", "true", start_timeout="8s", workload=Workload(restore_time="9s"))', '"8s"'),
+    ("FD329", MAIN + 't.role("a", "true", drain="9s", workload=Workload(checkpoint_time="9s"))', '"9s"'),
+    ("FD332", MAIN + f't.role("a", "true", restart=Restart(max_restarts=2, within="9m"), {SLOW})', '"9m"'),
+    ("FD333", 't = Topology("x", heartbeat="1s", lease="3s")\nt.role("a", "true")', '"3s"'),
+    ("FD334", 't = Topology("x", controller_outage="1s")\nt.role("a", "true")', '"1s"'),
+    ("FD335", MAIN + f't.role("a", "true", restart=Restart(max_restarts=2, backoff_reset="4m"), {SLOW})', '"4m"'),
 ]
 
 
@@ -185,6 +201,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/components
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
     tested |= {each.code for each in MISTAKES}
+    tested |= {"FD330", "FD331"}  # tests/report/test_plan_timeouts.py
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowdist.cli.shared.common import load, print_json, verb
+from flowdist.cli.shared.common import load, print_json, problems_json, verb
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 
 
@@ -14,7 +14,7 @@ def command(named: TopologyOptions) -> None:
     """Report every problem of a topology, each at its place in the file. Exit code 2 if there is an error."""
     loaded = load(named)
     if named.as_json:
-        print_json("problems", problems=[problem.as_dict() for problem in loaded.warnings])
+        print_json("problems", problems=problems_json(loaded.warnings))
         return
     graph = loaded.graph
     replicas = sum(role.max_replicas for role in graph.roles)

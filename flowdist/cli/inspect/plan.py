@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from flowdist.cli.shared.common import load, print_json, verb
+from flowdist.cli.shared.common import load, print_json, problems_json, verb
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 
 
@@ -23,6 +23,7 @@ def command(named: TopologyOptions) -> None:
     if named.as_json:
         from flowdist.graph import encode_graph
 
-        print_json("plan", graph=json.loads(encode_graph(loaded.graph)), **plan)
+        problems = problems_json(loaded.warnings)
+        print_json("plan", graph=json.loads(encode_graph(loaded.graph)), **plan, problems=problems)
     else:
         click.echo(plan_text(loaded.graph, plan), nl=False)

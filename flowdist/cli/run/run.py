@@ -18,6 +18,7 @@ from flowdist.cli.shared.options import (
     runs_option,
     topology_options,
 )
+from flowdist.cli.shared.played import problems_of_job
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
@@ -101,7 +102,12 @@ def command(
     needs_linux("run")
     plan = faults.plan()
     _refuse_mixtures(named, start, plan)
-    graph = None if start.resume is not None else _load(named, script).graph
+    graph = None
+    if start.resume is None:
+        loaded = _load(named, script)
+        graph = loaded.graph
+        if start.listen is None and not named.as_json:  # which other hosts will join is not known
+            show_problems(problems_of_job(loaded, graph, plan))
     settings = RunSettings(
         Path(start.base),
         plan,

@@ -82,7 +82,7 @@ def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
 
     if as_json:
         if isinstance(error, TopologyProblems):
-            problems = [problem.as_dict() for problem in error.problems]
+            problems = problems_json(error.problems)
         else:
             problems = [{"code": "FD000", "message": error.message, "help": error.help}]
         print_json("problems", problems=problems)
@@ -97,9 +97,18 @@ def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print problems of a topology, errors or warnings, on stderr."""
-    for problem in problems:
+    """Print problems of a topology, errors or warnings, on stderr; those with a scene with the timeline of it."""
+    from flowdist.cli.shared.played import with_timelines
+
+    for problem in with_timelines(problems):
         click.echo(problem.format() + "\n", err=True)
+
+
+def problems_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
+    """Return problems of a topology as --json prints them; those with a scene have the timeline of it."""
+    from flowdist.cli.shared.played import with_timelines
+
+    return [problem.as_dict() for problem in with_timelines(problems)]
 
 
 def print_json(kind: str, **content: Any) -> None:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from flowdist.cli.shared.common import print_json
+from flowdist.cli.shared.common import print_json, problems_json
 from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.faults.scenario import Scenario
 from flowdist.graph import HOUR, format_duration
+
+if TYPE_CHECKING:
+    from flowdist.dsl.problems.problem import Problem
 
 TRACE_LINES = 60  # lines of a long trace that are shown without --full
 END_NS = 1000 * HOUR  # end of the run without faults with which results of models are compared
 
 
-def show_result(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: Sequence[str]) -> NoReturn:
+def show_result(
+    result: Any,
+    scenario: Scenario | None,
+    as_json: bool,
+    full: bool,
+    broken: Sequence[str],
+    problems: Sequence[Problem] = (),
+) -> NoReturn:
     """Show a simulated run, and exit: with 0, 1 if the job failed, or 3 if an expectation or a property does not hold.
 
     A scenario whose expectations hold exits with 0, whether the job failed or not.
@@ -28,13 +38,14 @@ def show_result(result: Any, scenario: Scenario | None, as_json: bool, full: boo
         as_json: Print the summary as JSON, and nothing else.
         full: Show all lines of a long trace.
         broken: Bounds and liveness demands that do not hold, in words.
+        problems: Warnings about the topology and the faults, for the JSON.
     """
     from flowdist.sim.checks.expectations import unmet
 
     wrong = [*(unmet(scenario.expect, result) if scenario is not None else []), *broken]
     summary = _summary(result, wrong)
     if as_json:
-        print_json("simulation", **summary)
+        print_json("simulation", **summary, problems=problems_json(problems))
     else:
         _print(result, scenario, summary, full)
         _print_wrong(result, scenario, summary)

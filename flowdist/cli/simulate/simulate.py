@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from flowdist.cli.shared.common import load, until_ns, verb, write, write_trace
+from flowdist.cli.shared.common import load, show_problems, until_ns, verb, write, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
+from flowdist.cli.shared.played import problems_of_job
 from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
 from flowdist.cli.simulate.demands import Demands, demand_options
@@ -21,6 +22,9 @@ from flowdist.faults.files import join_plans, plan_of_scenario
 from flowdist.faults.grammar import NOTHING, Plan
 from flowdist.faults.scenario import Scenario, check_expectations, load_scenario
 from flowdist.graph import HOUR, RoleGraph
+
+if TYPE_CHECKING:
+    from flowdist.dsl.problems.problem import Problem
 
 # Options that do not go together: none is accepted and then ignored.
 OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
@@ -40,7 +44,10 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Topology, graph and faults to simulate, with seed and end (None: no limit), and the scenario if one is named."""
+    """Topology, graph and faults to simulate, with seed and end (None: no limit), and the scenario if one is named.
+
+    `problems` are the warnings about all of that.
+    """
 
     named: TopologyOptions
     scenario: Scenario | None
@@ -48,6 +55,7 @@ class _Job(NamedTuple):
     plan: Plan
     seed: int
     until_ns: int | None
+    problems: tuple[Problem, ...] = ()
 
 
 @verb("simulate")
@@ -170,7 +178,10 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
     plan = join_plans([*plans, faults.plan()])
-    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until))
+    more = problems_of_job(loaded, graph, plan)
+    if not named.as_json:
+        show_problems(more)
+    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until), (*loaded.warnings, *more))
 
 
 def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> TopologyOptions:
@@ -254,7 +265,7 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
         _draw(result, Path(one.html_file))
     broken = [f"{which}: {text}" for which, text in demands.bounds.broken(result)]
     broken += _stuck(result, job.plan) if demands.live else []
-    show_result(result, job.scenario, job.named.as_json, one.full, broken)
+    show_result(result, job.scenario, job.named.as_json, one.full, broken, job.problems)
 
 
 def _liveness_end_ns(graph: RoleGraph, plan: Plan) -> int:

@@ -1,4 +1,4 @@
-"""Checks between roles: gates, addresses, restart scopes, hang times, room on the nodes, and the end of the job."""
+"""Checks between roles: gates, addresses, restart scopes, room on the nodes, and the end of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
-from flowdist.graph import RoleGraph, RoleSpec, format_duration
+from flowdist.graph import RoleGraph, RoleSpec
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
@@ -32,7 +32,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         check_fits(fields, spec, graph)
         check_placement(fields, spec, graph)
         check_parallel(fields, specs[spec.name], graph)
-        _check_hang(fields, spec)
+        _check_start_timeout(fields, spec)
     check_minima(topology, graph, problems)
     _check_can_end(topology, graph, problems)
 
@@ -122,24 +122,8 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
         fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
 
 
-def _check_hang(fields: Fields, spec: RoleSpec) -> None:
-    """Add a warning if a healthy simulated worker would count as hanging (FD304).
-
-    A `start_timeout=` of a service adds a warning, too (FD307): readiness does not count as progress.
-    """
-    if fields.is_wrong("kind", "workload"):
-        return
-    load = spec.workload
-    longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
-    begins = load.startup_ns + load.restore_ns + load.warmup_ns
-    if spec.hang_after_ns is not None and spec.hang_after_ns <= max(longest, begins) and spec.kind == "task":
-        step = f"a step of its workload takes {format_duration(load.step_ns)}"
-        if spec.hang_after_ns > longest:
-            step = f"its workload needs {format_duration(begins)} before the first step"
-        elif spec.hang_after_ns > load.step_ns:
-            step = f"steps of its workload with a checkpoint between them are {format_duration(longest)} apart"
-        message = f"{step}: a healthy worker counts as hanging"
-        fields.warn("FD304", "hang_after", message, "make hang_after= as long as several steps")
+def _check_start_timeout(fields: Fields, spec: RoleSpec) -> None:
+    """Add a warning for a `start_timeout=` of a service (FD307): readiness does not count as progress."""
     if spec.start_timeout_ns is not None and spec.kind == "service":
         message = "a service that never calls progress() within this time counts as hanging, even if it is ready"
         instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="

@@ -9,47 +9,71 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
+from flowdist.dsl.problems.scene import Scene
 from flowdist.errors import FlowdistError
 
 MARK = "\ufdd0"  # text of a value that is not known: Unicode reserves this character for use inside programs
+Severity = Literal["error", "warning"]
 NAMED_MAX = 4  # number of roles that a message names; more are counted
+
+
+class Related(NamedTuple):
+    """Note of a problem about another value that takes part in it: `text` names it; `place` is None for a default."""
+
+    text: str
+    place: Place | None
 
 
 class Problem(NamedTuple):
     """One error or warning about a topology.
 
     `code` is stable: FD1xx are errors, FD3xx warnings, FD9xx features that flowdist does not have yet. `help` tells the
-    user what to write instead.
+    user what to write instead. `scene` is a situation in which the problem shows, and `timeline` what the simulator
+    did in it, line by line, once it has been played.
     """
 
     code: str
     message: str
     help: str
     place: Place
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
+    related: tuple[Related, ...] = ()
+    scene: Scene | None = None
+    timeline: tuple[str, ...] = ()
 
     def format(self) -> str:
-        """Return the text that the terminal shows: place, message, source line with the argument marked, and help."""
-        where = f"{_relative(self.place.file)}:{self.place.line}:{self.place.column}: "
-        if self.place.file == COMMAND_LINE:
-            where = ""
+        """Return the text that the terminal shows: place, message, source line with the argument marked, and help.
+
+        Before the help come the notes about other values, and the timeline if the scene has been played.
+        """
+        where = f"{_where(self.place)}: " if self.place.file != COMMAND_LINE else ""
         lines = [f"{where}{self.severity}[{self.code}]: {self.message}"]
         source = linecache.getline(self.place.file, self.place.line).rstrip("\n")
         if source:
             width = max(1, self.place.end_column - self.place.column)
             lines += ["  |", f"  | {source}", f"  | {' ' * (self.place.column - 1)}{'^' * width}"]
+        lines += [f"  = note: {text}{f', in {_where(place)}' if place else ''}" for text, place in self.related]
+        lines += ["  = played by the simulator:", *(f"      {line}" for line in self.timeline)] if self.timeline else []
         lines.append(f"  = help: {self.help}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the JSON object that `--json` prints for the problem."""
-        return {
+        """Return the JSON object that `--json` prints for the problem.
+
+        `related` and `timeline` are there only if the problem has notes or a timeline.
+        """
+        content: dict[str, object] = {
             "code": self.code,
             "severity": self.severity,
             **self.place._asdict(),
             "message": self.message,
             "help": self.help,
         }
+        if self.related:
+            content["related"] = [{"text": text, **(place._asdict() if place else {})} for text, place in self.related]
+        if self.timeline:
+            content["timeline"] = list(self.timeline)
+        return content
 
 
 class TopologyProblems(FlowdistError):
@@ -91,13 +115,14 @@ class Problems:
             owner: Part of the topology that has the error, such as `role 'trainer'`; it begins the message. Empty:
                 none.
         """
-        self._add(Problem(code, message, help, place), owner)
+        self.report(Problem(code, message, help, place), owner=owner)
 
     def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
         """Add a warning; the arguments are those of `error`."""
-        self._add(Problem(code, message, help, place, "warning"), owner)
+        self.report(Problem(code, message, help, place, "warning"), owner=owner)
 
-    def _add(self, problem: Problem, owner: str) -> None:
+    def report(self, problem: Problem, *, owner: str = "") -> None:
+        """Add a problem; `owner` is as for `error`."""
         message = problem.message.replace(MARK, "?").replace(repr(MARK)[1:-1], "?")
         problem = problem._replace(message=message)
         key = (problem.code, problem.message, problem.place)
@@ -120,7 +145,7 @@ class Problems:
     def add(self, problems: Iterable[Problem]) -> None:
         """Add problems that were found elsewhere."""
         for problem in problems:
-            self._add(problem, "")
+            self.report(problem)
 
     def sorted(self) -> list[Problem]:
         """Return each problem once, by file and line; its message names the parts of the topology that have it."""
@@ -162,6 +187,11 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
     if otherwise is not None:
         return otherwise
     return f"known: {', '.join(known)}" if known else "there is none"
+
+
+def _where(place: Place) -> str:
+    """Return a place as `file:line:column`; `<command line>` as it is."""
+    return place.file if place.file == COMMAND_LINE else f"{_relative(place.file)}:{place.line}:{place.column}"
 
 
 def _relative(file: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from flowdist.dsl.problems.places import COMMAND_LINE
 from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
 from flowdist.dsl.words import Node
-from flowdist.graph import MS, Cluster, JobOptions, NodeSpec, format_duration
+from flowdist.graph import Cluster, JobOptions, NodeSpec
 
 HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 
@@ -82,27 +81,10 @@ def _read_node(node: Node, index: int, taken: Collection[str], top: Fields) -> N
 def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
     """Return the interval of heartbeats and the length of a lease, both in ns.
 
-    An agent kills its workers a margin before its lease ends, so a heartbeat has to be due before that. Other values
-    add an error (FD156), and return the defaults.
+    If one of the two cannot be read, both have their defaults: the other one may not go with a default.
     """
     usual = JobOptions()
-    margin = usual.lease_margin_ns
     given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]
-    beat, lease = given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns
-    is_read = all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True))
-    if not is_read or lease - margin > beat:
-        return beat, lease
-    words = {"lease": format_duration(lease), "heartbeat": format_duration(beat)}
-    words |= {name: top.values[name] for name in words if top.values.get(name) is not None}
-    message = (
-        f"lease={words['lease']!r} and heartbeat={words['heartbeat']!r}: "
-        f"a node stops its workers {format_duration(margin)} before its lease is over, "
-        "and no heartbeat would renew it before that"
-    )
-    help = f'write lease="{format_duration(margin + 2 * beat)}" or more'
-    if (most := (lease - margin) // 2) >= MS:
-        help += f', or heartbeat="{format_duration(most)}" or less'
-    on_command_line = [top.place(name).file == COMMAND_LINE for name in ("heartbeat", "lease")]
-    is_of_beat = lease == usual.lease_ns or on_command_line == [True, False]
-    top.error("FD156", "heartbeat" if is_of_beat else "lease", message, help)
-    return usual.heartbeat_ns, usual.lease_ns
+    if not all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True)):
+        return usual.heartbeat_ns, usual.lease_ns
+    return given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns

@@ -51,7 +51,6 @@ def _policy(fields: Fields, given: Restart) -> RestartPolicy:
             fields.error("FD134", "rules", f"rules[{i}] is not an On(...)", help, fields.element("rules", i))
     _check_reachable(fields, rules)
     _check_backoff(fields, policy)
-    _check_budget(fields, policy)
     _check_wider(fields, given, policy)
     return policy
 
@@ -139,18 +138,3 @@ def _check_backoff(fields: Fields, policy: RestartPolicy) -> None:
         name = "backoff_max" if fields.values["backoff"] == Restart.backoff else "backoff"
         message = f"backoff={first} is longer than backoff_max={most}, the longest wait"
         fields.error("FD165", name, message, f'write backoff_max="{first}" or more, or backoff="{most}" or less')
-
-
-def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
-    """Add an error for a budget that never runs out: its restarts take longer than its window by back-off alone."""
-    if policy.within_ns is None or fields.is_wrong("within", "max_restarts", "backoff", "backoff_max"):
-        return
-    total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)
-    while 0 < wait < policy.backoff_max_ns and waits:
-        total, wait, waits = total + wait, wait * 2, waits - 1
-    total += waits * min(wait, policy.backoff_max_ns)
-    if total > policy.within_ns:
-        window = format_duration(policy.within_ns)
-        reason = f"{policy.max_restarts} restarts take longer than {window} by back-off alone"
-        help = "make within= longer, or max_restarts= smaller"
-        fields.error("FD124", "within", f"the budget can never run out: {reason}", help)

@@ -23,7 +23,7 @@ def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Se
     """
     left = _left(spec, lost, seats)
     least = spec.min_replicas
-    room = min(_room(graph, spec, lost, seats), spec.max_replicas - left)
+    room = min(room_without(graph, spec, lost, seats), spec.max_replicas - left)
     left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
     room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
     if left >= least:
@@ -65,7 +65,7 @@ def stranding(plan: Plan, graph: RoleGraph) -> str:
         if fault.kind not in FOR_GOOD or fault.duration_ns is not None:
             continue
         lost |= {node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels}
-        short = next((spec for spec in graph.roles if _room(graph, spec, lost, {}) < spec.min_replicas), None)
+        short = next((spec for spec in graph.roles if room_without(graph, spec, lost, {}) < spec.min_replicas), None)
         if short is not None:
             back = f"a node comes back only with a /DURATION ({fault.spec}/30s)"
             wait = f"it will wait up to {format_duration(short.pending_timeout_ns)} (pending_timeout) for one"
@@ -85,8 +85,15 @@ def _role(replica: str) -> str:
     return replica.partition("/")[0]
 
 
-def _room(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
-    """Return how many more replicas of the role fit on the nodes that are not lost."""
+def room_without(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
+    """Return how many more replicas of the role fit on the nodes that are not lost.
+
+    Args:
+        graph: The topology.
+        spec: The role.
+        lost: The names of the lost nodes.
+        seats: The node of each replica, by the name of the replica. They take room there.
+    """
     counts = _slots(graph, spec, lost, seats)
     return sum(min(count, 1) if spec.name in spec.placement.apart else count for count in counts.values())
 

@@ -25,7 +25,7 @@ import msgspec
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.streams import draw
-from flowdist.graph import MINUTE, MS, SECOND, RoleGraph, RoleSpec
+from flowdist.graph import MS, SECOND, RoleGraph, RoleSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.user_code.workload import WorldModel
@@ -34,7 +34,6 @@ from flowdist.sim.workers.worlds import Worlds
 
 NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer
 NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # other seeds: 1 ms to about 1 s, evenly on a logarithmic scale
-TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}  # the defaults of torch for gloo and NCCL
 HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error for the order to leave
 
 
@@ -124,16 +123,17 @@ class Collectives:
         if known is not None and known.generation == model.generation:
             return
         blocked = self._blocked[world] = Blocked(model.generation, self._ctx.queue.now)
-        members = (self._ctx.graph.role(start.replica.role) for start in model.members.values())
-        for timeout_ns in dict.fromkeys(_timeout_ns(role) for role in members if _plays(role)):
-            self._ctx.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
+        members = (self._ctx.graph.role(start.replica.role).workload for start in model.members.values())
+        for timeout_ns in dict.fromkeys(load.group_timeout_ns for load in members):
+            if timeout_ns is not None:
+                self._ctx.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
         """Return whether only SIGKILL ends the workers of an attempt, because they are inside a blocked collective.
 
         That is so if the role's `collective` is "fail" or "hang", and its world is blocked.
         """
-        if not _plays(self._ctx.graph.role(replica.role)):
+        if self._ctx.graph.role(replica.role).workload.group_timeout_ns is None:
             return False
         model = self._worlds.model_of(replica, attempt)
         return model is not None and self._is_blocked(model.members[replica].world, model)
@@ -151,9 +151,9 @@ class Collectives:
         if self._blocked.get(world) != blocked or self._worlds.models[world].generation != blocked.generation:
             return
         for start in self._worlds.models[world].members.values():
-            role = self._ctx.graph.role(start.replica.role)
-            if _plays(role) and _timeout_ns(role) == timeout_ns:
-                signal = "ABRT" if role.workload.collective == "hang" else None
+            load = self._ctx.graph.role(start.replica.role).workload
+            if load.group_timeout_ns == timeout_ns:
+                signal = "ABRT" if load.collective == "hang" else None
                 self._fail_soon(start, 0, "a collective has timed out", signal)
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, signal: str | None = None) -> None:
@@ -176,13 +176,3 @@ class Collectives:
         node, key = self._nodes[start.node], (start.replica, start.attempt)
         if key not in node.suspended and key not in node.hung:  # else it was suspended in time, or does nothing
             node.exit_worker(*key, rank, code=0 if signal else 1, signal=signal, detail=why)
-
-
-def _plays(role: RoleSpec) -> bool:
-    """Return whether the workload says that peers of a dead worker fail or hang, so that a timeout applies to them."""
-    return role.workload.collective in TIMEOUTS_NS
-
-
-def _timeout_ns(role: RoleSpec) -> int:
-    given = role.workload.collective_timeout_ns
-    return TIMEOUTS_NS[role.workload.collective] if given is None else given

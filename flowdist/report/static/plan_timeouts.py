@@ -1,0 +1,148 @@
+"""Timeouts that do not go with a plan of faults: a notice too short to save, a wait that ends before a node is back.
+
+The rules are those of `dsl.check.timeouts`, with what a plan says in addition: how long before a node is taken away its
+notice comes, and how long a node is away. Each fault is judged by itself. A plan with new nodes is not judged: only the
+run can show where they help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from flowdist.dsl.check import excerpts
+from flowdist.dsl.check.arguments import Arguments
+from flowdist.dsl.check.timeouts import leave_ns, leave_text, less, more, related_to
+from flowdist.dsl.problems.places import CLI, Place
+from flowdist.dsl.problems.problem import Problem
+from flowdist.faults.grammar import Plan
+from flowdist.faults.rates import entities
+from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
+from flowdist.report.static.room import FOR_GOOD, room_without
+
+
+class Hit(NamedTuple):
+    """A fault of the plan that takes nodes away, or one that a rate will draw.
+
+    Attributes:
+        spec: The fault or rate, as the user wrote it.
+        where: `file:line`, empty for the command line.
+        kind: Kind of the fault.
+        nodes: The nodes that it takes.
+        notice_ns: Notice of a preemption, in ns; 0 for other kinds.
+        away_ns: Time until the nodes are back, in ns; None: they do not come back.
+    """
+
+    spec: str
+    where: str
+    kind: str
+    nodes: frozenset[str]
+    notice_ns: int
+    away_ns: int | None
+
+
+def problems_of_plan(plan: Plan, graph: RoleGraph, arguments: Arguments) -> list[Problem]:
+    """Return the problems of timeouts with a plan, one of each code for each role, reported at the fault.
+
+    Args:
+        plan: The plan.
+        graph: The topology, with nodes.
+        arguments: Where its arguments stand.
+    """
+    found: dict[tuple[str, str], Problem] = {}
+    for hit in _hits(plan, graph) if not plan.new_nodes else ():
+        for spec in graph.roles:
+            for rule in (_notice_too_short, _back_too_late):
+                problem = rule(graph, spec, hit, arguments)
+                if problem is not None:
+                    message = f"{arguments.owner(spec.name)}: {problem.message}"
+                    found.setdefault((problem.code, spec.name), problem._replace(message=message))
+    return list(found.values())
+
+
+def _hits(plan: Plan, graph: RoleGraph) -> Iterator[Hit]:
+    """Yield the faults of the plan that take nodes away, and one fault of each such rate: of its first node."""
+    names = [node.name for node in graph.cluster.nodes]
+    for fault in plan.faults:
+        nodes = [node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels]
+        if fault.kind in FOR_GOOD and nodes:
+            notice = parse_duration(fault.arg) if fault.kind == "preempt" else 0
+            yield Hit(fault.spec, fault.where, fault.kind, frozenset(nodes), notice, fault.duration_ns)
+    for rate in plan.rates:
+        nodes = [name for name in entities(rate, graph, names) if name in names] if rate.kind in FOR_GOOD else []
+        if nodes:
+            notice = parse_duration(rate.arg) if rate.kind == "preempt" else 0
+            back_ns = rate.duration_ns
+            if back_ns is not None or notice:
+                yield Hit(rate.spec, rate.where, rate.kind, frozenset(nodes[:1]), notice, back_ns)
+
+
+def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arguments) -> Problem | None:
+    """FD330: the notice of a preemption, less the time to stop, is over before the world has saved (R14)."""
+    world = graph.world_of(spec.name)
+    mates = [other for other in graph.roles if other.name in world.roles] if world is not None else [spec]
+    grace, need = max(mate.grace_ns for mate in mates), leave_ns(spec)
+    others = frozenset(node.name for node in graph.cluster.nodes) - hit.nodes
+    runs_there = room_without(graph, spec, others, {}) > 0
+    left = max(0, hit.notice_ns - grace)
+    if hit.kind != "preempt" or spec.kind != "task" or left >= need or not runs_there:
+        return None
+    notice = format_duration(hit.notice_ns)
+    message = (
+        f"a notice of {notice} ({hit.spec}) is too short to save: less grace={format_duration(grace)}, for workers to "
+        f"stop, it leaves {format_duration(left)}, but up to {format_duration(need)} pass until the step is done and "
+        f"its checkpoint is complete ({leave_text(spec)})"
+    )
+    help = f"give a notice of {format_duration(more((grace + need) * 5 // 4))} or more"
+    if (shorter := (hit.notice_ns - need) * 3 // 4) > 0:
+        help += f', or write grace="{format_duration(less(shorter))}" or less'
+    values = (("grace", grace), ("workload.checkpoint_time", spec.workload.checkpoint_ns))
+    related = tuple(related_to(arguments, spec.name, name, ns) for name, ns in values)
+    how = f"preempt={hit.notice_ns // 1000}us"
+    scene = excerpts.leaves_node(graph, replace(spec, grace_ns=grace), how, hit.notice_ns)
+    return Problem("FD330", message, help, _place(hit.where), "warning", related, scene)
+
+
+def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arguments) -> Problem | None:
+    """FD331: a role waits for a node that is known to come back, but not as long as that takes (R12)."""
+    pending = spec.pending_timeout_ns
+    if hit.away_ns is None or room_without(graph, spec, hit.nodes, {}) >= spec.min_replicas:
+        return None
+    waits = _waits_ns(graph, spec, hit)
+    if waits <= pending or room_without(graph, spec, (), {}) < spec.min_replicas:
+        return None
+    names = ", ".join(sorted(hit.nodes))
+    away = format_duration(hit.away_ns)
+    message = (
+        f"pending_timeout={format_duration(pending)} is over before {names} comes back after {away} ({hit.spec}): "
+        f"without it there is no room for the minimum of {spec.min_replicas}, and the job fails"
+    )
+    least = more(max(waits, hit.away_ns) * 5 // 4)
+    help = f'write pending_timeout="{format_duration(least)}" or more, or a shorter duration of the fault'
+    related = (related_to(arguments, spec.name, "pending_timeout", pending),)
+    kind = "" if hit.kind == "kill" else f":{hit.kind}"
+    how = f"{kind}={hit.notice_ns // 1000}us" if hit.notice_ns else kind
+    until_ns = hit.notice_ns + hit.away_ns + spec.workload.startup_ns
+    scene = excerpts.node_away(graph, spec, f"{how}/{hit.away_ns // 1000}us", until_ns)
+    return Problem("FD331", message, help, _place(hit.where), "warning", related, scene)
+
+
+def _waits_ns(graph: RoleGraph, spec: RoleSpec, hit: Hit) -> int:
+    """Return how long the role waits at least for the nodes of a hit to come back, in ns.
+
+    The wait begins when the controller knows that the nodes are lost: at once after a death that is proven, a lease
+    later if the nodes fall silent, and when the world has left a node that is taken away.
+    """
+    assert hit.away_ns is not None
+    if hit.kind in ("lost", "pause"):
+        return hit.away_ns - graph.options.silent_after_ns
+    leaves_ns = min(max(0, hit.notice_ns - spec.grace_ns), leave_ns(spec))
+    return hit.away_ns + hit.notice_ns - leaves_ns
+
+
+def _place(where: str) -> Place:
+    """Return the place of a fault from its `file:line`; the command line if that is empty."""
+    file, _, line = where.rpartition(":")
+    return Place(file, int(line), 1) if line.isdecimal() else CLI
