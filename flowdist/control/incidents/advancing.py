@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.judging import conclude_deferred
+from flowdist.control.incidents.judging import conclude_deferred, conclude_resolved
 from flowdist.control.incidents.recovery import close
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Incident, JobState, Replica, World
@@ -34,7 +34,8 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
 def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName]) -> None:
     """Advance one open incident: let its restart set start, or close the incident.
 
-    In the phase "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart.
+    Failures that wait for the last steps of their world are judged as soon as the world has stopped. In the phase
+    "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart.
     Then judge the failures that are still deferred, and turn to the phase "starting" (R6). In the phase "starting",
     reset each changed world that has stopped, and close the incident as recovered when all of its worlds are settled.
 
@@ -46,6 +47,8 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
         incident: The incident.
         changed: The worlds of the incident that have changed since the last call.
     """
+    if any(each.awaits_steps for each in incident.deferred):
+        conclude_resolved(job, incident)
     if incident.phase == "stopping" and not any(each.blocks for each in incident.deferred):
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))

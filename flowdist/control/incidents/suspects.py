@@ -199,10 +199,14 @@ def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> N
 def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
     """Return whether a deferred failure can be judged: no node that was a suspect when it happened is in question.
 
+    If a peer may be the culprit, all of the world has to stop first (R15).
+
     Before the answer deadline each of these nodes has to answer, or be heard or lost. After it, only nodes that are
     still suspected are in question.
     """
     at_ns = deferred.failure.at_ns
+    if deferred.awaits_steps and job.worlds[job.replicas[deferred.failure.replica].world].live:
+        return False
     if job.now < at_ns + job.graph.options.suspect_after_ns:
         first = next(iter(incident.suspects.values()), None)
         return first is None or first > at_ns

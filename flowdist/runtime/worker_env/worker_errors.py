@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 TAIL_BYTES = 16 << 10
+ABORT_BYTES, ABORT_LINES = 64 << 10, 500  # of stack traces, at most, after the line of NCCL that says why
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
+
+# What torch's process groups write when they give up a collective for which a peer has not come.
+COLLECTIVE_TIMEOUT = re.compile(
+    r"Watchdog caught collective operation timeout"  # NCCL; the process ends by SIGABRT
+    r"|Timed out waiting \d+ms for (?:recv|send) operation"  # gloo
+    r"|failed to pass monitoredBarrier in \d+ ms"
+)
 
 
 def read_error_file(folder: Path) -> dict[str, Any] | None:
@@ -42,15 +51,15 @@ def raised_ns(folder: Path) -> int | None:
         return None
 
 
-def last_lines(file: Path, count: int) -> list[str]:
-    """Return the last `count` lines of a log that are not blank, the oldest first; fewer if its last 16 KiB have fewer.
+def last_lines(file: Path, count: int, tail_bytes: int = TAIL_BYTES) -> list[str]:
+    """Return the last `count` lines of a log that are not blank, the oldest first.
 
-    A file that cannot be read has no lines.
+    There are fewer if its last `tail_bytes` bytes have fewer. A file that cannot be read has no lines.
     """
     try:
         with file.open("rb") as log:
             log.seek(0, 2)
-            log.seek(max(0, log.tell() - TAIL_BYTES))
+            log.seek(max(0, log.tell() - tail_bytes))
             lines = log.read().decode(errors="replace").splitlines()
     except OSError:
         return []
@@ -72,6 +81,29 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
         return mask(str(error["message"])).splitlines()[0] if error["message"] else ""
     lines = last_lines(folder / "stderr.log", 1)
     return mask(lines[0]).strip()[:200] if lines else ""
+
+
+def collective_timeout(folder: Path, mask: Callable[[str], str] = str, *, aborted: bool = False) -> str:
+    """Return what the worker's process group wrote when it gave up a collective, in one line; empty if it did not.
+
+    Only the error that the worker ended with counts: the message of its error file, or the last line of its stderr. A
+    worker that NCCL aborted has no error file, and its stderr has stack traces after that line.
+
+    Args:
+        folder: The log folder of the worker.
+        mask: Returns a text with the values of secrets hidden. The text is masked before it is cut.
+        aborted: SIGABRT has ended the worker.
+    """
+    error = read_error_file(folder)
+    if error is not None:
+        lines = [str(error["message"])]
+    else:
+        lines = last_lines(folder / "stderr.log", ABORT_LINES if aborted else 1, ABORT_BYTES)
+    for line in map(mask, lines):
+        found = COLLECTIVE_TIMEOUT.search(line)
+        if found is not None:
+            return line[found.start() :].splitlines()[0][:200]
+    return ""
 
 
 def is_out_of_memory(line: str) -> bool:
