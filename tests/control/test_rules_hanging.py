@@ -344,3 +344,11 @@ def test_r15_a_replica_that_is_a_world_of_its_own_has_failed_itself():
     talk = spread(8, nodes=1)
     talk.time_out("trainer/0")
     assert root(talk) == ("signal", "trainer/0")
+
+
+def test_r15_a_rule_about_the_signal_does_not_decide_for_the_second_collective_that_times_out():
+    talk = spread(8, 7, 8, restart=restart("role", 3, rules=(Rule("fail", signal="ABRT"),)))
+    talk.time_out("trainer/0")
+    talk.time_out("trainer/2")
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1") and talk.outcome()[0] is None

@@ -17,7 +17,7 @@ from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, ups
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.incidents.hangs import awaits_steps, name_culprit
-from flowdist.control.incidents.judge import EXCUSED, Verdict, judge, may_be_excused
+from flowdist.control.incidents.judge import EXCUSED, PEER_HANGS, Verdict, judge, may_be_excused
 from flowdist.control.incidents.recovery import claim, close, extend, join_incident, open_incident
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
@@ -121,6 +121,8 @@ def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple
     Without suspects the verdict is certain. `part_of` is the incident that the failure belongs to; None: it belongs to
     none.
     """
+    if failure.has_timed_out and job.worlds[job.replicas[failure.replica].world].hangs:
+        return PEER_HANGS, []
     verdict = judge(job, failure, caused=part_of is not None)
     if (failure.was_told or verdict.action != "restart") and follows_from_loss(job, failure):
         return EXCUSED, []
