@@ -25,6 +25,7 @@ Bucket = Literal[
     "checkpoint",
     "stalled",  # a dependency was missing, or a member was slow or paused
     "lost work",  # steps that had to be done again
+    "unsaved at the end",  # steps after the last checkpoint, when the job was ended or the record ends
     "detection",  # the replica could not continue, and the controller did not know yet
     "re-formation",  # from the incident to the start of the next attempt
     "back-off",
@@ -69,6 +70,11 @@ class Accounts:
     def bucket_of(self, replica: ReplicaId) -> Bucket | Literal["work"]:
         """Return the present bucket of the replica; `work` if it works: its bucket is known only when that ends."""
         return self._at[replica][0]
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether the end of the job is decided: from then on, no restart does unsaved work again."""
+        return self._ending_ns is not None
 
     def stop_serving(self, replica: ReplicaId, at: int) -> None:
         """Move a service's replica that ended at `at` from `productive` to `detection`, if it served at all."""
