@@ -121,8 +121,9 @@ def simulate(
 
     Returns:
         A result with `job` (the state of the job at the end; its `outcome` is None if it has not ended), `lines` (the
-        trace), `spent` (ns by role and kind of time), `violation` (what did not hold, or None), `seen` (points that were reached, with their first times in
-        ns), `unfired` (faults that hit nothing). A violation ends the simulation, and raises nothing.
+        trace), `spent` (ns by role and kind of time), `violation` (what did not hold, or None), `seen` (points that
+        were reached, with their first times in ns), `unfired` (faults that hit nothing). A violation ends the
+        simulation, and raises nothing.
 
     Raises:
         FaultError: A fault cannot be read, or has no target in this topology.

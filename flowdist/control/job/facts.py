@@ -144,7 +144,7 @@ class Incident:
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None  # the role whose budget was charged; None while the incident is open, or if none is
-    result: str = ""  # "recovered", or why it did not
+    result: str = ""  # "recovered", or why it did not; see `recovery.settled_result`
 
     @property
     def is_open(self) -> bool:
