@@ -25,6 +25,7 @@ from flowdist.control.incidents.suspects import (
     defer,
     drop,
     forget_suspects,
+    has_answered,
     is_resolved,
     renew_deadline,
     suspects_of,
@@ -92,6 +93,8 @@ def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
         return None
     incident = job.incident(number)
     deferred, suspects = list(incident.deferred), dict(incident.suspects)
+    if has_answered(job, incident, replica):
+        suspects.pop(replica.node or "", None)
     close(job, incident, f"{replica.id} failed again")
     return replace(incident, deferred=deferred, suspects=suspects)
 
@@ -109,10 +112,14 @@ def _hand_over(job: JobState, left: Incident) -> None:
     if names:
         root, because = str(job.worlds[names[0]].pool[0]), "not counted: it was part of an incident before"
         open_incident(job, "interrupted", root, left.result, because, closure(job, names))
+    taken: dict[int, None] = {}
     for deferred in left.deferred:
         number = job.worlds[job.replicas[deferred.failure.replica].world].incident
         if number is not None:
             take_over(job, job.incident(number), replace(left, deferred=[deferred]))
+            taken[number] = None
+    for number in taken:
+        conclude_resolved(job, job.incident(number))  # the second failure may be the answer that was still missing
 
 
 def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple[Verdict, list[NodeName]]:
@@ -276,18 +283,16 @@ def _judge_heard(job: JobState, name: NodeName) -> None:
 
 
 def _judge_answer(job: JobState, replica: Replica) -> None:
-    """Remove the node of an ended attempt from its incident's suspects, if nothing else of the incident is live there.
+    """Remove the node of an ended attempt from its incident's suspects, if it has answered by that.
 
-    The report of the end shows that the node was not lost. From a suspected node it does not: the report may have been
-    on its way for long, so that a heartbeat is needed. Deferred failures that waited for this node alone are judged.
+    Deferred failures that waited for this node alone are judged.
     """
-    number, name = job.worlds[replica.world].incident, replica.node
-    if number is None or name is None or name in job.suspected or name not in job.incident(number).suspects:
+    number = job.worlds[replica.world].incident
+    if number is None or replica.node is None or replica.node not in job.incident(number).suspects:
         return
     incident = job.incident(number)
-    others = [job.replicas[other] for other in job.nodes[name].replicas]
-    if not any(other.is_live and other.world in incident.worlds for other in others):
-        del incident.suspects[name]
+    if has_answered(job, incident, replica):
+        del incident.suspects[replica.node]
         conclude_resolved(job, incident)
 
 
