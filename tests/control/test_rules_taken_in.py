@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.job.deadlines import Due
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Domain, Gate, RestartPolicy
 from tests.control.harness import Talk, graph, restart, role
@@ -110,15 +109,3 @@ def test_r7_an_upstream_takes_the_blame_for_its_own_dependents_alone():
             assert talk.job.ending_reason.startswith("other/0 failed on ")
         else:
             assert talk.job.ending is None and talk.charges("helper") == [] and talk.charges("ps") == [100]
-
-
-def test_r7_a_charge_that_is_taken_back_ends_its_back_off_in_the_incident_that_has_taken_it_in():
-    talk = taken_in(
-        restart("role", 3, backoff_ns=20 * SECOND), by="domain", has_failed=True, gates=(Gate("ps", "started"),)
-    )
-    talk.tell(ev.NodeHeard(talk.replica("helper/1").node))
-    assert talk.job.due.at(Due("backoff", "3")) == 120 * SECOND and talk.charges("helper") == [90, 100]
-    talk.fail("ps/0")
-    assert talk.charges("helper") == [90] and talk.job.due.at(Due("backoff", "3")) is None
-    talk.answer()
-    assert len(talk.up()) == 4

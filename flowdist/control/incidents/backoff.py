@@ -44,7 +44,7 @@ def step_without_last(step: int) -> int:
     return max(0, step - 1)
 
 
-def set_backoff(job: JobState, role: Role, level: int, incident: Incident, own: Incident) -> None:
+def set_backoff(job: JobState, role: Role, level: int, incident: Incident, failed_ns: int) -> None:
     """Make an incident wait for the back-off of the budget that pays, and advance the role's back-off step (R10, R11).
 
     The wait counts from the failure, not from its judgement, which may come later: no deadline is set if the wait is
@@ -55,33 +55,14 @@ def set_backoff(job: JobState, role: Role, level: int, incident: Incident, own: 
         role: The role that pays. It has a restart policy.
         level: The number of escalations of its budget: 0 is its own policy.
         incident: The incident that has to wait.
-        own: The incident that the failure opened, when it happened: `incident`, or one that became part of it.
+        failed_ns: When the failure happened (ns).
     """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
     policy = role.spec.restart.chain()[level]
     wait, role.backoff_step = next_backoff(policy, role.backoff_step, role.last_counted_ns, job.now)
-    incident.waits[own.number] = wait
     if wait > incident.backoff_ns:
         incident.backoff_ns = wait
-        _renew_deadline(job, incident)
-
-
-def drop_backoffs(job: JobState, own: Incident) -> None:
-    """End the back-off for an incident whose charge is taken back, also where another incident waits for it.
-
-    An incident that waits for other back-offs as well waits for the longest of these.
-    """
-    for incident in job.open_incidents():
-        if incident.waits.pop(own.number, None) is not None:
-            _renew_deadline(job, incident)
-            job.touched.update(incident.worlds)
-
-
-def _renew_deadline(job: JobState, incident: Incident) -> None:
-    """Set the deadline of the longest back-off that the incident waits for; clear it if that one is over."""
-    due = Due("backoff", str(incident.number))
-    job.due.clear(due)
-    longest = max(incident.waits, key=lambda number: incident.waits[number], default=incident.number)
-    until = job.incident(longest).opened_ns + incident.waits.get(longest, 0)
-    if until > job.now:
-        job.due.set(due, until)
+        due = Due("backoff", str(incident.number))
+        job.due.clear(due)
+        if failed_ns + wait > job.now:
+            job.due.set(due, failed_ns + wait)

@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Set
 from itertools import takewhile
 
-from flowdist.control.incidents.backoff import drop_backoffs, step_without_last
+from flowdist.control.incidents.backoff import step_without_last
+from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
@@ -129,7 +130,7 @@ def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -
 
 
 def _refund(job: JobState, incident: Incident) -> None:
-    """Take the charge of an incident back: from the role's budget, its charges and its back-off. End its back-off."""
+    """Take the charge of an incident back: from the role's budget, its charges and its back-off. End the back-off."""
     assert incident.root_role is not None
     role = job.roles[incident.root_role]
     role.spent[incident.level].remove(incident.opened_ns)
@@ -137,4 +138,5 @@ def _refund(job: JobState, incident: Incident) -> None:
     if incident.charged_to is not None:
         role.charges.remove(Charge(incident.opened_ns, incident.level))
     incident.counted, incident.charged_to = False, None
-    drop_backoffs(job, incident)
+    job.due.clear(Due("backoff", str(incident.number)))
+    job.touched.update(incident.worlds)

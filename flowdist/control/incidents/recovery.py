@@ -224,7 +224,7 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level
     insort(role.spent.setdefault(verdict.level, []), own.opened_ns)
-    set_backoff(job, role, verdict.level, incident, own)
+    set_backoff(job, role, verdict.level, incident, own.opened_ns)
     if not own.is_open:
         charge(job, own)
     return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0

@@ -132,7 +132,6 @@ class Incident:
     counted: bool = False  # a budget pays for it
     level: int = 0  # of that budget: how often it was escalated (R11)
     backoff_ns: int = 0  # from the failure to the restart
-    waits: dict[int, int] = field(default_factory=dict)  # back-offs (ns) by the number of the incident that each is for
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, those that have to stop, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how

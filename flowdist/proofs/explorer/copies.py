@@ -232,9 +232,6 @@ class Keys:
         facts.append(failure.has_timed_out)
         return [self._now - failure.at_ns, *facts, *flags, self._places.get(own) if own is not None else None]
 
-    def _waits(self, item: Any, waits: dict[int, int]) -> list[tuple[Any, int]]:
-        return [(self._places.get(number), wait_ns) for number, wait_ns in waits.items()]
-
     def _suspects(self, item: Any, suspects: dict[str, int]) -> list[tuple[str, int]]:
         return [(node, self._now - since_ns) for node, since_ns in suspects.items()]
 
@@ -257,7 +254,6 @@ SPECIAL: dict[str, Callable[[Keys, Any, Any], Any]] = {  # how a field enters th
     "failures": Keys._failures,
     "deferred": Keys._deferred,
     "suspects": Keys._suspects,
-    "waits": Keys._waits,
     "stalled_ns": Keys._stalled,
     "stop_grace_ns": Keys._stop_grace,
 }
