@@ -71,10 +71,9 @@ class Accounts:
         """Return the present bucket of the replica; `work` if it works: its bucket is known only when that ends."""
         return self._at[replica][0]
 
-    @property
-    def is_ending(self) -> bool:
-        """Return whether the end of the job is decided: from then on, no restart does unsaved work again."""
-        return self._ending_ns is not None
+    def is_ending(self, at: int) -> bool:
+        """Return whether the end of the job was decided by `at` (ns): from then on, no restart does work again."""
+        return self._ending_ns is not None and at >= self._ending_ns
 
     def stop_serving(self, replica: ReplicaId, at: int) -> None:
         """Move a service's replica that ended at `at` from `productive` to `detection`, if it served at all."""

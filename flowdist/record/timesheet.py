@@ -353,7 +353,7 @@ class Timesheet:
             kept = max(start, min(segment.saved, end))
         if segment.saved is None:
             self._note_unreported(work, work.members, kept - start)
-        unkept: Unkept = "unsaved at the end" if self._accounts.is_ending else "lost work"
+        unkept: Unkept = "unsaved at the end" if self._accounts.is_ending(at) else "lost work"
         self._accounts.end_work(self._job, work.members, split(start, kept, end, at - segment.begun_ns, unkept), at)
         counts = dict(Counter(member.role for member in work.members))
         work.closed = [*work.closed[-CLOSED_MAX + 1 :], ClosedSegment(segment, start, end, kept, counts)]

@@ -85,8 +85,9 @@ class Worlds:
         again.
         """
         self._code.halt(model)
-        self._end_work(model, is_over=self._accounts.is_ending)
-        model.halt(self._queue.now, is_over=self._accounts.is_ending)
+        is_over = self._accounts.is_ending(self._queue.now)
+        self._end_work(model, is_over=is_over)
+        model.halt(self._queue.now, is_over=is_over)
 
     def begin_work(self, model: WorldModel) -> None:
         """Book that the members of a world begin to work, and the reading of their checkpoint as "restore".
