@@ -26,7 +26,7 @@ from flowdist.control.protocol.effects import (
     StopAtStep,
     StopReplica,
 )
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.graph import SECOND, FailureKind, RoleGraph
 from flowdist.record.journal import Header, Line, Record, record
 from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
@@ -221,9 +221,14 @@ class Player:
                 self.send(ev.ReplicaReady(*key) if move.how % 2 else ev.ReplicaProgressed(*key, move.how))
             case "offer":
                 self.send(ev.CheckpointOffered(*key, start.generation - move.how % 2, f"step-{move.how}", move.how))
-            case "stall":  # all members wait for the one that hangs, at its step or a later one
+            case "stall" if move.how % 3:  # all members wait for the one that hangs, at its step or a later one
                 for other in self._in_world_of(start):
                     self.send(ev.ReplicaStalled(*other, "progress", SECOND, move.how + (other != key)))
+            case "stall":  # the same, and the collective of one of those that wait times out
+                for other in self._in_world_of(start):
+                    self.send(ev.ReplicaProgressed(*other, move.how + (other != key)))
+                last = self._in_world_of(start)[-1]
+                self.fail(last, "signal", signal="ABRT", cause="collective_timeout")
             case "leave":
                 if state.worlds[start.world].notice is not None:
                     del self.alive[key]
@@ -247,7 +252,14 @@ class Player:
         replicas = self.controller.state.replicas
         return [key for key in sorted(self.alive) if replicas[key[0]].phase == "stopping"]
 
-    def fail(self, key: Attempt, kind: FailureKind | None, code: int = 1, signal: str | None = None) -> None:
+    def fail(
+        self,
+        key: Attempt,
+        kind: FailureKind | None,
+        code: int = 1,
+        signal: str | None = None,
+        cause: ExitCause = "",
+    ) -> None:
         """Let a running attempt end by itself, and report that to the controller; orders to stop it are dropped.
 
         Where an elastic replica with several workers fails, the workers that did not fail are suspended.
@@ -257,6 +269,7 @@ class Player:
             kind: The kind of the failure; None: the attempt succeeds, with exit code 0.
             code: The exit code of a failure.
             signal: The signal that ended the worker, without SIG; None if it exited.
+            cause: What made the worker fail, if its agent has recognised it.
         """
         start = self.alive.pop(key)
         self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
@@ -264,7 +277,7 @@ class Player:
         suspended = is_elastic and kind is not None and self.controller.state.replicas[start.replica].procs > 1
         if suspended:
             self.suspended[start.replica] = start
-        self.send(ev.ReplicaExited(*key, kind, code if kind else 0, signal, suspended=suspended))
+        self.send(ev.ReplicaExited(*key, kind, code if kind else 0, signal, suspended=suspended, cause=cause))
 
     def records(self) -> list[Record]:
         return [line for line in self.lines if isinstance(line, Record)]

@@ -171,6 +171,8 @@ MUTANTS: tuple[Mutant, ...] = (
       "membership.drain:drain", "if needed := is_needed(job, event.node):", 'if needed := "":'),
     M("wrong-suspect", "R15", "the most advanced rank is judged to hang, not the least advanced",
       "incidents.hangs:judge_hang", "suspect = min(", "suspect = max("),
+    M("peer-blamed", "R15", "the rank whose collective times out is blamed, not one that is behind it",
+      "incidents.hangs:name_culprit", "culprit = min(", "culprit = max("),
     M("service-succeeds", "R16", "a service that ends with exit code 0 counts as succeeded",
       "membership.attempts:note_exited",
       'elif event.kind is None and role.spec.kind == "task":', "elif event.kind is None:"),

@@ -25,6 +25,7 @@ Bucket = Literal[
     "checkpoint",
     "stalled",  # a dependency was missing, or a member was slow or paused
     "lost work",  # steps that had to be done again
+    "unsaved at the end",  # steps after the last checkpoint, when the job was ended or the record ends
     "detection",  # the replica could not continue, and the controller did not know yet
     "re-formation",  # from the incident to the start of the next attempt
     "back-off",
@@ -69,6 +70,10 @@ class Accounts:
     def bucket_of(self, replica: ReplicaId) -> Bucket | Literal["work"]:
         """Return the present bucket of the replica; `work` if it works: its bucket is known only when that ends."""
         return self._at[replica][0]
+
+    def is_ending(self, at: int) -> bool:
+        """Return whether the end of the job was decided by `at` (ns): from then on, no restart does work again."""
+        return self._ending_ns is not None and at >= self._ending_ns
 
     def stop_serving(self, replica: ReplicaId, at: int) -> None:
         """Move a service's replica that ended at `at` from `productive` to `detection`, if it served at all."""

@@ -54,6 +54,7 @@ class Facts:
         self.generations: dict[WorldName, int] = {}
         self.ports: dict[tuple[WorldName, int], int] = {}
         self.since: dict[WorldName, dict[ReplicaId, int]] = {}  # members, each with the generation that it joined in
+        self.steps: dict[WorldName, dict[ReplicaId, int]] = {}  # last step of each member of the present generation
         self.formed_ns: dict[WorldName, int] = {}
         self.scaled: dict[str, None] = {}  # roles that the operator has scaled since their world formed
         self.epoch = header.epoch
@@ -129,11 +130,13 @@ class Facts:
                 run.is_ready = True
             case ev.ReplicaProgressed():
                 run.step = event.step
+                self.steps[run.start.world][event.replica] = run.step
             case ev.ReplicaElastic():
                 run.is_elastic = True
             case ev.ReplicaStalled():
                 if not run.is_stopping:
                     run.stalled, run.step = event.by, max(run.step, event.step)
+                    self.steps[run.start.world][event.replica] = run.step
             case ev.ReplicaRevived():
                 run.stalled = ""
             case ev.StepTold():
@@ -287,6 +290,7 @@ class Facts:
         generation = starts[0].generation
         self.since[world] = {start.replica: before.get(start.replica, generation) for start in starts}
         self.world_done[world] = {}
+        self.steps[world] = {start.replica: -1 for start in starts}
         self.formed_ns.pop(world, None)
         for spec in self.roles_in(world):
             self.scaled.pop(spec.name, None)

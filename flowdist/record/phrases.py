@@ -11,6 +11,8 @@ import re
 
 FAILED = re.compile(r"(?:^|; |: )(\S+)/(\d+) failed on ")  # a hang and a missed readiness deadline included
 HANGS = re.compile(r"(\S+)/(\d+) failed on \S+: it hangs: no progress")
+LAGS = re.compile(r"(\S+)/(\d+) failed on \S+: it hangs: a collective of \S+ timed out")
+LEADS = re.compile(r"no rank is known to be behind (\S+)/(\d+):")  # so that its own collective's timeout counts
 GROWS = re.compile(r"incident \d+: room for (\S+/\d+)")
 INCIDENT = "incident "  # begins the message about an incident, after its stops
 IGNORED = "; ignored: "

@@ -18,7 +18,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.facts import Facts, Run
 from flowdist.record.journal import Header, Line, Record
-from flowdist.record.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, REFUSED
+from flowdist.record.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, LAGS, LEADS, REFUSED
 from flowdist.record.start_rules import Found, count, in_place, opens, starts
 
 
@@ -78,6 +78,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     yield from _growth(facts, line)
     yield from _steps(facts, line)
     yield from _hangs(facts, line)
+    yield from _timeouts(facts, line)
     yield from _checkpoints(facts, line)
     yield from _services(was_running, facts, line)
     yield from _too_early(was_running, facts, line)
@@ -212,6 +213,20 @@ def _hangs(facts: Facts, line: Record) -> Found:
     stalled = [run for run in runs.values() if run.stalled == "progress"]
     if suspect in runs and stalled and runs[suspect].step > min(run.step for run in stalled):
         yield "R15", f"{suspect} is blamed for a hang at step {runs[suspect].step}, and others are behind it"
+
+
+def _timeouts(facts: Facts, line: Record) -> Found:
+    """Check that no member is behind, in steps, the one that is blamed when a collective has timed out (R15).
+
+    Members without a step, and those that have succeeded, do not count.
+    """
+    for name, index in [*LAGS.findall(line.reason), *LEADS.findall(line.reason)]:
+        blamed = ReplicaId(name, int(index))
+        world = facts.world_of(blamed)
+        steps, done = facts.steps[world], facts.world_done[world]
+        known = [step for replica, step in steps.items() if step >= 0 and replica not in done]
+        if known and steps[blamed] > min(known):
+            yield "R15", f"{blamed} is blamed for a timeout at step {steps[blamed]}, and others are behind it"
 
 
 def _checkpoints(facts: Facts, line: Record) -> Found:

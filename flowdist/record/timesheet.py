@@ -22,7 +22,7 @@ from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, Start
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.record.accounts import Accounts, Bucket, Spent
 from flowdist.record.journal import FaultLine, Line, Record
-from flowdist.record.work_segments import ClosedSegment, WorkSegment, split
+from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment, split
 
 CLOSED_MAX = 16  # ended segments of a world that a resumption from an early step may still declare lost
 CLOSED_MARKS_MAX = 16
@@ -337,7 +337,8 @@ class Timesheet:
     def _halt(self, name: str, at: int) -> None:
         """End the segment of a world at the time `at`: a member is gone, and the others cannot continue without it.
 
-        Work after the last checkpoint is booked as lost if the world saves checkpoints.
+        Work after the last checkpoint is booked as lost if the world saves checkpoints; once the end of the job is
+        decided, it is booked as unsaved at the end, because nothing does it again.
         """
         work = self._work[name]
         segment = work.segment
@@ -352,7 +353,8 @@ class Timesheet:
             kept = max(start, min(segment.saved, end))
         if segment.saved is None:
             self._note_unreported(work, work.members, kept - start)
-        self._accounts.end_work(self._job, work.members, split(start, kept, end, at - segment.begun_ns), at)
+        unkept: Unkept = "unsaved at the end" if self._accounts.is_ending(at) else "lost work"
+        self._accounts.end_work(self._job, work.members, split(start, kept, end, at - segment.begun_ns, unkept), at)
         counts = dict(Counter(member.role for member in work.members))
         work.closed = [*work.closed[-CLOSED_MAX + 1 :], ClosedSegment(segment, start, end, kept, counts)]
         for closed in work.closed[-2:-1]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal
 
 from flowdist.record.accounts import Bucket
 
 MARKS_MAX = 128
+Unkept = Literal["lost work", "unsaved at the end"]
 
 
 @dataclass(slots=True)
@@ -128,7 +130,8 @@ class WorkSegment:
 class ClosedSegment:
     """Segment that has ended: its steps lasted from position `start` to `end` (ns), and the work up to `kept` was kept.
 
-    Work between `kept` and `end` counts as lost. `kept` is corrected when the next generation shows where it resumed.
+    Work between `kept` and `end` counts as lost, or as unsaved at the end of the job. `kept` is corrected when the next
+    generation shows where it resumed.
     """
 
     segment: WorkSegment
@@ -147,13 +150,14 @@ class ClosedSegment:
         return self.kept - before
 
 
-def split(start: int, kept: int, end: int, lasted_ns: int) -> dict[Bucket, int]:
+def split(start: int, kept: int, end: int, lasted_ns: int, unkept: Unkept = "lost work") -> dict[Bucket, int]:
     """Divide the length of an ended segment among buckets, and return nanoseconds by bucket.
 
     Args:
         start: Position (ns, without stalls) at which start-up ended and the steps began.
-        kept: Position up to which the work was kept; the work after it is lost.
+        kept: Position up to which the work was kept.
         end: Position at which the work ended.
         lasted_ns: Length of the segment with its stalls.
+        unkept: Bucket of the work after `kept`.
     """
-    return {"start-up": start, "productive": kept - start, "lost work": end - kept, "stalled": lasted_ns - end}
+    return {"start-up": start, "productive": kept - start, unkept: end - kept, "stalled": lasted_ns - end}

@@ -120,9 +120,10 @@ def simulate(
             exists.
 
     Returns:
-        A result with `job` (the state of the job at the end), `lines` (the trace), `spent` (ns by role and kind of
-        time), `violation` (what did not hold, or None), `seen` (points that were reached, with their first times in
-        ns), `unfired` (faults that hit nothing). A violation ends the simulation, and raises nothing.
+        A result with `job` (the state of the job at the end; its `outcome` is None if it has not ended), `lines` (the
+        trace), `spent` (ns by role and kind of time), `violation` (what did not hold, or None), `seen` (points that
+        were reached, with their first times in ns), `unfired` (faults that hit nothing). A violation ends the
+        simulation, and raises nothing.
 
     Raises:
         FaultError: A fault cannot be read, or has no target in this topology.
@@ -177,6 +178,8 @@ def assert_recovers(
 ) -> SimResult:
     """Simulate one run, and demand that the job succeeds, every fault fires, and the cost stays within bounds.
 
+    A job that has not ended at `until` has not succeeded.
+
     Args:
         topology: As for `simulate`.
         faults: As for `simulate`.
@@ -205,8 +208,7 @@ def assert_recovers(
     if result.violation is not None:
         wrong.append(str(result.violation))
     elif result.job.outcome != "succeeded":
-        end = result.job.ending_reason or f"waiting for {', '.join(result.waiting)}"
-        wrong.append(f"the job has {result.job.outcome or 'not ended'}: {end}")
+        wrong.append(f"the job has {result.job.outcome or 'not ended'}: {_end_text(result, options)}")
     if raised := errors_text(result.played) if wrong else "":
         wrong.append(raised)
     if same_state and not wrong:
@@ -222,6 +224,14 @@ def assert_recovers(
         again = replay_lines(topology, faults, options, more)
         raise AssertionError("\n".join([*wrong, *again]))
     return result
+
+
+def _end_text(result: SimResult, options: Mapping[str, Any]) -> str:
+    """Return why a job has not succeeded: the reason of its end, or what it waits for when the simulation stops."""
+    if result.job.outcome is not None:
+        return result.job.ending_reason
+    waits = f"waiting for {', '.join(result.waiting)}" if result.waiting else "all of it runs"
+    return f"until={options['until']!r} is too short; {waits}" if options.get("until") is not None else waits
 
 
 def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> SimResult:

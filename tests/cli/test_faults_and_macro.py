@@ -135,9 +135,27 @@ def test_what_becomes_of_the_peers_of_a_dead_worker_is_said_on_the_command_line(
 WEEKS = (BIG, "-p", "nodes=1250", "-p", "spares=20", "-p", "least=1200", "--macro", "--until", "30d")
 
 
+def test_a_simulation_that_stops_before_the_job_ends_says_so_and_ends_with_4(tmp_path: Path) -> None:
+    done = simulate(GANG, "--until", "3m30s")
+    assert done.exit_code == 4 and "UNFINISHED after 3m30s\n" in done.output
+    assert "the job had not ended at 3m30s (--until): give it more time (exit code 4)" in done.output
+    assert "unsaved at the end" in done.output and "% lost work" not in done.output
+    summary = json.loads(simulate(GANG, "--until", "3m30s", "--json").output)
+    role, time_s = summary["roles"]["trainer"], summary["time_s"]["trainer"]
+    assert summary["outcome"] is None and role["lost_work_s"] == 0
+    assert 0 < role["unsaved_work_s"] <= time_s["unsaved at the end"] / 4 < role["unsaved_work_s"] + 1  # whole steps
+    assert "lost work" not in time_s
+    assert sum(summary["time_ns"]["trainer"].values()) == 4 * 210 * 10**9
+    assert simulate(GANG, "--macro", "--until", "3m30s").exit_code == 4
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(f'title = "x"\ntopology = "{GANG}"\nuntil = "3m30s"\n')
+    assert simulate(str(scenario)).exit_code == 0
+    assert simulate(str(scenario), "--until", "1m").exit_code == 4
+
+
 def test_macro_mode_shows_means_with_how_sure_they_are() -> None:
     done = simulate(*WEEKS, "--rate", "node-kill=6.5e-3/node-day/4h", "--seeds", "1:4")
-    assert done.exit_code == 0
+    assert done.exit_code == 4  # the job had not ended after 30 days
     for words in (
         "1250 replicas of trainer on 1270 nodes, 10160 GPUs",
         "rate node-kill=6.5e-3/node-day/4h: 1270 of them, together a fault in 2h54m",

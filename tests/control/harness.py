@@ -132,6 +132,11 @@ class Talk:
     def fail(self, name: str, code: int = 1, attempt: int | None = None) -> list[Effect]:
         return self.tell(ev.ReplicaExited(r(name), attempt or self.replica(name).attempt, "exit", code))
 
+    def time_out(self, name: str) -> list[Effect]:
+        """The process group of a replica gives up a collective, and SIGABRT ends the replica, as with NCCL."""
+        key = r(name), self.replica(name).attempt
+        return self.tell(ev.ReplicaExited(*key, "signal", signal="ABRT", detail="too late", cause="collective_timeout"))
+
     def elastic(self, *names: str) -> None:
         """All workers of these replicas are in elastic code."""
         for name in names:

@@ -341,3 +341,16 @@ def test_a_replica_is_done_when_all_the_workers_that_its_host_says_are():
     talk.run()
     ends = [talk.tell(io.WorkerExited(T, 1, local_rank)) for local_rank in range(3)]
     assert ends == [[], [], [ev.ReplicaExited(T, 1)]]
+
+
+def test_r15_of_several_workers_the_one_that_is_furthest_behind_is_named_when_a_collective_times_out():
+    for steps, rank in (((7, 8), 0), ((8, 8), 1)):
+        talk = Talk()
+        talk.run()
+        for local_rank, step in enumerate(steps):
+            talk.tell(io.WorkerProgressed(T, 1, local_rank, step))
+        talk.tell(io.WorkerExited(T, 1, 1, signal="ABRT", detail="too late", cause="collective_timeout"))
+        done = talk.tell(io.WorkerExited(T, 1, 0, signal="TERM"))
+        (report,) = [each for each in done if isinstance(each, ev.ReplicaExited)]
+        assert (report.local_rank, report.signal, report.cause) == (rank, "ABRT", "collective_timeout")
+        assert ("worker 0 is furthest behind, after step 7" in report.detail) == (rank == 0)

@@ -39,8 +39,7 @@ def failing_again(ps: RestartPolicy, trainer: RestartPolicy | None) -> Talk:
 def test_r8_a_deferred_failure_is_still_judged_when_the_restart_that_it_joined_fails_again(ps: RestartPolicy):
     """The second restart of the server stops the trainers too, or leaves them to an incident of their own."""
     talk = failing_again(ps, RULE)
-    stopped(talk, "trainer/1")
-    talk.wait(2)  # for an answer of the server's node
+    stopped(talk, "trainer/1")  # the node of the server has answered by the second failure
     assert talk.job.ending == "failed" and talk.job.ending_reason.startswith("trainer/0 failed on ")
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+import pytest
+
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, StopReplica
-from flowdist.graph import MINUTE, SECOND, Rule
+from flowdist.graph import MINUTE, SECOND, JointWorld, RestartPolicy, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 
 
@@ -201,3 +204,151 @@ def test_r15_nobody_is_blamed_before_all_nodes_are_heard_by_the_new_controller()
 
 def inventory_of(talk: Talk, name: str) -> tuple[ev.InventoryItem, ...]:
     return (ev.InventoryItem(r(name), talk.replica(name).attempt, "running"),)
+
+
+def spread(*steps: int, nodes: int = 3, **fields: object) -> Talk:
+    """Trainers, one a node, that have reported these steps (-1: none). It is 100 s, and the agents do not answer."""
+    fields.setdefault("restart", restart())
+    count = len(steps)
+    talk = Talk(graph(role("trainer", min_replicas=count, max_replicas=count, **fields), nodes=nodes, cpu=1))
+    talk.join(*(f"node{i}" for i in range(nodes)))
+    progress(talk, *((f"trainer/{i}", step) for i, step in enumerate(steps)))
+    talk.now, talk.auto = 100 * SECOND, False
+    return talk
+
+
+def progress(talk: Talk, *steps: tuple[str, int]) -> None:
+    for name, step in steps:
+        if step >= 0:
+            talk.tell(ev.ReplicaProgressed(r(name), talk.replica(name).attempt, step))
+
+
+def root(talk: Talk) -> tuple[str, str]:
+    """The kind and the root of the only incident."""
+    (incident,) = talk.job.incidents
+    return incident.kind, incident.root
+
+
+def test_r15_the_rank_that_is_furthest_behind_has_failed_if_the_collective_of_a_peer_times_out_first():
+    talk = spread(8, 7, 8)
+    effects = talk.time_out("trainer/0")
+    assert {stop.replica: stop.dump for stop in stops(effects)} == {r("trainer/1"): True, r("trainer/2"): True}
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1") and talk.attempts()["trainer/1"] == 2
+    assert talk.job.incidents[0].reason == (
+        "trainer/1 failed on node1: it hangs: a collective of trainer/0 timed out after step 8, "
+        "and trainer/1 is furthest behind, after step 7"
+    )
+    assert talk.charges("trainer") == [100]
+    assert [each.node for each in talk.replica("trainer/1").failures] == ["node1"]
+    assert talk.replica("trainer/0").failures == []
+
+
+def test_r15_the_last_steps_come_with_the_end_of_the_attempts():
+    talk = spread(8, 6, 3)  # trainer/2 has done more since its last report
+    talk.time_out("trainer/0")
+    progress(talk, ("trainer/2", 8), ("trainer/1", 7))
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1")
+
+
+def test_r15_the_peers_whose_collectives_time_out_too_are_part_of_the_incident():
+    talk = spread(8, 7, 8)
+    talk.time_out("trainer/0")
+    talk.time_out("trainer/2")
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1") and talk.charges("trainer") == [100]
+
+
+@pytest.mark.parametrize("steps", [(7, 7, 7), (7, 8, 8), (-1, 7, 7), (7, -1, -1)])
+def test_r15_the_one_that_timed_out_has_failed_if_none_is_known_to_be_behind_it(steps: tuple[int, ...]):
+    talk = spread(*steps)
+    talk.time_out("trainer/0")
+    talk.answer()
+    assert root(talk) == ("signal", "trainer/0") and talk.charges("trainer") == [100]
+
+
+def test_r15_of_equals_it_is_one_whose_own_collective_has_not_timed_out():
+    talk = spread(8, 7, 7)
+    talk.time_out("trainer/0")
+    talk.time_out("trainer/1")
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/2")
+
+
+def test_r15_one_that_has_finished_does_not_hang():
+    talk = spread(8, 7, 8)
+    talk.finish("trainer/1")
+    talk.time_out("trainer/0")
+    talk.answer()
+    assert root(talk) == ("signal", "trainer/0")
+
+
+@pytest.mark.parametrize("policy", [None, restart("role", 3, rules=(Rule("fail", kind="hang"),))])
+def test_r15_the_job_fails_for_the_rank_that_hangs(policy: RestartPolicy | None):
+    talk = spread(8, 7, restart=policy, nodes=2)
+    talk.time_out("trainer/0")
+    talk.answer()
+    outcome, reason = talk.outcome()
+    assert outcome == "failed" and reason.startswith("trainer/1 failed on node1: it hangs: a collective of trainer/0")
+
+
+def test_r15_a_rule_about_the_signal_of_the_peer_does_not_decide_for_the_rank_that_hangs():
+    talk = spread(8, 7, nodes=2, restart=restart("role", 3, rules=(Rule("fail", signal="ABRT"),)))
+    talk.time_out("trainer/0")
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1") and talk.outcome()[0] is None
+
+
+def test_r15_in_a_world_of_several_roles_the_role_of_the_rank_that_hangs_pays():
+    fields = {"min_replicas": 1, "max_replicas": 1, "restart": restart()}
+    drawn = graph(role("actor", **fields), role("learner", **fields), nodes=2, cpu=1)
+    talk = Talk(msgspec.structs.replace(drawn, worlds=(JointWorld("core", ("actor", "learner")),)))
+    talk.join("node0", "node1")
+    progress(talk, ("actor/0", 4), ("learner/0", 5))
+    talk.time_out("learner/0")
+    assert root(talk) == ("hang", "actor/0")
+    assert len(talk.charges("actor")) == 1 and talk.charges("learner") == []
+
+
+def test_r15_a_used_up_budget_is_that_of_the_rank_that_hangs():
+    talk = spread(8, 7, nodes=2, restart=restart("role", 0))
+    talk.time_out("trainer/0")
+    talk.answer()
+    outcome, reason = talk.outcome()
+    assert outcome == "failed" and "furthest behind, after step 7; role trainer has used up its budget" in reason
+
+
+def test_r15_a_rank_on_a_node_that_is_lost_does_not_hang():
+    talk = spread(8, 7, 8, restart=restart("role", 0))
+    talk.tell(ev.NodeSuspected("node1"))
+    talk.time_out("trainer/0")
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
+    assert talk.suspects() == ["node1"]
+    talk.tell(ev.NodeSilent("node1"))
+    assert talk.outcome()[0] is None and talk.charges("trainer") == []
+    assert talk.job.incidents[-1].kind == "node_lost"
+
+
+def test_r15_the_judgement_waits_for_a_rank_that_has_to_be_killed():
+    talk = spread(8, 7, 8)
+    talk.time_out("trainer/0")
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
+    talk.wait(10)
+    assert root(talk) == ("signal", "trainer/0")
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1") and talk.charges("trainer") == [100]
+
+
+def test_r15_a_replica_that_is_a_world_of_its_own_has_failed_itself():
+    talk = spread(8, nodes=1)
+    talk.time_out("trainer/0")
+    assert root(talk) == ("signal", "trainer/0")
+
+
+def test_r15_a_rule_about_the_signal_does_not_decide_for_the_second_collective_that_times_out():
+    talk = spread(8, 7, 8, restart=restart("role", 3, rules=(Rule("fail", signal="ABRT"),)))
+    talk.time_out("trainer/0")
+    talk.time_out("trainer/2")
+    talk.answer()
+    assert root(talk) == ("hang", "trainer/1") and talk.outcome()[0] is None

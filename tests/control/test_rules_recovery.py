@@ -465,3 +465,16 @@ def test_r6_two_attempts_of_one_replica_may_outlive_sigkill_on_one_node():
         talk.tell(ev.ReplicaUnkillable(r("trainer/0"), attempt))
     talk.join("node0")
     assert len(talk.job.nodes["node0"].stuck) == 2 and talk.job.nodes["node0"].free.mcpu == 2000 - 1000
+
+
+def test_an_incident_with_a_replica_that_waits_for_room_is_over_but_has_not_recovered():
+    actor = role("actor", min_replicas=1, max_replicas=2, restart=restart("replica"))
+    talk = Talk(graph(actor, nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node1")
+    (incident,) = talk.job.incidents
+    assert not incident.is_open and incident.result == "waits for room: actor/1"
+    assert not any("recovered" in text for text in talk.texts())
+    assert any(text.startswith("incident 1: over after ") and text.endswith(incident.result) for text in talk.texts())
+    talk.join("node1")
+    assert talk.up() == ["actor/0", "actor/1"]

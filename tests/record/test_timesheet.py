@@ -108,6 +108,26 @@ def test_what_comes_after_the_last_checkpoint_is_lost():
     assert sheet.unreported() == {"trainer": ["progress"]}
 
 
+def test_what_comes_after_the_last_checkpoint_is_unsaved_if_the_operator_ends_the_job():
+    talk = trainers(2)
+    save(talk, 20)
+    fail(talk, 30)
+    save(talk, 60)
+    until(talk, 70)
+    talk.tell(ev.CancelRequested())
+    sheet = read(talk)
+    assert talk.outcome()[0] == "cancelled"
+    assert seconds(sheet) == {"productive": 2 * (20 + 30), "lost work": 2 * 10, "unsaved at the end": 2 * 10}
+
+
+def test_what_the_failure_that_ends_the_job_has_destroyed_is_lost():
+    talk = trainers(restart=None)
+    save(talk, 20)
+    fail(talk, 30)
+    assert talk.outcome()[0] == "failed"
+    assert seconds(read(talk)) == {"productive": 20, "lost work": 10}
+
+
 def test_a_checkpoint_holds_the_work_up_to_its_step_however_late_it_is_complete():
     talk = trainers()
     step(talk, 0, 0)

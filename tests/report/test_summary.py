@@ -31,7 +31,12 @@ def test_replicas_in_a_row_are_named_by_the_first_and_the_last() -> None:
     assert restarted(*(f"t/{n}" for n in range(64))) == "t/0 to t/63"
     assert restarted("ps/1", "t/0", "t/1", "t/2", "t/4", "t/5", "t/6", "t/7") == "ps/1, t/0, t/1, t/2, t/4 to t/7"
     assert restarted("a/0", "a/1", "b/2", "b/3") == "a/0, a/1, b/2, b/3"
-    assert restarted() == "nothing"
+
+
+def test_an_incident_that_restarted_nothing_says_what_it_led_to_alone() -> None:
+    found = summary([], [])
+    found["incidents"][0]["result"] = "waits for room: actor/1"
+    assert "     waits for room: actor/1; over after 1s, not counted\n" in summary_text(found)
 
 
 def test_a_table_that_is_too_wide_stands_on_its_side() -> None:

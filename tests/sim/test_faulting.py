@@ -96,6 +96,15 @@ def test_a_torn_checkpoint_costs_the_work_since_the_one_before() -> None:
     assert torn.models["trainer"].lost_steps == whole.models["trainer"].lost_steps + 60
 
 
+def test_the_checkpoint_of_a_joint_world_is_torn_by_a_fault_of_one_of_its_replicas() -> None:
+    t = Topology("joint", nodes=2 * [Node(cpu=2)])
+    load = Workload(steps=600, checkpoint_every="1m", checkpoint_time="0s")
+    roles = [t.role(name, "true", restart=Restart(max_restarts=3), workload=load) for name in ("actor", "learner")]
+    t.world("core", *roles)
+    whole, torn = simulate(t, "actor/0@3m"), simulate(t, "learner/0@2m50s:torn-checkpoint", "actor/0@3m")
+    assert torn.unfired == [] and torn.models["core"].lost_steps == whole.models["core"].lost_steps + 60
+
+
 def test_a_gang_of_several_workers_a_replica_that_gets_on_is_not_held_to_hang() -> None:
     t = Topology("several", nodes=2)
     policy, load = Restart("role", max_restarts=3), Workload(steps=900, startup="5s")

@@ -9,7 +9,7 @@ import click
 
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
-from flowdist.cli.shared.simulated import ProgressLine, simulated_summary
+from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
@@ -79,7 +79,8 @@ def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
     """Simulate the recorded run, and again with the differences, show both beside the record, and exit.
 
-    The exit code is that of the what-if: 0 if the job succeeds, 3 if an invariant is violated, else 1.
+    The exit code is that of the what-if: 0 if the job succeeds, 3 if an invariant is violated, 4 if the job does not
+    end, else 1.
 
     Args:
         header: Header of the record.
@@ -119,7 +120,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
         print_json("what-if", asked=question.words, digest=result.digest, **content)
     else:
         _show(name, question, recorded, summaries, again, result)
-    sys.exit(3 if result.violation is not None else 0 if result.job.outcome == "succeeded" else 1)
+    sys.exit(exit_code(result.job.outcome, is_broken=result.violation is not None))
 
 
 def _refuse_foreign_topology(recorded: Plan, other: RoleGraph, question: Question) -> None:

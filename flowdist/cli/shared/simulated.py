@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from flowdist.sim.simulation import SimResult
 
 AFTER_S = 2.0  # a shorter simulation shows no progress
+BROKEN, UNFINISHED = 3, 4  # exit codes
+
+
+def exit_code(outcome: str | None, *, is_broken: bool = False) -> int:
+    """Return the exit code of a simulation.
+
+    Args:
+        outcome: Outcome of the job; None: the job had not ended when the simulation did.
+        is_broken: An expectation, a property or an invariant does not hold.
+    """
+    if is_broken:
+        return BROKEN
+    return UNFINISHED if outcome is None else int(outcome != "succeeded")
 
 
 class ProgressLine:
@@ -91,6 +104,8 @@ def simulated_summary(result: SimResult) -> dict[str, Any]:
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
+        work["unsaved_steps"] = work.get("unsaved_steps", 0) + model.unsaved_steps
+        work["unsaved_work_s"] = work.get("unsaved_work_s", 0.0) + model.unsaved_ns / 1e9
     summary |= time_of(result.job.graph, result.spent)
     for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
         incident["steps_again_s"] = took / 1e9 if took else None

@@ -13,7 +13,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, write_trace
 from flowdist.cli.shared.options import gathered
-from flowdist.cli.shared.simulated import ProgressLine
+from flowdist.cli.shared.simulated import ProgressLine, exit_code
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -46,7 +46,7 @@ class MacroRun(NamedTuple):
     as_json: bool
 
     def run(self, trace_file: Path | None) -> None:
-        """Run every seed, show the results, and exit with 0, or with 1 if a job failed.
+        """Run every seed, show the results, and exit: with 0, 1 if a job failed, or 4 if one had not ended at the end.
 
         Args:
             trace_file: File for the trace of the run; None: no trace.
@@ -69,7 +69,8 @@ class MacroRun(NamedTuple):
             print_json("macro", **summary)
         else:
             self._show(scope, summary)
-        sys.exit(1 if any(result.outcome == "failed" for result in results) else 0)
+        codes = [exit_code(result.outcome) for result in results]
+        sys.exit(1 if 1 in codes else max(codes))
 
     def _run_seed(self, scope: Any, seed: int, trace_file: Path | None) -> tuple[Any, float]:
         """Run one seed, write its trace if a file is given, and return the result and the CPU time in seconds."""
@@ -206,8 +207,11 @@ def _seconds(ns: float | None) -> float | None:
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
     """Return the summary of the run of one seed."""
-    counts = {key: getattr(result, key) for key in ("outcome", "generations", "charged", "step", "lost_steps")}
-    role = {**counts, "lost_work_s": result.lost_ns / 1e9}
+    counts = {
+        key: getattr(result, key)
+        for key in ("outcome", "generations", "charged", "step", "lost_steps", "unsaved_steps")
+    }
+    role = {**counts, "lost_work_s": result.lost_ns / 1e9, "unsaved_work_s": result.unsaved_ns / 1e9}
     return {
         "seed": seed,
         "outcome": result.outcome,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from flowdist.cli.shared.common import print_json, problems_json
-from flowdist.cli.shared.simulated import simulated_summary
+from flowdist.cli.shared.simulated import exit_code, simulated_summary
 from flowdist.faults.scenario import Scenario
 from flowdist.graph import HOUR, format_duration
 
@@ -23,18 +23,22 @@ END_NS = 1000 * HOUR  # end of the run without faults with which results of mode
 def show_result(
     result: Any,
     scenario: Scenario | None,
+    cut: str | None,
     as_json: bool,
     full: bool,
     broken: Sequence[str],
     problems: Sequence[Problem] = (),
 ) -> NoReturn:
-    """Show a simulated run, and exit: with 0, 1 if the job failed, or 3 if an expectation or a property does not hold.
+    """Show a simulated run, and exit.
 
-    A scenario whose expectations hold exits with 0, whether the job failed or not.
+    The exit code is 0, 1 if the job failed, 3 if an expectation or a property does not hold, or 4 if the job had not
+    ended when the simulation did. A scenario whose expectations hold exits with 0, whether the job failed or not, and
+    whether it ended before the time at which the scenario stops.
 
     Args:
         result: The result of the simulation.
         scenario: The scenario with its expectations; None for a topology.
+        cut: The time of --until, as the user wrote it; None if the command line does not say it.
         as_json: Print the summary as JSON, and nothing else.
         full: Show all lines of a long trace.
         broken: Bounds and liveness demands that do not hold, in words.
@@ -49,9 +53,12 @@ def show_result(
     else:
         _print(result, scenario, summary, full)
         _print_wrong(result, scenario, summary)
-    if wrong or summary["violation"] is not None:
-        sys.exit(3)
-    sys.exit(1 if result.job.outcome == "failed" and scenario is None else 0)
+    is_broken = bool(wrong) or summary["violation"] is not None
+    is_cut = result.job.outcome is None and cut is not None and not is_broken
+    if is_cut and not as_json:
+        click.echo(f"the job had not ended at {cut} (--until): give it more time (exit code 4)", err=True)
+    is_as_expected = scenario is not None and not is_broken and not is_cut
+    sys.exit(0 if is_as_expected else exit_code(result.job.outcome, is_broken=is_broken))
 
 
 def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def command(
     """Run a topology, or a scenario (x.toml), in virtual time, with failures.
 
     The same controller and agents as in `flowdist run` make the decisions. Exit code 0 if the job succeeds, or meets
-    the expectations of its scenario; 1 if it fails; 3 if an expectation or a property does not hold.
+    the expectations of its scenario; 1 if it fails; 3 if an expectation or a property does not hold; 4 if the job had
+    not ended at the time of --until.
 
     \b
     flowdist simulate --fail node2@30s/60s            one run, in which node2 is lost and returns
@@ -265,7 +266,7 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
         _draw(result, Path(one.html_file))
     broken = [f"{which}: {text}" for which, text in demands.bounds.broken(result)]
     broken += _stuck(result, job.plan) if demands.live else []
-    show_result(result, job.scenario, job.named.as_json, one.full, broken, job.problems)
+    show_result(result, job.scenario, one.until, job.named.as_json, one.full, broken, job.problems)
 
 
 def _liveness_end_ns(graph: RoleGraph, plan: Plan) -> int:

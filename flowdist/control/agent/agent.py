@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.agent import signs, stores, suspended
-from flowdist.control.agent.attempts import Attempt, exit_event, first_date
+from flowdist.control.agent.attempts import Attempt, exit_event, first_date, name_culprit
 from flowdist.control.agent.lease import Lease
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import effects as fx
@@ -422,7 +422,7 @@ class Agent:
             self._report(ev.ReplicaStopped(order.replica, order.attempt, is_suspended))
             return
         attempt.phase = "suspended" if is_suspended else "exited"
-        attempt.exited = exit_event(order, attempt.failure, is_suspended)
+        attempt.exited = exit_event(order, name_culprit(attempt.failure, attempt.steps), is_suspended)
         self._report(attempt.exited)
 
     def _record_worker(self, event: io.WorkerInput) -> None:

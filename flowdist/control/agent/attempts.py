@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -229,4 +229,24 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: 
     kind: FailureKind = failure.kind or ("signal" if signal else "exit")
     code = failure.exit_code
     rank, detail = failure.local_rank, failure.detail
-    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, rank, detail, suspended)
+    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, rank, detail, suspended, failure.cause)
+
+
+def name_culprit(failure: io.WorkerExited | None, steps: Mapping[int, int]) -> io.WorkerExited | None:
+    """Return the failure of an attempt, in the name of the worker that hangs, if a worker's collective timed out (R15).
+
+    That is the worker that is furthest behind, if it is behind the one that failed. Any other failure is returned as it
+    is.
+
+    Args:
+        failure: The end of the worker that failed first; None: all succeeded.
+        steps: The last step of each local rank.
+    """
+    if failure is None or failure.cause != "collective_timeout" or failure.local_rank not in steps:
+        return failure
+    behind = min(steps, key=lambda rank: (steps[rank], rank))
+    if steps[behind] == steps[failure.local_rank]:
+        return failure
+    found = f"worker {behind} is furthest behind, after step {steps[behind]}: a collective of worker "
+    detail = f"{found}{failure.local_rank} timed out after step {steps[failure.local_rank]}: {failure.detail}"
+    return msgspec.structs.replace(failure, local_rank=behind, detail=detail.removesuffix(": "))

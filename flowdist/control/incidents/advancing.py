@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.judging import conclude_deferred
-from flowdist.control.incidents.recovery import close
+from flowdist.control.incidents.judging import conclude_deferred, conclude_resolved
+from flowdist.control.incidents.recovery import close, settled_result
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Incident, JobState, Replica, World
 from flowdist.control.placement.bad_nodes import moves_away
@@ -34,9 +34,10 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
 def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName]) -> None:
     """Advance one open incident: let its restart set start, or close the incident.
 
-    In the phase "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart.
+    Failures that wait for the last steps of their world are judged as soon as the world has stopped. In the phase
+    "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart.
     Then judge the failures that are still deferred, and turn to the phase "starting" (R6). In the phase "starting",
-    reset each changed world that has stopped, and close the incident as recovered when all of its worlds are settled.
+    reset each changed world that has stopped, and close the incident when all of its worlds are settled.
 
     `incident.awaited` has the worlds that are still waited for. Only its first one is looked at, so that an event costs
     the same in an incident of ten worlds and of thousands.
@@ -46,6 +47,8 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
         incident: The incident.
         changed: The worlds of the incident that have changed since the last call.
     """
+    if any(each.awaits_steps for each in incident.deferred):
+        conclude_resolved(job, incident)
     if incident.phase == "stopping" and not any(each.blocks for each in incident.deferred):
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))
@@ -64,7 +67,7 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
         while incident.awaited and _is_settled(job, job.worlds[next(iter(incident.awaited))]):
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited:
-            close(job, incident, "recovered")
+            close(job, incident, settled_result(job, incident))
 
 
 def _reset_if_gone(job: JobState, world: World) -> None:

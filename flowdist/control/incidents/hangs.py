@@ -3,12 +3,22 @@
 Agents measure and report; this module decides. In a gang one rank that hangs stalls all others, so the first report
 does not decide: `cause_window` later, the least advanced of the stalled replicas is judged to hang. A world has stalled
 by output only when none of its members prints any more, because many programs print on one rank alone.
+
+A process group may notice a hang first. It gives up the collective for which the rank that hangs never came, and so a
+healthy peer fails. Such a failure is judged when all of its world has stopped, because agents report the last step of
+an attempt with its end:
+
+    0 s      trainer/1 hangs at step 7; the others do step 8, and wait for it in a collective
+    600 s    the collective of trainer/0 times out: trainer/0 fails, and all of trainer is ordered to stop
+    602 s    trainer/1 has been killed: it is behind trainer/0, so it has failed, of kind "hang", at 600 s
 """
 
 from __future__ import annotations
 
+from flowdist.control.incidents.causes import note_lost
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import JobState, Replica, World
+from flowdist.control.job.facts import Deferred
+from flowdist.control.job.state import Failure, Incident, JobState, Replica, World
 from flowdist.control.protocol.events import ReplicaStalled
 from flowdist.graph import format_duration
 
@@ -74,3 +84,47 @@ def judge_hang(job: JobState, world: World) -> None:
     at = f" after step {suspect.step}" if suspect.step >= 0 else ""
     world.hangs = True
     job.note_failure(suspect, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}")
+
+
+def awaits_steps(job: JobState, failure: Failure) -> bool:
+    """Return whether the culprit of a failure has to be found first: a collective timed out, and a peer may hang.
+
+    That needs the steps of the failed replica and of a peer that is live. A replica that had an order to stop when it
+    failed does not count.
+    """
+    replica = job.replicas[failure.replica]
+    if not failure.has_timed_out or failure.was_told or replica.step < 0:
+        return False
+    return any(other.is_live and other.step >= 0 for other in job.members_of(job.worlds[replica.world]))
+
+
+def name_culprit(job: JobState, incident: Incident, deferred: Deferred) -> Failure:
+    """Return the failure to judge for a deferred one: that of the rank that hangs, if a collective timed out (R15).
+
+    The culprit is the member that is furthest behind, if it is behind the one that failed. Of equals it is one that
+    had to be stopped, then the first by rank. A member that reported no step, or has succeeded, is not considered. The
+    incident that the failure has opened gets the name of the culprit; any other failure is returned as it is.
+
+    Args:
+        job: The state. Nothing of the world is live.
+        incident: The open incident with the deferred failure.
+        deferred: The failure.
+    """
+    failure = deferred.failure
+    replica = job.replicas[failure.replica]
+    members = job.members_of(job.worlds[replica.world])
+    known = [other for other in members if other.step >= 0 and other.phase != "succeeded"]
+    if not deferred.awaits_steps or not known:
+        return failure
+    culprit = min(known, key=lambda other: (other.step, other.id in incident.lost))
+    if culprit.step >= replica.step:
+        return failure
+    timed_out = f"a collective of {replica.id} timed out after step {replica.step}"
+    why = f"it hangs: {timed_out}, and {culprit.id} is furthest behind, after step {culprit.step}"
+    culprit.member_since = 0
+    found = Failure(culprit.id, "hang", why, node=culprit.node, at_ns=failure.at_ns)
+    note_lost(job, incident, {culprit.id: why})
+    if deferred.own is not None:
+        own = job.incident(deferred.own)
+        own.kind, own.root, own.reason = found.kind, str(culprit.id), found.reason
+    return found

@@ -39,6 +39,7 @@ class Verdict(NamedTuple):
 
 
 EXCUSED = Verdict("restart", False, "replica", "it follows from the loss of a node")
+PEER_HANGS = EXCUSED._replace(because="a collective timed out because a peer hangs")
 
 
 def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False) -> Verdict:

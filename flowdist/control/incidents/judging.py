@@ -16,7 +16,8 @@ from typing import assert_never
 from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, upstream_incident
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import begin_ending
-from flowdist.control.incidents.judge import EXCUSED, Verdict, judge, may_be_excused
+from flowdist.control.incidents.hangs import awaits_steps, name_culprit
+from flowdist.control.incidents.judge import EXCUSED, PEER_HANGS, Verdict, judge, may_be_excused
 from flowdist.control.incidents.recovery import claim, close, extend, join_incident, open_incident
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
@@ -24,6 +25,7 @@ from flowdist.control.incidents.suspects import (
     defer,
     drop,
     forget_suspects,
+    has_answered,
     is_resolved,
     renew_deadline,
     suspects_of,
@@ -61,7 +63,7 @@ def judge_recorded(job: JobState) -> None:
 
 
 def _judge_failure(job: JobState, failure: Failure) -> None:
-    """Judge a failure now, or defer it if a node, or an upstream role, may still turn out to be its cause.
+    """Judge a failure now, or defer it if a node, a peer or an upstream role may still turn out to be its cause.
 
     Either way, what the failure blocks is stopped at once. If the open incident of its world has restarted the replica
     already, the failure is a new one, and that incident closes.
@@ -71,8 +73,9 @@ def _judge_failure(job: JobState, failure: Failure) -> None:
     number = job.worlds[replica.world].incident
     part_of = job.incident(number) if number is not None else upstream_incident(job, replica)
     verdict, suspects = _verdict(job, failure, part_of)
-    if suspects or _may_be_excused(job, failure, verdict):
-        _defer(job, failure, part_of, verdict, suspects)
+    may_be_peer = part_of is None and verdict is not EXCUSED and awaits_steps(job, failure)
+    if suspects or may_be_peer or _may_be_excused(job, failure, verdict):
+        _defer(job, failure, part_of, verdict, suspects, may_be_peer)
     else:
         _conclude(job, failure, part_of, verdict)
     if left is not None:
@@ -90,6 +93,8 @@ def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
         return None
     incident = job.incident(number)
     deferred, suspects = list(incident.deferred), dict(incident.suspects)
+    if has_answered(job, incident, replica):
+        suspects.pop(replica.node or "", None)
     close(job, incident, f"{replica.id} failed again")
     return replace(incident, deferred=deferred, suspects=suspects)
 
@@ -107,10 +112,14 @@ def _hand_over(job: JobState, left: Incident) -> None:
     if names:
         root, because = str(job.worlds[names[0]].pool[0]), "not counted: it was part of an incident before"
         open_incident(job, "interrupted", root, left.result, because, closure(job, names))
+    taken: dict[int, None] = {}
     for deferred in left.deferred:
         number = job.worlds[job.replicas[deferred.failure.replica].world].incident
         if number is not None:
             take_over(job, job.incident(number), replace(left, deferred=[deferred]))
+            taken[number] = None
+    for number in taken:
+        conclude_resolved(job, job.incident(number))  # the second failure may be the answer that was still missing
 
 
 def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple[Verdict, list[NodeName]]:
@@ -119,6 +128,8 @@ def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple
     Without suspects the verdict is certain. `part_of` is the incident that the failure belongs to; None: it belongs to
     none.
     """
+    if failure.has_timed_out and job.worlds[job.replicas[failure.replica].world].hangs:
+        return PEER_HANGS, []
     verdict = judge(job, failure, caused=part_of is not None)
     if (failure.was_told or verdict.action != "restart") and follows_from_loss(job, failure):
         return EXCUSED, []
@@ -140,7 +151,12 @@ def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
 
 
 def _defer(
-    job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict, suspects: list[NodeName]
+    job: JobState,
+    failure: Failure,
+    part_of: Incident | None,
+    verdict: Verdict,
+    suspects: list[NodeName],
+    may_be_peer: bool,
 ) -> None:
     """Add a failure to those that are judged later, and stop what it blocks at once.
 
@@ -152,13 +168,15 @@ def _defer(
         failure: The failure.
         part_of: The incident that caused it; None: none did.
         verdict: The verdict if no suspect is lost.
-        suspects: The nodes that the judgement waits for; may be empty if it waits for an upstream alone.
+        suspects: The nodes that the judgement waits for; may be empty if it waits for something else.
+        may_be_peer: Another member of the world may hang; the world writes its stacks when it is stopped (R15).
     """
     is_final = verdict.action != "restart"
     awaits_upstream = _may_be_excused(job, failure, verdict)
     blocks = not verdict.counted or not job.suspected.keys().isdisjoint(suspects)
-    deferred = Deferred(failure, part_of is not None, is_final, blocks, awaits_upstream)
+    deferred = Deferred(failure, part_of is not None, is_final, blocks, awaits_upstream, may_be_peer)
     own_world = job.replicas[failure.replica].world
+    job.worlds[own_world].hangs |= may_be_peer
     if part_of is not None and part_of.is_open:
         defer(job, part_of, deferred, suspects)
         join_incident(job, part_of, failure, [own_world])
@@ -168,6 +186,8 @@ def _defer(
         names = [name for name in suspects if is_final or name in job.suspected]
         which = " or ".join(names) if len(names) < 4 else f"one of {len(names)} nodes"
         because = f"to be judged when it is known whether {which} is lost"
+    elif may_be_peer:
+        because = "to be judged when all have stopped: a rank that is further behind may hang"
     elif awaits_upstream:
         window = format_duration(job.graph.options.cause_window_ns)
         because = f"{verdict.because}, unless something that it depends on fails within {window}"
@@ -263,18 +283,16 @@ def _judge_heard(job: JobState, name: NodeName) -> None:
 
 
 def _judge_answer(job: JobState, replica: Replica) -> None:
-    """Remove the node of an ended attempt from its incident's suspects, if nothing else of the incident is live there.
+    """Remove the node of an ended attempt from its incident's suspects, if it has answered by that.
 
-    The report of the end shows that the node was not lost. From a suspected node it does not: the report may have been
-    on its way for long, so that a heartbeat is needed. Deferred failures that waited for this node alone are judged.
+    Deferred failures that waited for this node alone are judged.
     """
-    number, name = job.worlds[replica.world].incident, replica.node
-    if number is None or name is None or name in job.suspected or name not in job.incident(number).suspects:
+    number = job.worlds[replica.world].incident
+    if number is None or replica.node is None or replica.node not in job.incident(number).suspects:
         return
     incident = job.incident(number)
-    others = [job.replicas[other] for other in job.nodes[name].replicas]
-    if not any(other.is_live and other.world in incident.worlds for other in others):
-        del incident.suspects[name]
+    if has_answered(job, incident, replica):
+        del incident.suspects[replica.node]
         conclude_resolved(job, incident)
 
 
@@ -320,10 +338,10 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
         forget_suspects(job, incident)
     job.touched.update(incident.worlds)
     for deferred in known:
-        failure = deferred.failure
-        replica = job.replicas[failure.replica]
-        if job.worlds[replica.world].incident != incident.number:
+        if job.worlds[job.replicas[deferred.failure.replica].world].incident != incident.number:
             continue  # its world was ended meanwhile
+        failure = name_culprit(job, incident, deferred)
+        replica = job.replicas[failure.replica]
         verdict = judge(job, failure, caused=deferred.caused)
         if _may_be_excused(job, failure, verdict):
             defer(job, incident, deferred._replace(is_final=True, blocks=True, awaits_upstream=True), ())
@@ -335,21 +353,26 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
             if job.ending is not None:
                 return
             continue
-        _restart_deferred(job, incident, deferred, verdict, because)
+        _restart_deferred(job, incident, deferred, failure, verdict, because)
 
 
-def _restart_deferred(job: JobState, incident: Incident, deferred: Deferred, verdict: Verdict, because: str) -> None:
+def _restart_deferred(
+    job: JobState, incident: Incident, deferred: Deferred, failure: Failure, verdict: Verdict, because: str
+) -> None:
     """Carry out the verdict "restart" on a deferred failure: add what it restarts to the incident.
 
-    If the verdict counts, a budget pays for the incident that the failure opened.
+    If the verdict counts, a budget pays for the incident that the failure opened. `failure` is the deferred one, or
+    that of the culprit (R15).
     """
-    failure = deferred.failure
     extend(job, incident, closure(job, scope_worlds(job, failure.replica, verdict.scope)))
     wait = ""
     if verdict.counted:
         assert deferred.own is not None
         backoff_ns = claim(job, incident, job.incident(deferred.own), failure.replica.role, verdict)
         wait = f", after a back-off of {format_duration(backoff_ns)}" if backoff_ns else ""
+    if deferred.awaits_steps:
+        is_named = failure is not deferred.failure
+        because = failure.reason if is_named else because or f"no rank is known to be behind {failure.replica}"
     if deferred.blocks or because or wait:
         says = f"{because}: " if because else ""
         job.notify(f"incident {incident.number}: {says}{verdict.because}{wait}")

@@ -23,6 +23,9 @@ from flowdist.control.job.state import Charge, Failure, Incident, JobState, Worl
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import format_duration
 
+# Results of incidents that have settled without a recovery; see `settled_result`.
+WAITS_FOR_ROOM, NOTHING_LEFT = "waits for room", "nothing was left to restart"
+
 
 def open_incident(
     job: JobState,
@@ -187,8 +190,20 @@ def leave_incident(job: JobState, world: World) -> None:
         if incident.worlds:
             job.touch(job.worlds[next(iter(incident.worlds))])
         else:
-            close(job, incident, "recovered")
+            close(job, incident, settled_result(job, incident))
         world.incident = None
+
+
+def settled_result(job: JobState, incident: Incident) -> str:
+    """Return in words how an incident ends that waits for nothing more: "recovered", unless that would not be true.
+
+    Replicas of a role that has its minimum may still wait for room, or nothing of the restart set is to run again.
+    """
+    worlds = [job.worlds[name] for name in incident.worlds]
+    waiting = ", ".join(str(replica) for world in worlds if world.phase == "waiting" for replica in world.pool)
+    if waiting:
+        return f"{WAITS_FOR_ROOM}: {waiting}"
+    return "recovered" if incident.restarted else NOTHING_LEFT
 
 
 def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict: Verdict) -> int:
@@ -218,7 +233,7 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
 def close(job: JobState, incident: Incident, result: str) -> None:
     """Close an incident: release its worlds, drop its deadlines and deferred failures, and charge it if it counts (R7).
 
-    `result` is "recovered", which the user is notified of, or says why the incident did not recover.
+    `result` is that of `settled_result`, which the user is notified of, or says why the incident did not settle.
     """
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
@@ -231,10 +246,11 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     forget_suspects(job, incident)
     if incident.counted:
         charge(job, incident)
-    if result == "recovered":
+    if result == "recovered" or result.startswith((WAITS_FOR_ROOM, NOTHING_LEFT)):
         took = format_duration(round(job.now - incident.opened_ns, -6))
         paid = f", charged to {incident.charged_to}" if incident.charged_to else ""
-        job.notify(f"incident {incident.number}: recovered after {took}{paid}")
+        how, rest = ("recovered", "") if result == "recovered" else ("over", f"; {result}")
+        job.notify(f"incident {incident.number}: {how} after {took}{paid}{rest}")
 
 
 def charge(job: JobState, incident: Incident) -> None:

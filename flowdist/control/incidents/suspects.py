@@ -196,13 +196,29 @@ def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> N
         forget_suspects(job, incident)
 
 
+def has_answered(job: JobState, incident: Incident, replica: Replica) -> bool:
+    """Return whether the end of a replica's attempt is the answer of its node: nothing else of the incident runs there.
+
+    The report of the end shows that the node was not lost. From a suspected node it does not: the report may have been
+    on its way for long, so that a heartbeat is needed.
+    """
+    if replica.node is None or replica.node in job.suspected:
+        return False
+    others = [job.replicas[other] for other in job.nodes[replica.node].replicas]
+    return not any(other.is_live and other.world in incident.worlds for other in others)
+
+
 def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
     """Return whether a deferred failure can be judged: no node that was a suspect when it happened is in question.
+
+    If a peer may be the culprit, all of the world has to stop first (R15).
 
     Before the answer deadline each of these nodes has to answer, or be heard or lost. After it, only nodes that are
     still suspected are in question.
     """
     at_ns = deferred.failure.at_ns
+    if deferred.awaits_steps and job.worlds[job.replicas[deferred.failure.replica].world].live:
+        return False
     if job.now < at_ns + job.graph.options.suspect_after_ns:
         first = next(iter(incident.suspects.values()), None)
         return first is None or first > at_ns

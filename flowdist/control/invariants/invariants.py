@@ -271,7 +271,7 @@ def check_incidents(job: JobState) -> None:
 
 
 def _check_deferred(job: JobState, incident: Incident) -> None:
-    """Check that what the incident's deferred failures wait for will come: an answer, a loss, or a deadline (R8).
+    """Check that what the incident's deferred failures wait for will come: an answer, an end, a loss, or a deadline.
 
     An incident without deferred failures has no suspects, and one that starts its worlds has neither.
     """
@@ -281,7 +281,14 @@ def _check_deferred(job: JobState, incident: Incident) -> None:
     assert all(job.nodes[name].usable for name in incident.suspects), f"{waits}, which is lost"
     is_bounded = Due("answer", str(incident.number)) in job.due
     is_suspected = bool(incident.suspects) and incident.suspects.keys() <= job.suspected.keys()
-    assert is_bounded or is_suspected or not incident.deferred, f"{waits}, which need not answer"
+    stops = any(each.awaits_steps and _stops(job, each.failure.replica) for each in incident.deferred)
+    assert is_bounded or is_suspected or stops or not incident.deferred, f"{waits}, which need not answer"
+
+
+def _stops(job: JobState, replica: ReplicaId) -> bool:
+    """Return whether all that is live of the replica's world has an order to stop, and something is."""
+    world = job.worlds[job.replicas[replica].world]
+    return world.live > 0 and world.up == 0
 
 
 def check_budgets(job: JobState) -> None:

@@ -26,6 +26,7 @@ class Failure(NamedTuple):
     node: NodeName | None = None
     at_ns: int = 0
     was_told: bool = False  # the controller had ordered it to stop before its failure was reported
+    has_timed_out: bool = False  # its process group gave up a collective, for which a member of its world never came
 
     @property
     def reason(self) -> str:
@@ -107,13 +108,14 @@ class Charge(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """Failure that is judged when it is known whether a node that may have caused it is lost (R8)."""
+    """Failure that is judged when it is known whether a node, or a peer that hangs, has caused it (R8, R15)."""
 
     failure: Failure
     caused: bool  # something upstream, or in the same incident, is the root cause
     is_final: bool  # by its expected verdict it would end the job, or its replica, instead of a restart
     blocks: bool  # the worlds of its incident do not restart before it is judged
     awaits_upstream: bool  # its budget is used up, and an upstream may still turn out to be the cause (R7)
+    awaits_steps: bool  # all of its world has to stop first: then it is known which member is furthest behind (R15)
     own: int | None = None  # number of the incident that it opened, for which a budget may pay; None: it opened none
 
 
@@ -142,7 +144,7 @@ class Incident:
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None  # the role whose budget was charged; None while the incident is open, or if none is
-    result: str = ""  # "recovered", or why it did not
+    result: str = ""  # "recovered", or why it did not; see `recovery.settled_result`
 
     @property
     def is_open(self) -> bool:

@@ -213,6 +213,7 @@ class JobState:
         exit_code: int = 0,
         signal: str | None = None,
         was_told: bool = False,
+        has_timed_out: bool = False,
     ) -> None:
         """Record that a replica failed by itself, now, on its node, as a fact that `judge_recorded` will judge.
 
@@ -225,9 +226,12 @@ class JobState:
             exit_code: Of the worker that failed first, for the kind "exit".
             signal: Without SIG, for the kind "signal".
             was_told: The controller had ordered the replica to stop before.
+            has_timed_out: Its process group gave up a collective.
         """
         replica.member_since = 0
-        self.facts.append(Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told))
+        self.facts.append(
+            Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told, has_timed_out)
+        )
 
     def emit(self, effect: Effect) -> None:
         """Add an effect to those that the event at hand leads to."""

@@ -53,7 +53,15 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
         job.end_attempt(replica)
         why = _why(event, role.spec.kind)
         kind = event.kind or "exit"
-        job.note_failure(replica, kind, why, exit_code=event.exit_code, signal=event.signal, was_told=not was_up)
+        job.note_failure(
+            replica,
+            kind,
+            why,
+            exit_code=event.exit_code,
+            signal=event.signal,
+            was_told=not was_up,
+            has_timed_out=event.cause == "collective_timeout",
+        )
 
 
 def _note_success(job: JobState, world: World) -> None:

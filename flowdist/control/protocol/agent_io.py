@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Addresses, OfAttempt, WorldName
+from flowdist.control.protocol.ids import Addresses, ExitCause, OfAttempt, WorldName
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
@@ -55,7 +55,7 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
     `signal` is the name of the signal that ended it, such as "KILL"; None if it exited with `exit_code`. `kind` is set
     where the driver knows the kind of failure better, such as out of memory. `detail` is one line about the error.
     `raised_ns` is when the worker wrote its error down, on the driver's clock, to compare it with errors of other
-    workers; None if it wrote none.
+    workers; None if it wrote none. `cause` is "collective_timeout" if its process group gave up a collective.
     """
 
     local_rank: int
@@ -64,6 +64,7 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
     kind: FailureKind | None = None
     detail: str = ""
     raised_ns: int | None = None
+    cause: ExitCause = ""
 
 
 class WorkerReady(OfAttempt, frozen=True, tag=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import NodeName, OfAttempt, ReplicaId, WorldName
+from flowdist.control.protocol.ids import ExitCause, NodeName, OfAttempt, ReplicaId, WorldName
 from flowdist.graph import FailureKind, NodeSpec
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ class ReplicaExited(OfAttempt, frozen=True, tag=True):
     """The workers of a replica ended, and the controller had not ordered them to stop.
 
     `kind` is None if all workers exited with 0 (R16). Otherwise `exit_code`, `signal` and `local_rank` are those of the
-    worker that failed first, and `detail` is one line about its error.
+    worker that failed first, and `detail` is one line about its error. `cause` is "collective_timeout" if its process
+    group gave up a collective: then a member of the world hangs, and this replica need not be the one (R15).
     """
 
     kind: FailureKind | None = None
@@ -31,6 +32,7 @@ class ReplicaExited(OfAttempt, frozen=True, tag=True):
     local_rank: int = 0
     detail: str = ""
     suspended: bool = False  # some of its workers have left their generation and wait, as in ReplicaStopped
+    cause: ExitCause = ""
 
 
 class InventoryItem(msgspec.Struct, frozen=True):

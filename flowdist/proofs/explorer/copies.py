@@ -229,6 +229,7 @@ class Keys:
     def _deferred_failure(self, deferred: Deferred) -> list[Any]:
         failure, *flags, own = deferred
         facts = [failure.replica, failure.kind, failure.exit_code, failure.signal, failure.node, failure.was_told]
+        facts.append(failure.has_timed_out)
         return [self._now - failure.at_ns, *facts, *flags, self._places.get(own) if own is not None else None]
 
     def _suspects(self, item: Any, suspects: dict[str, int]) -> list[tuple[str, int]]:

@@ -58,8 +58,8 @@ def count_alike(
     for name in silent:
         role = summary["roles"][name]
         role["step"] = -1
-        role.pop("lost_steps", None)
-        role.pop("lost_work_s", None)
+        for key in ("lost_steps", "lost_work_s", "unsaved_steps", "unsaved_work_s"):
+            role.pop(key, None)
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:

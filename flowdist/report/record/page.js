@@ -22,7 +22,7 @@ const generations = DATA.generations.map(([world, number, from, to, members, dec
     attempts.push({
       kind: "attempt", replica: a[0], number: a[1], node: a[2], rank: a[3], t0: at(4), running: at(5), ready: at(6),
       stopping: at(7), t1: at(8) === null ? end : at(8), lost: at(9), how: a[10], decision: a[11] ?? -1,
-      step: a[12] ?? -1, left: a[13] ?? -1, generation,
+      step: a[12] ?? -1, left: a[13] ?? -1, unsaved: a[14] === 1, generation,
     });
   }
   return generation;

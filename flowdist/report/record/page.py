@@ -52,6 +52,8 @@ def summary_line(timeline: Timeline) -> str:
     parts = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
     if lost := timeline.lost_ns():
         parts.append(f"{rounded(lost / 1e9)} of replicas' work lost")
+    if unsaved := timeline.unsaved_ns():
+        parts.append(f"{rounded(unsaved / 1e9)} of replicas' work unsaved at the end")
     return f"{outcome}; {', '.join(parts)}"
 
 
@@ -131,6 +133,7 @@ class _Index:
             NEVER if attempt.because is None else self._decisions.get(attempt.because, NEVER),
             attempt.step,
             NEVER if attempt.left_at is None else attempt.left_at,
+            1 if attempt.is_unsaved else NEVER,
         ]
         while row[-1] == NEVER:
             row.pop()  # the script knows the defaults

@@ -36,7 +36,7 @@ function describeAttempt(a, lasted) {
   facts.push(["Outcome", ended ? HOW[a.how] : HOW[0]]);
   if (a.step >= 0) facts.push(["Last step reported", String(a.step)]);
   if (a.left >= 0) facts.push(["Left in order", `at step ${a.left}: nothing is lost`]);
-  if (a.lost !== null) facts.push(["Lost work", `${span(a.t1 - a.lost)}, since ${stamp(a.lost)}`]);
+  if (a.lost !== null) facts.push([a.unsaved ? "Unsaved at the end" : "Lost work", `${span(a.t1 - a.lost)}, since ${stamp(a.lost)}`]);
   return [`${names[a.replica]}, attempt ${a.number}`, [...facts, ...decision(a.decision)]];
 }
 

@@ -1,8 +1,8 @@
 """Timeline in the trace format of Chrome, which ui.perfetto.dev opens.
 
 A node is a process and a replica a thread of it. Attempts are slices with their phases inside; faults, decisions and
-checkpoints are instants; incidents and lost work are async slices, which may overlap. Process 0 is the job as a whole:
-its threads are the generations of each world and the decisions.
+checkpoints are instants; incidents, lost and unsaved work are async slices, which may overlap. Process 0 is the job as
+a whole: its threads are the generations of each world and the decisions.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Maker:
             yield from _named(pid, self._tids[replica], str(replica), self._tids[replica])
 
     def attempts(self) -> Iterator[Event]:
-        """Yield a slice for each attempt, one for each of its phases, and its lost work."""
+        """Yield a slice for each attempt, one for each of its phases, and its lost or unsaved work."""
         for attempt in self._timeline.attempts:
             end = self._timeline.end_ns if attempt.ended_ns is None else attempt.ended_ns
             where = {"pid": self._pids[attempt.node], "tid": self._tids[attempt.replica]}
@@ -78,9 +78,9 @@ class _Maker:
             for phase, begun, over in attempt.phases(end):
                 yield _slice(where, phase, "phase", begun, over, {})
             if attempt.lost_from_ns is not None:
-                name = f"lost work of {attempt.replica}"
+                what = "unsaved at the end" if attempt.is_unsaved else "lost work"
                 key = f"{attempt.replica}#{attempt.number}"
-                yield from _async(where, name, "lost work", key, attempt.lost_from_ns, end, {})
+                yield from _async(where, f"{what}: {attempt.replica}", what, key, attempt.lost_from_ns, end, {})
 
     def _about(self, attempt: Attempt) -> dict[str, Any]:
         return {

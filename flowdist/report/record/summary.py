@@ -178,16 +178,17 @@ def _names(replicas: Sequence[str]) -> str:
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
     """Return two lines about an incident: its reason, and what it restarted, cost and led to."""
-    took = f" after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
+    over = "" if incident["result"] == "recovered" else "; over"
+    took = f"{over} after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
     if incident.get("steps_again_s") is not None:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
-    restarted = _names(incident["restarted"])
+    did = [f"restarted {_names(incident['restarted'])}"] if incident["restarted"] else []
     # summaries of earlier versions have no such key
-    stayed = f"; {_names(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
+    did += [f"{_names(names)} stayed in place"] if (names := incident.get("stayed_in_place")) else []
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
-        f"     restarted {restarted}{stayed}; {incident['result']}{took}{charge}",
+        f"     {'; '.join([*did, incident['result']])}{took}{charge}",
     ]
 
 

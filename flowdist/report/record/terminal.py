@@ -27,6 +27,7 @@ LOOKS = {
     "stopping": ("▒", "yellow", "stops"),
     "starting": ("░", "cyan", "starts"),
     "lost": ("▓", "red", "work that had to be done again"),
+    "at the end": ("▚", "yellow", "work that was not saved at the end"),
     "done": ("✓", "bold green", "has finished"),
     "generation": ("│", "bold", "a generation begins"),
     "saved": ("┴", "blue", "a checkpoint"),
@@ -155,7 +156,7 @@ def _draw_attempt(lane: _Slices, attempt: Attempt, end_ns: int) -> None:
     for phase, begun, over in attempt.phases(ended):
         lane.draw("kept" if phase in ("running", "ready") else phase, begun, over)
     if attempt.lost_from_ns is not None:
-        lane.draw("lost", attempt.lost_from_ns, ended)
+        lane.draw("at the end" if attempt.is_unsaved else "lost", attempt.lost_from_ns, ended)
     if look := {"failed": "failed", "lost": "failed", "succeeded": "done"}.get(attempt.how):
         lane.draw(look, max(attempt.started_ns, ended - 1))
 

@@ -54,7 +54,8 @@ class Attempt:
     because: int | None = None  # the decision that stopped it, or the event that ended it without a stop
     step: int = -1  # the last step that the replica reported; -1: none
     left_at: int | None = None  # the step at which the replica left in order, so that nothing is lost
-    lost_from_ns: int | None = None  # the work of the attempt from here on has to be done again
+    lost_from_ns: int | None = None  # the work of the attempt from here on was not saved: it is lost, or `is_unsaved`
+    is_unsaved: bool = False  # nothing does that work again, because the job, or the record, ended
 
     def phases(self, end_ns: int) -> list[tuple[str, int, int]]:
         """Return the phases of the attempt with their begin and end (ns); the last one ends at `end_ns`.
@@ -150,7 +151,15 @@ class Timeline:
 
     def lost_ns(self) -> int:
         """Return the nanoseconds of work that has to be done again, summed over all replicas."""
-        return sum(a.ended_ns - a.lost_from_ns for a in self.attempts if a.ended_ns and a.lost_from_ns is not None)
+        return self._unkept_ns(is_unsaved=False)
+
+    def unsaved_ns(self) -> int:
+        """Return the nanoseconds of work that was not saved at the end, summed over all replicas."""
+        return self._unkept_ns(is_unsaved=True)
+
+    def _unkept_ns(self, *, is_unsaved: bool) -> int:
+        unkept = [a for a in self.attempts if a.lost_from_ns is not None and a.is_unsaved == is_unsaved]
+        return sum((self.end_ns if a.ended_ns is None else a.ended_ns) - (a.lost_from_ns or 0) for a in unkept)
 
 
 def timeline_of(header: Header, lines: Iterable[Line], source: str = JOURNAL) -> Timeline:
@@ -189,6 +198,7 @@ class _Builder:
         self._leaving: dict[ReplicaId, int] = {}  # the step at which a replica is to leave
         self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that was not completed
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
+        self._is_ending = False  # an earlier line has decided the end of the job
 
     def note_other(self, line: Line) -> None:
         """Add a line that is no event: a fault, or a checkpoint that was not completed."""
@@ -225,6 +235,7 @@ class _Builder:
         self._note(line)
         if line.reason or line.n in self._because or any(isinstance(effect, _SHOWN) for effect in line.effects):
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
+        self._is_ending = self._job.ending is not None
         return True
 
     def note_unsaved(self, line: UnsavedLine) -> None:
@@ -291,10 +302,10 @@ class _Builder:
         return attempt
 
     def _end(self, line: Record, attempt: Attempt, replica: Replica) -> None:
-        """Record how, when and why an attempt ended, and from when on its work is lost.
+        """Record how, when and why an attempt ended, and from when on its work was not saved.
 
-        Work of a task since the last checkpoint is lost, unless the attempt succeeded, left in order at a step that was
-        saved, or the job had succeeded.
+        That is the work of a task since the last checkpoint, unless the attempt succeeded or left in order at a step
+        that was saved. Once the end of the job is decided, it is unsaved at the end; before, it is lost.
         """
         del self._alive[attempt.replica]
         role = self._job.role_of(replica.id).spec
@@ -308,9 +319,14 @@ class _Builder:
             self._because[line.n] = None
             if isinstance(line.event, ev.ReplicaStopped):
                 attempt.left_at = step
-        redone = role.kind == "task" and attempt.how != "succeeded" and self._job.ending != "succeeded"
-        if redone and attempt.left_at is None and attempt.running_ns is not None:
+        if role.kind == "task" and attempt.how != "succeeded" and attempt.left_at is None:
+            self._note_unkept(attempt, is_unsaved=self._is_ending)
+
+    def _note_unkept(self, attempt: Attempt, *, is_unsaved: bool) -> None:
+        """Record that the work of an attempt since the last checkpoint was not saved, if the attempt ever ran."""
+        if attempt.running_ns is not None:
             attempt.lost_from_ns = max(self._saved.get(attempt.world, 0), attempt.running_ns)
+            attempt.is_unsaved = is_unsaved
 
     def _note(self, line: Record) -> None:
         """Record reported steps, the steps at which replicas are to leave or have left, and usable nodes."""
@@ -338,7 +354,13 @@ class _Builder:
                 self._presences.pop(name).to_ns = now
 
     def finish(self) -> None:
-        """Clear the lost work of worlds that never reported a step or checkpoint: it is unknown."""
+        """Record the unsaved work of attempts that still run, and clear what is unknown.
+
+        Unknown is the lost work of worlds that never reported a step or checkpoint.
+        """
+        for attempt in self._alive.values():
+            if self._job.role_of(attempt.replica).spec.kind == "task":
+                self._note_unkept(attempt, is_unsaved=True)
         for attempt in self.timeline.attempts:
             if attempt.world not in self._reporting:
                 attempt.lost_from_ns = None

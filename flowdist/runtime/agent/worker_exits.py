@@ -10,7 +10,13 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.runtime.processes.exit_status import signal_name
 from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code
 from flowdist.runtime.worker_env.secret_values import Mask
-from flowdist.runtime.worker_env.worker_errors import error_line, is_out_of_memory, oom_kills, raised_ns
+from flowdist.runtime.worker_env.worker_errors import (
+    collective_timeout,
+    error_line,
+    is_out_of_memory,
+    oom_kills,
+    raised_ns,
+)
 
 
 class WorkerExits:
@@ -45,6 +51,9 @@ class WorkerExits:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         name = signal_name(code) if code < 0 else None
         detail = error_line(folder, self._mask)
+        timed_out = collective_timeout(folder, self._mask, aborted=name == "ABRT")
+        if timed_out not in detail:  # the last line of stderr is one of a stack trace
+            detail = timed_out
         was_oom_killed = self._has_oom_kill(folder) and name == "KILL" and not was_killed
         return io.WorkerExited(
             start.replica,
@@ -55,6 +64,7 @@ class WorkerExits:
             "oom" if was_oom_killed or is_out_of_memory(detail) else None,
             detail,
             raised_ns(folder),
+            "collective_timeout" if timed_out else "",
         )
 
     def _has_oom_kill(self, folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,15 @@ from flowdist.text.printable import printable, worker_line
 TAIL_BYTES = 16 << 10
 ERROR_BYTES_MAX = 256 << 10  # a larger error file is not read
 ERROR_LINE_MAX = 2000  # characters
+ABORT_BYTES, ABORT_LINES = 64 << 10, 500  # of stack traces, at most, after the line of NCCL that says why
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
+
+# What torch's process groups write when they give up a collective for which a peer has not come.
+COLLECTIVE_TIMEOUT = re.compile(
+    r"Watchdog caught collective operation timeout"  # NCCL; the process ends by SIGABRT
+    r"|Timed out waiting \d+ms for (?:recv|send) operation"  # gloo
+    r"|failed to pass monitoredBarrier in \d+ ms"
+)
 
 
 class WorkerError(NamedTuple):
@@ -57,12 +66,12 @@ def raised_ns(folder: Path) -> int | None:
     return modified_ns(folder / "error.json")
 
 
-def last_lines(file: Path, count: int) -> list[str]:
-    """Return the last `count` lines of a log that are not blank, the oldest first; fewer if its last 16 KiB have fewer.
+def last_lines(file: Path, count: int, tail_bytes: int = TAIL_BYTES) -> list[str]:
+    """Return the last `count` lines of a log that are not blank, the oldest first.
 
-    A file that cannot be read has no lines.
+    There are fewer if its last `tail_bytes` bytes have fewer. A file that cannot be read has no lines.
     """
-    lines = (read_from(file, -TAIL_BYTES, TAIL_BYTES) or b"").decode(errors="replace").splitlines()
+    lines = (read_from(file, -tail_bytes, tail_bytes) or b"").decode(errors="replace").splitlines()
     return [line for line in lines if line.strip()][-count:]
 
 
@@ -86,6 +95,29 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
 
 def _plain(line: str) -> str:
     return printable(worker_line(line, colours=False))
+
+
+def collective_timeout(folder: Path, mask: Callable[[str], str] = str, *, aborted: bool = False) -> str:
+    """Return what the worker's process group wrote when it gave up a collective, in one line; empty if it did not.
+
+    Only the error that the worker ended with counts: the message of its error file, or the last line of its stderr. A
+    worker that NCCL aborted has no error file, and its stderr has stack traces after that line.
+
+    Args:
+        folder: The log folder of the worker.
+        mask: Returns a text with the values of secrets hidden. The text is masked before it is cut.
+        aborted: SIGABRT has ended the worker.
+    """
+    error = read_error_file(folder)
+    if error is not None:
+        lines = [error.message]
+    else:
+        lines = last_lines(folder / "stderr.log", ABORT_LINES if aborted else 1, ABORT_BYTES)
+    for line in map(mask, lines):
+        found = COLLECTIVE_TIMEOUT.search(line)
+        if found is not None:
+            return _plain(line[found.start() :].splitlines()[0])[:200]
+    return ""
 
 
 def is_out_of_memory(line: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Protocol
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.control.protocol.messages import Acked, Heartbeat, ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.attempts import RunningAttempts
@@ -320,6 +320,7 @@ class SimNode:
         signal: str | None = None,
         kind: str | None = None,
         detail: str = "",
+        cause: ExitCause = "",
     ) -> None:
         """End a worker, and tell the agent by a `WorkerExited` with these arguments.
 
@@ -332,7 +333,7 @@ class SimNode:
         if self.is_paused:
             self._delayed.append(
                 lambda: self.exit_worker(
-                    replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail
+                    replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail, cause=cause
                 )
             )
             return
@@ -343,7 +344,8 @@ class SimNode:
             self._end(replica, attempt)
         if code or signal:
             self._workers.worker_failed(replica, attempt)
-        self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail))  # type: ignore[arg-type]
+        ended = io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail, cause=cause)  # type: ignore[arg-type]
+        self.tell(ended)
 
     def _end(self, replica: ReplicaId, attempt: int) -> None:
         self._running.ended(replica, attempt)

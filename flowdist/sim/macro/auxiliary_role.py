@@ -363,7 +363,7 @@ class AuxiliaryRole:
             known = self._stopped_by(replica, node, now)
             last = max(last, known)
             if job.alive[node]:
-                replica.books.halt(known - job.times.message)
+                replica.books.halt(known - job.times.message, is_over=True)
         return last
 
     def _stopped_by(self, replica: AuxiliaryReplica, node: int, now: int) -> int:
@@ -382,5 +382,5 @@ class AuxiliaryRole:
     def close(self, now: int) -> None:
         """End the work of all replicas, and write generation and saved step of each into `MacroResult.beside`."""
         for index, replica in enumerate(self.replicas):
-            replica.books.halt(now)
+            replica.books.halt(now, is_over=True)
             self._job.result.beside[self._name(index)] = (replica.generation, replica.books.durable)

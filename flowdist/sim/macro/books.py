@@ -28,6 +28,7 @@ class Books:
         begun: When the present generation began to step; None: no generation steps.
         progressed: The controller knows of a checkpoint of the generation that stepped last.
         lost_steps: Steps of one worker that had to be done again.
+        unsaved_steps: Steps of one worker that were not saved when the job, or the run, ended.
     """
 
     def __init__(self, load: WorkloadSpec, replicas: int) -> None:
@@ -41,7 +42,7 @@ class Books:
         self.begun: int | None = None
         self._stalls: list[list[int]] = []  # waits of the present generation: from, to; to NEVER: it still waits
         self.progressed = False
-        self.lost_steps = 0
+        self.lost_steps = self.unsaved_steps = 0
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
         """Book the time since the last change, and put `active` replicas into `bucket` from `now` on."""
@@ -118,10 +119,19 @@ class Books:
         cycles, rest = divmod(self._position(time), self._cycle_ns)
         return cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
 
-    def halt(self, now: int, *, done: bool = False, answered_until: int | None = None, is_known: bool = False) -> None:
-        """End the stepping of the generation, and book its work. Steps after the last checkpoint that counts are lost.
+    def halt(
+        self,
+        now: int,
+        *,
+        done: bool = False,
+        answered_until: int | None = None,
+        is_known: bool = False,
+        is_over: bool = False,
+    ) -> None:
+        """End the stepping of the generation, and book its work.
 
-        Nothing happens if no generation steps.
+        Steps after the last checkpoint that counts are lost, or unsaved at the end of the job. Nothing happens if no
+        generation steps.
 
         Args:
             now: The time, in ns.
@@ -129,6 +139,7 @@ class Books:
             answered_until: Only checkpoints count whose answer has arrived by then; None: by now.
             is_known: The controller has stopped the members, so they are in "re-formation" from now on. Otherwise they
                 are in "detection" until it learns of the failure.
+            is_over: The job ends, or the run does: no restart does the steps again.
         """
         if self.begun is None:
             return
@@ -142,10 +153,13 @@ class Books:
         kept = min(worked, (self.durable - self._first) * load.step_ns)
         spent, active = self.spent, self.active
         spent["productive"] -= active * (now - self.begun - kept)  # `move` books all of the time there
-        spent["lost work"] += active * (worked - kept)
+        spent["unsaved at the end" if is_over else "lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * (position - worked)
         spent["stalled"] += active * (now - self.begun - position)
-        self.lost_steps += step - self.durable
+        if is_over:
+            self.unsaved_steps = step - self.durable
+        else:
+            self.lost_steps += step - self.durable
         self.begun = None
         self.move("re-formation" if is_known else "detection", active, now)
 
@@ -171,9 +185,10 @@ class Books:
             halts: When members that were ordered to stop do their last step (ns); None: they were not.
             now: The time, in ns.
         """
-        if self.begun is not None and halts is not None:
-            self.halt(min(halts, now))
+        if halts is not None and halts <= now:
+            self.halt(halts)
         result.step = max(self.durable, self.step_at(now))
+        self.halt(now, is_over=True)
         result.now, result.lost_ns, result.lost_steps = now, self.lost_steps * self._load.step_ns, self.lost_steps
-        self.halt(now)  # books unsaved work as lost; it is not in `result.lost_steps`, since no restart has lost it
+        result.unsaved_steps, result.unsaved_ns = self.unsaved_steps, self.unsaved_steps * self._load.step_ns
         self.move("done", 0, now)

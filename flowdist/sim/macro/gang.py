@@ -432,7 +432,7 @@ def fail(job: Job, reason: str, now: int) -> None:
     books = job.books
     if books.begun is not None:  # the members step until they are stopped, and have nothing more to do
         stops = job.halt_at or now + job.times.stop - job.times.message
-        job.halt(stops)
+        job.halt(stops, is_over=stops > now)
         books.move("done", books.active, stops)
     elif job.phase == "waiting" and books.bucket == "waiting":
         books.move("re-formation", job.size_max, now)  # the gang waits for nodes no longer

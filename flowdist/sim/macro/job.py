@@ -200,16 +200,17 @@ class Job:
         """Return the node of the lowest member, whose agent opens the store and offers checkpoints; None: no member."""
         return next((node for node in self.seats.node_of if node is not None), None)
 
-    def halt(self, now: int) -> None:
+    def halt(self, now: int, *, is_over: bool = False) -> None:
         """End the stepping of the generation in `books`; nothing if it does not step.
 
-        A checkpoint that the first member's node offered while it was cut off does not count.
+        A checkpoint that the first member's node offered while it was cut off does not count. `is_over`: the end of the
+        job is decided.
         """
         first = self.first_node() if self.cut_off_since else None
         answered = self.cut_off_since.get(first, now) if first is not None else now
         is_known = self.phase == "stopping" and self.books.begun is not None
         reported = self.books.reported(now)
-        self.books.halt(now, answered_until=answered, is_known=is_known)
+        self.books.halt(now, answered_until=answered, is_known=is_known, is_over=is_over)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported
 

@@ -32,6 +32,7 @@ class MacroResult:
         now: When the run ended.
         step: The step that the gang has reached, saved or not.
         lost_ns, lost_steps: Work of one worker of the gang that had to be done again.
+        unsaved_ns, unsaved_steps: Work of one worker that was not saved when the job, or the run, ended.
         generations: How many generations the gang has formed.
         faults: How many faults hit something.
         causes: Number of incidents by kind.
@@ -47,6 +48,8 @@ class MacroResult:
     step: int = 0
     lost_ns: int = 0
     lost_steps: int = 0
+    unsaved_ns: int = 0
+    unsaved_steps: int = 0
     generations: int = 0
     faults: int = 0
     causes: Counter[str] = field(default_factory=Counter)

@@ -67,6 +67,7 @@ class WorldModel:
     first_step: int = 0  # the step from which this generation began
     offered: int = 0  # complete checkpoints of this generation
     lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
+    unsaved_steps: int = 0  # steps that no checkpoint had at the end of the job, or of the simulation
     in_memory: int = 0  # the step that the members of the last generation had reached
     has_memory: bool = False  # a worker of this generation was suspended, and has that step in memory
     cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this generation in which a process is new
@@ -109,6 +110,11 @@ class WorldModel:
     def lost_ns(self) -> int:
         """Return the nominal time, in ns, of the steps that had to be done again so far, for one worker."""
         return self.lost_steps * self.pace.workload.step_ns
+
+    @property
+    def unsaved_ns(self) -> int:
+        """Return the nominal time, in ns, of the steps that were not saved at the end, for one worker."""
+        return self.unsaved_steps * self.pace.workload.step_ns
 
     def save(self, step: int) -> None:
         """Add a complete checkpoint; one that is not newer than the newest is ignored."""
@@ -220,18 +226,27 @@ class WorldModel:
         checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
         return self.warmup_ns, position - checkpoint, checkpoint + self._way(now) - position
 
-    def halt(self, now: int) -> None:
-        """End the work of this generation: a member is gone, or the world has saved to leave a node.
+    def halt(self, now: int, *, is_over: bool = False) -> None:
+        """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends.
 
-        Steps since the newest checkpoint are added to `lost_steps`. Nothing is added if the work had not begun.
+        Steps since the newest checkpoint are added to `lost_steps`, or with `is_over` (the job ends) to
+        `unsaved_steps`. Nothing is added if the work had not begun.
         """
         self.up.clear()  # so that a member whose node was paused, and starts up later, does not begin the work
         if self.begun_ns is None:
             return
         self.in_memory = self.step_at(now)
-        self.lost_steps += max(0, self.in_memory - self.durable)
+        if is_over:
+            self.note_unsaved(now)
+        else:
+            self.lost_steps += max(0, self.in_memory - self.durable)
         self.begun_ns = self.left_ns = None
         self.version += 1
+
+    def note_unsaved(self, now: int) -> None:
+        """Record how many steps no checkpoint has at the end of the work; nothing if no generation works."""
+        if self.begun_ns is not None:
+            self.unsaved_steps = max(0, self.step_at(now) - self.durable)
 
     def stall(self, why: str, now: int, *, for_member: bool = False) -> None:
         """Add a reason to wait: the world does no step until `resume` removes it.

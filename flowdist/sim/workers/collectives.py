@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.faults.streams import draw
 from flowdist.graph import MS, SECOND, RoleGraph, RoleSpec
 from flowdist.sim.engine.context import Context
@@ -34,6 +35,7 @@ from flowdist.sim.workers.worlds import Worlds
 
 NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer
 NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # other seeds: 1 ms to about 1 s, evenly on a logarithmic scale
+TIMED_OUT = "a collective has timed out"  # detail of the exit of a worker whose process group gave up
 HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error for the order to leave
 
 
@@ -150,11 +152,23 @@ class Collectives:
         """
         if self._blocked.get(world) != blocked or self._worlds.models[world].generation != blocked.generation:
             return
+        self._report_steps(self._worlds.models[world])
         for start in self._worlds.models[world].members.values():
             load = self._ctx.graph.role(start.replica.role).workload
             if load.group_timeout_ns == timeout_ns:
                 signal = "ABRT" if load.collective == "hang" else None
-                self._fail_soon(start, 0, "a collective has timed out", signal)
+                self._fail_soon(start, 0, TIMED_OUT, signal)
+
+    def _report_steps(self, model: WorldModel) -> None:
+        """Tell the agents of all members the present step, which one of them may have reported for all until now.
+
+        The controller compares the steps (R15). A world that a hang has halted has reported them when it was halted.
+        """
+        if model.begun_ns is None:
+            return
+        step = model.step_at(self._ctx.queue.now)
+        for start in model.members.values():
+            self._nodes[start.node].tell_of_workers(io.WorkerProgressed, start.replica, start.attempt, step)
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, signal: str | None = None) -> None:
         """Plan the end of each worker of a member, some milliseconds after the delay.
@@ -175,4 +189,5 @@ class Collectives:
     def _fail(self, start: StartReplica, rank: int, why: str, signal: str | None) -> None:
         node, key = self._nodes[start.node], (start.replica, start.attempt)
         if key not in node.suspended and key not in node.hung:  # else it was suspended in time, or does nothing
-            node.exit_worker(*key, rank, code=0 if signal else 1, signal=signal, detail=why)
+            cause: ExitCause = "collective_timeout" if why == TIMED_OUT else ""
+            node.exit_worker(*key, rank, code=0 if signal else 1, signal=signal, detail=why, cause=cause)

@@ -396,11 +396,9 @@ class Work:
             model.tear()
 
     def models_of(self, role: str, replica: ReplicaId | None = None) -> list[WorldModel]:
-        """Return the models of the worlds of a role that have started; with a replica of the role, of its world alone.
-
-        With a replica of a joint world the list is empty.
-        """
-        names = [name for name in self._ctx.job.roles[role].worlds if replica is None or name in (str(replica), role)]
+        """Return the models of those worlds of a role that have started; with a replica of it, of its world alone."""
+        worlds = self._ctx.job.roles[role].worlds
+        names = worlds if replica is None else (self._ctx.job.replicas[replica].world,)
         return [self.models[name] for name in names if name in self.models]
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:

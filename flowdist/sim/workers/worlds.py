@@ -79,10 +79,15 @@ class Worlds:
         self.on_change(world)
 
     def halt(self, model: WorldModel) -> None:
-        """End the work of the present generation, and book its time. Steps after the last checkpoint are lost."""
+        """End the work of the present generation, and book its time.
+
+        Steps after the last checkpoint are lost. Once the end of the job is decided they are unsaved: nothing does them
+        again.
+        """
         self._code.halt(model)
-        self._end_work(model)
-        model.halt(self._queue.now)
+        is_over = self._accounts.is_ending(self._queue.now)
+        self._end_work(model, is_over=is_over)
+        model.halt(self._queue.now, is_over=is_over)
 
     def begin_work(self, model: WorldModel) -> None:
         """Book that the members of a world begin to work, and the reading of their checkpoint as "restore".
@@ -98,10 +103,11 @@ class Worlds:
             restore_ns = role.workload.restore_ns if model.durable else 0
             self._accounts.begin_work(members, self._queue.now, restore_ns)
 
-    def _end_work(self, model: WorldModel) -> None:
+    def _end_work(self, model: WorldModel, *, is_over: bool) -> None:
         """Book the time of a generation that ends, split by bucket, before its model forgets it.
 
-        Nothing is booked if the generation has not begun to work.
+        Nothing is booked if the generation has not begun to work. `is_over`: the job or the simulation ends, so steps
+        that are not saved are not lost to a restart.
         """
         if model.begun_ns is None:
             return
@@ -112,7 +118,8 @@ class Worlds:
         kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
         checkpoint += now - model.left_ns if model.left_ns is not None else 0
         stalled = now - model.begun_ns - warmed - worked - checkpoint
-        parts: dict[Bucket, int] = {"productive": kept, "lost work": worked - kept, "start-up": warmed}
+        unkept: Bucket = "unsaved at the end" if is_over else "lost work"
+        parts: dict[Bucket, int] = {"productive": kept, unkept: worked - kept, "start-up": warmed}
         self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
         self._count_up_to(model, min(model.durable, model.first_step))
         done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
@@ -139,5 +146,6 @@ class Worlds:
         Called at the end of the simulation.
         """
         for model in self.models.values():
-            self._end_work(model)
+            self._end_work(model, is_over=True)
+            model.note_unsaved(self._queue.now)
         self._accounts.close(self._queue.now)
