@@ -17,7 +17,7 @@ LINE_MAX = 16 << 10  # bytes; of a longer line, the pattern is searched in piece
 
 
 class FileState(NamedTuple):
-    """What changes when a file is written, whatever the clock says: two states that differ have a write between."""
+    """State of a file, in which every write changes something, whatever the clock says."""
 
     device: int
     inode: int
