@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from flowdist.control.job.facts import Incident
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
+from flowdist.graph.roles import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.sim.engine.controller import TAKE_OVER_NS
@@ -104,6 +106,8 @@ class _Reconstruction:
         self._away: dict[str, tuple[int, str]] = {}  # nodes that are gone: since when, and the kind of fault (":lost")
         self._failures = 0  # failures that have become faults
         self._stalled: dict[str, int] = {}  # when stalled replicas showed their last sign of life
+        self._waited_ns: dict[str, int] = {}  # how long collectives of a role wait, which one that timed out shows
+        self._hung: set[int] = set()  # numbers of incidents whose hang is a fault already
         self._hit: dict[str, int] = {}  # when the run injected a fault, by its target
         self._declared = dict.fromkeys(node.name for node in header.graph.cluster.nodes)
         self._seen: dict[str, int] = {}  # the last incarnation of each node that has joined
@@ -131,16 +135,37 @@ class _Reconstruction:
         before = len(job.incidents), job.ending
         if isinstance(line.event, ev.ReplicaStalled):
             self._stalled[str(line.event.replica)] = line.t_ns - line.event.for_ns
+        if isinstance(line.event, ev.ReplicaExited) and line.event.cause == "collective_timeout":
+            role = self._graph.role(line.event.replica.role)
+            usual = GROUP_TIMEOUTS_NS["hang" if line.event.signal == "ABRT" else "fail"]
+            self._waited_ns[role.name] = role.workload.group_timeout_ns or usual
         self._replay.hear(line)
         is_cause = (len(job.incidents), job.ending) != before
         for incident in job.incidents[before[0] :]:
             if incident.kind == "hang" and incident.root in self._stalled:
-                since = self._stalled[incident.root]
-                self._fault(since, f"{incident.root}@{_at(since)}:hang")
+                self._hang(incident, self._stalled[incident.root])
         self._note(line.event, line.t_ns, is_cause)
+
+    def _hang(self, incident: Incident, since: int) -> None:
+        self._hung.add(incident.number)
+        self._fault(since, f"{incident.root}@{_at(since)}:hang")
+
+    def _hang_behind_timeouts(self) -> None:
+        """Make a fault of each hang that was found because a collective of a peer timed out.
+
+        It began when the run injected it, or else when the peer began to wait.
+        """
+        for incident in self._replay.job.incidents:
+            waited_ns = self._waited_ns.get(incident.root.partition("/")[0])
+            if incident.kind == "hang" and waited_ns is not None and incident.number not in self._hung:
+                hit = self._hit.get(incident.root)
+                self._hang(incident, incident.opened_ns - waited_ns if hit is None else hit)
 
     def _note(self, event: ev.Event, now: int, is_cause: bool) -> None:
         match event:
+            case ev.ReplicaExited(cause="collective_timeout"):
+                why = "because a collective timed out, which a hang explains"
+                self.omitted.append(f"{event.replica} failed at {now / 1e9:.2f}s {why}")
             case ev.ReplicaExited(kind=str()):
                 self._failure(event, now, is_cause)
             case ev.NodeGone():
@@ -218,7 +243,8 @@ class _Reconstruction:
             self.adds.append(f"{event.node}@{_at(now)}")
 
     def end(self) -> None:
-        """Add the faults of the nodes that were lost and never came back. Called after the last line."""
+        """Add the faults that only the whole record shows. Called after the last line."""
+        self._hang_behind_timeouts()
         for node, (since, how) in self._away.items():
             self._fault(since, f"{node}@{_at(since)}{how}")
 

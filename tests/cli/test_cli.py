@@ -108,7 +108,7 @@ def test_plan_as_json_holds_the_graph() -> None:
         (["run", GANG, "--add", "node1@3s"], "there is a 'node1' already"),
         (["run", GANG, "--replicas", "2"], "--replicas is for scripts"),
         (["run", GANG, "-p", "x"], "-p x has no value"),
-        (["replay", GANG], "is not a journal"),
+        (["replay", GANG], "is no journal"),
         (["status", "zebra"], "there is no run 'zebra' in runs"),
         (["logs", "--run", "zebra"], "there is no run 'zebra' in runs"),
         (["scale", "trainer"], "'trainer' is not a ROLE=N"),

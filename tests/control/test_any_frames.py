@@ -92,6 +92,7 @@ class Liar:
             "ports": lambda: pick(((), (("rpc", 4000),), (("rpc", 1 << 40),), (("odd", -1),))),
             "bad_gpus": lambda: pick(((), ((0, "bad"),), ((1 << 40, "bad"),))),
             "signal": lambda: pick((None, "KILL", "\x1b]0;title\x07")),
+            "cause": lambda: pick(("", "collective_timeout", "odd") if kind is ev.ReplicaExited else TEXTS),
             "step": lambda: pick((None, *NUMBERS) if kind is ev.StepTold else NUMBERS),
         }
         texts = ("detail", "reason", "path", "address", "cause")
@@ -145,7 +146,11 @@ class Session:
             self.decide(order)
 
     def hear(self, message: msg.ToController, sender: str) -> None:
-        message = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=msg.ToController)
+        try:
+            message = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=msg.ToController)
+        except msgspec.ValidationError:  # the connection is closed
+            self.refused += 1
+            return
         if objection(message, self.replay.job, sender):
             self.refused += 1
             return

@@ -115,10 +115,10 @@ def test_what_is_no_rule_does_not_shift_the_others() -> None:
         # 1, 2, 2, 2, ...: 19,999 waits of two seconds at most
         (Restart(max_restarts=20_000, within="39997s", backoff_max="2s"), False),
         (Restart(max_restarts=20_000, within="39996s", backoff_max="2s"), True),
-        (Restart(max_restarts=10**30, within="1h"), True),
-        (Restart(max_restarts=10**30, within="1h", backoff=0), False),
+        (Restart(max_restarts=10**15, within="1h"), True),
+        (Restart(max_restarts=10**15, within="1h", backoff=0), False),
         (Restart(max_restarts=3, within="3s", backoff="2s", backoff_max="2s"), True),
-        (Restart(max_restarts=10**30), False),
+        (Restart(max_restarts=10**15), False),
     ],
 )
 def test_a_budget_that_backoff_alone_outlasts_can_never_run_out(restart: Restart, endless: bool) -> None:

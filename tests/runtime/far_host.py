@@ -15,7 +15,8 @@ import msgspec
 
 from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Rejoin
 from flowdist.graph import NodeSpec, RoleGraph, encode_graph
-from flowdist.record.journal import Line, read_whole_lines
+from flowdist.record.journal import Line
+from flowdist.record.reader import read_whole_lines
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_main import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening

@@ -27,7 +27,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.left_files import modified_ns, read_from, read_number, read_small
 from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT, injected_code, read_pid
-from flowdist.runtime.run_folder.logs import CUT, LogFile, last_output_ns
+from flowdist.runtime.run_folder.logs import CUT, LogFile, OutputWatch
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.run_folder.root_cause import root_cause_text
 from flowdist.runtime.wire.framing import encode
@@ -125,7 +125,7 @@ def test_an_exit_is_reported_whatever_is_at_the_path_of_a_file(tmp_path: Path, w
         assert read_pid(folder) is None
         assert all(len(line) < 2 << 20 for line in LogFile(folder / "stderr.log").new_lines(True, 8 << 20))
     assert announce_stop(attempt, len(NAMES)) is None
-    last_output_ns(attempt)
+    OutputWatch(attempt).last_output_ns()
     root_cause_text(failed, tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

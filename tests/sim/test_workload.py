@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -251,8 +252,10 @@ def test_what_is_being_written_when_the_disk_gets_slow_takes_no_longer() -> None
 def test_who_warms_up_has_shown_no_progress() -> None:
     t = Topology("late", nodes=[Node("node0"), Node("node1")])
     load = Workload(steps=100, startup="5s", warmup="1m")
-    t.role("trainer", "true", replicas=2, start_timeout="30s", restart=Restart(max_restarts=1), workload=load)
-    result = Simulation(graph_of(t)).run()
+    t.role("trainer", "true", replicas=2, start_timeout="90s", restart=Restart(max_restarts=1), workload=load)
+    graph = graph_of(t)
+    late = msgspec.structs.replace(graph.roles[0], start_timeout_ns=30 * SECOND)  # which the DSL refuses (FD180)
+    result = Simulation(msgspec.structs.replace(graph, roles=(late,))).run()
     assert result.job.outcome == "failed" and not result.models["trainer"].begins
 
 
