@@ -369,7 +369,9 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
 
 
 def added_node(name: str, graph: RoleGraph) -> NodeSpec:
-    """Return the node that joins under this name: its capacity and labels are those of the job's first node."""
+    """Return the node that joins under this name: its capacity and labels are those of the job's first node, if any."""
+    if not graph.cluster.nodes:
+        return NodeSpec(name)
     like = graph.cluster.nodes[0]
     return NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
 

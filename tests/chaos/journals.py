@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,11 +25,9 @@ def damaged(damage: Damage) -> Callable[[Path], str]:
         with Job(folder, "--resume", "latest") as refused:
             expect_end(refused, 2)
             expect("journal.jsonl:" in refused.text, f"no line is named: {last_line(refused)}")
-            word = next(
-                (word for word in refused.text.split() if word.isdigit() and f"--truncate-at {word}" in refused.text),
-                "",
-            )
-            expect(word, f"--truncate-at is not advised: {last_line(refused)}")
+            advised = re.search(r"--truncate-at (\d+)", refused.text)
+            expect(advised, f"--truncate-at is not advised: {last_line(refused)}")
+        word = advised[1] if advised else ""
         with Job(folder, "--resume", "latest", "--truncate-at", word) as resumed:
             expect_end(resumed)
         expect_result(folder)

@@ -302,6 +302,8 @@ def test_a_node_that_is_added_is_like_the_first() -> None:
     first = NodeSpec("node0", cpu=4, gpu=2, memory=3, labels=(("zone", "a"),))
     topology = msgspec.structs.replace(graph(role("trainer")), cluster=Cluster((first, NodeSpec("node1"))))
     assert added_node("late", topology) == msgspec.structs.replace(first, name="late")
+    alone = msgspec.structs.replace(topology, cluster=msgspec.structs.replace(topology.cluster, nodes=()))
+    assert added_node("late", alone) == NodeSpec("late"), "a node that declares nothing"
 
 
 def test_scale_add_and_drain() -> None:

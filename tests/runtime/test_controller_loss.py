@@ -91,7 +91,7 @@ def test_r21_a_controller_that_cannot_take_over_ends_the_run_with_the_line_and_t
         number = len(journal.read_bytes().splitlines())
         damage(journal, number)
         os.kill(job.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
-        assert job.finish() == 1 and job.alive() == []
+        assert job.finish() == 70 and job.alive() == []
         assert f"no controller can take over: {journal}:{number}: " in job.text, job.text
         assert job.text.count("the controller died") == 1, "the one that was killed; no third one is tried"
     with Job(tmp_path, "--resume", "latest") as job:
