@@ -10,7 +10,7 @@ from msgspec import Meta
 from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.nodes import NodeSpec, Pairs
 from flowdist.graph.policies import RestartPolicy
-from flowdist.graph.units import MINUTE, SECOND, Count, Cpus, GpuCount, Ns, Number, PositiveCount, PositiveNs
+from flowdist.graph.units import MINUTE, SECOND, Count, Cpus, GpuCount, LookNs, Ns, Number, PositiveCount, PositiveNs
 
 RoleKind = Literal["task", "service"]
 GateCondition = Literal["started", "ready", "succeeded"]
@@ -167,8 +167,8 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     pending_timeout_ns: Ns = 10 * MINUTE
     finish_timeout_ns: Ns = 5 * MINUTE
     cooldown_ns: Ns = 30 * SECOND
-    hang_after_ns: PositiveNs | None = None
-    start_timeout_ns: PositiveNs | None = None
+    hang_after_ns: LookNs | None = None
+    start_timeout_ns: LookNs | None = None
     preload: tuple[str, ...] = ()
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU

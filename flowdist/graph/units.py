@@ -17,6 +17,7 @@ NUMBER_MAX = (1 << 63) - 1  # of nanoseconds (292 years), bytes and steps: 64 bi
 
 Ns = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]  # a duration; it may be zero
 PositiveNs = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+LookNs = Annotated[int, Meta(ge=1_000_000, le=NUMBER_MAX)]  # after which an agent looks: every ns would be too often
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 PositiveCount = Annotated[int, Meta(ge=1, le=COUNT_MAX)]

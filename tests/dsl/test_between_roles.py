@@ -203,6 +203,7 @@ def test_a_size_that_no_node_has(
         ("ports=[1]", "FD134", "ports=[1] must be a list of strings"),
         ("workload=3", "FD134", "workload= must be a Workload"),
         ("hang_after=0", "FD105", "hang_after=0 must be more than zero"),
+        ('hang_after="10us"', "FD105", "is less than 1ms"),
         ("ready_timeout=-1", "FD105", "ready_timeout=-1 must not be negative"),
     ],
 )

@@ -71,7 +71,7 @@ class Agent:
         if self.is_over:
             return None
         first = self.due_at_ns
-        for time in (self.lease.beat_at_ns, self._fence_at_ns()):
+        for time in (self.lease.beat_at_ns, self.fence_at_ns()):
             if time is not None and (first is None or time < first):
                 first = time
         return first
@@ -120,7 +120,8 @@ class Agent:
         gap_ns = until - (attempt.reported_ns or 0) if gap_ns is None else gap_ns
         return signs.report_gap_ns(attempt, until, self.graph.options.heartbeat_ns) <= gap_ns
 
-    def _fence_at_ns(self) -> int | None:
+    def fence_at_ns(self) -> int | None:
+        """Return when (ns) every worker has to be killed; None without a lease, and while they are being killed."""
         return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:

@@ -18,6 +18,7 @@ from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.topology import Role, Topology
 from flowdist.graph import (
     MINUTE,
+    MS,
     WHOLE,
     NoUnitError,
     Resources,
@@ -196,8 +197,14 @@ class Fields:
         return ns
 
     def optional_duration(self, name: str) -> int | None:
-        """Return a duration of more than 0 in ns; None if the argument is None, which turns the feature off."""
-        return None if self.values[name] is None else self.duration(name, MINUTE, zero=False)
+        """Return a duration in ns, of 1 ms or more; None if the argument is None, which turns the feature off."""
+        if self.values[name] is None:
+            return None
+        ns = self.duration(name, MINUTE, zero=False)
+        if ns >= MS:
+            return ns
+        self.error("FD105", name, f"{name}={self.values[name]!r} is less than 1ms", 'write a duration such as "30s"')
+        return MINUTE
 
     def memory(self, name: str) -> int:
         """Return a size of memory in bytes; 0 if the argument is None or cannot be used."""

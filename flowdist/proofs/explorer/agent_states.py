@@ -137,7 +137,7 @@ class AgentStates:
             lease.refused(end)
         elif lease.beat_at_ns is not None and lease.beat_at_ns <= end:
             if may_beat:
-                fence = snapshot.agent._fence_at_ns()
+                fence = snapshot.agent.fence_at_ns()
                 last = end if fence is None else min(end, fence - 1)
                 if lease.beat_at_ns <= last:
                     snapshot.now = last - (last - lease.beat_at_ns) % period

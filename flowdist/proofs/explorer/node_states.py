@@ -351,5 +351,5 @@ def _deadline_unanswered(node: NodeState, agent: Agent) -> int | None:
     """
     if node.link == "none" or not (node.up or node.down):
         return agent.deadline()
-    times = [time for time in (agent._fence_at_ns(), agent.due_at_ns) if time is not None]
+    times = [time for time in (agent.fence_at_ns(), agent.due_at_ns) if time is not None]
     return min(times, default=None)

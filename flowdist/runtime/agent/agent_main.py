@@ -26,6 +26,7 @@ from flowdist.control.protocol.events import ReplicaUnkillable
 from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin, Report, ToController
 from flowdist.graph import decode_graph
 from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
+from flowdist.runtime.agent.lease_watch import LeasePage
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Workers
@@ -47,7 +48,9 @@ LAST_MESSAGE_S = 2.0  # for a controller to read the last message: one that stan
 REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to serve
 
 
-def run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials) -> None:
+def run_agent(
+    config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage | None = None
+) -> None:
     """Run the agent process, which the guardian has forked, until the job is over or the node has left it.
 
     If the spawner ends before that, the process exits with code 1.
@@ -56,18 +59,20 @@ def run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentia
         config: The node and its place in the run.
         channel: The socket to the spawner.
         credentials: What this host shows a controller on another host.
+        page: Gets the end of the agent's lease, for the guardian; None: nothing reads it.
     """
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
         os.environ.setdefault(name, config.interface)  # else gloo looks up the host's name, which may fail
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_AgentProcess(config, channel, credentials).run())
+        asyncio.run(_AgentProcess(config, channel, credentials, page or LeasePage()).run())
 
 
 class _AgentProcess:
     """Event loop around the pure agent. The arguments are those of `run_agent`."""
 
-    def __init__(self, config: NodeConfig, channel: socket.socket, credentials: Credentials) -> None:
+    def __init__(self, config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage) -> None:
         self._config, self._spawner, self._credentials = config, spawner.Channel(channel), credentials
+        self._page = page
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes()).on(config.node)
         self._graph = graph
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
@@ -178,6 +183,7 @@ class _AgentProcess:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._page.write(self._agent.fence_at_ns())
         deadline = self._agent.deadline()
         if deadline is not None:
             wait_s = max(0, deadline - boot_ns()) / 1e9

@@ -1,8 +1,8 @@
 """The guardian of a node: a small process that is the last one of its node to end.
 
 The guardian starts the node's spawner and agent and waits. When the supervisor, the spawner or the agent ends, or a
-fault kills the node, the guardian kills all of its descendants, including adopted ones, and ends. An end with exit code
-0 proves that nothing of the node runs any more (R19).
+fault kills the node, or the agent misses the end of its lease, the guardian kills all of its descendants, including
+adopted ones, and ends. An end with exit code 0 proves that nothing of the node runs any more (R19).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowdist.runtime.agent.lease_watch import LeasePage, LeaseWatch
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
 from flowdist.runtime.last_words import print_unexpected
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
@@ -51,12 +52,13 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ours = [wake_read, wake_write, config.lifeline, config.lock]
     spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), *ours])
-    agent = _fork(lambda: _run_agent(config, agent_end, credentials), [spawner_end.fileno(), *ours])
+    page = LeasePage()
+    agent = _fork(lambda: _run_agent(config, agent_end, credentials, page), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
     # SIGTERM asks the agent to stop its workers and leave the job
     signal.signal(signal.SIGTERM, lambda *_: _terminate(agent))
-    cause = _watch(config.lifeline, wake_read, agent, spawner)
+    cause = _watch(config.lifeline, wake_read, agent, spawner, LeaseWatch(page, os.getpid(), agent))
     left = kill_descendants()
     if config.controller is not None and cause and not left:
         last = config.incarnation + INCARNATIONS - 1
@@ -72,10 +74,10 @@ def _terminate(agent: int) -> None:
         os.kill(agent, signal.SIGTERM)
 
 
-def _run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials) -> None:
+def _run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage) -> None:
     from flowdist.runtime.agent.agent_main import run_agent  # imports asyncio, which the guardian does not need
 
-    run_agent(config, channel, credentials)
+    run_agent(config, channel, credentials, page)
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:
@@ -107,7 +109,7 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
         os._exit(code)
 
 
-def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
+def _watch(lifeline: int, wake: int, agent: int, spawner: int, lease: LeaseWatch) -> str:
     """Wait until the processes of the node have to be killed, and return the cause.
 
     Args:
@@ -115,6 +117,7 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
         wake: A pipe that delivers the numbers of the signals that this process gets.
         agent: The process id of the agent.
         spawner: The process id of the spawner.
+        lease: The watch over the agent's lease.
 
     Returns:
         The cause in words; empty if the agent has exited with code 0, which means that the node has left the job.
@@ -124,11 +127,14 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
     poll.register(wake, select.POLLIN)
     give_up_s: float | None = None
     while give_up_s is None or time.monotonic() < give_up_s:
-        ready = dict(poll.poll(None if give_up_s is None else max(0.0, give_up_s - time.monotonic()) * 1000))
+        waits_s = [lease.seconds_until_look(), *([give_up_s - time.monotonic()] if give_up_s is not None else [])]
+        ready = dict(poll.poll(max(0.0, min(waits_s)) * 1000))
         if lifeline in ready:
             return ORPHANED
         if wake in ready and KILL_NODE in os.read(wake, 4096):
             return "killed by a fault"
+        if lease.is_missed():
+            return "its agent stood still when its lease was over"
         ended = _reap_any()
         if agent in ended:
             return "" if ended[agent] == 0 else "its agent died"

@@ -1,0 +1,80 @@
+"""The guardian's watch over the lease of its agent (R19).
+
+An agent that stands still, stopped or blocked in the kernel, cannot kill its workers when its lease is over, and the
+controller replaces them. The guardian then kills the node in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+from pathlib import Path
+
+from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.processes.reaper import descendants
+
+LATE_NS = 500_000_000  # so long the agent may be late: half the margin by which it has to be early (`lease_margin_ns`)
+LOOK_S = 0.1  # between two looks at a lease that is over
+NO_LEASE_S = 1.0  # between two looks while the agent has none: it may have got one
+_TIME = struct.Struct("q")
+
+
+class LeasePage:
+    """The time at which the agent has to kill its workers, in memory that the guardian shares with the agent."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, _TIME.size)
+
+    def write(self, fence_at_ns: int | None) -> None:
+        """Write the time, on the clock `boot_ns`; None: the agent holds no lease, or is killing its workers."""
+        _TIME.pack_into(self._page, 0, fence_at_ns or 0)
+
+    def read(self) -> int | None:
+        """Return the time that was written last; None if it was None."""
+        (time_ns,) = _TIME.unpack_from(self._page)
+        return time_ns or None
+
+
+class LeaseWatch:
+    """Decision whether the agent has missed the end of its lease while processes of its node were running.
+
+    After a pause of the whole node, as when its machine was suspended, the agent has LATE_NS to find out.
+
+    Args:
+        page: What the agent writes.
+        guardian: The process id of the guardian, an ancestor of all processes of the node.
+        agent: The process id of the agent.
+    """
+
+    def __init__(self, page: LeasePage, guardian: int, agent: int) -> None:
+        self._page, self._guardian, self._agent = page, guardian, agent
+        self._late_since_ns: int | None = None
+
+    def seconds_until_look(self) -> float:
+        """Return when `is_missed` has to be called next, in seconds from now."""
+        fence_at = self._page.read()
+        if fence_at is None:
+            return NO_LEASE_S
+        return max(LOOK_S, (fence_at + LATE_NS - boot_ns()) / 1e9)
+
+    def is_missed(self) -> bool:
+        """Return whether the lease has been over for LATE_NS in which something ran that the agent had to kill."""
+        fence_at, now = self._page.read(), boot_ns()
+        if fence_at is None or now < fence_at + LATE_NS or not self._something_runs():
+            self._late_since_ns = None
+        elif self._late_since_ns is None:
+            self._late_since_ns = now
+        return self._late_since_ns is not None and now - self._late_since_ns >= LATE_NS
+
+    def _something_runs(self) -> bool:
+        """Return whether any process of the node but the agent is not stopped."""
+        pids = [pid for pid in descendants(self._guardian) if pid != self._agent]
+        return any(_state(pid) not in ("T", "t", "Z", "X", "") for pid in pids)
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process, one letter as in /proc; empty if it has ended."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return ""
