@@ -95,7 +95,7 @@ def format_9(folder: Path) -> str:
     journal.write_bytes(json.dumps(changed).encode() + b"\n" + b"".join(rest))
     with Job(folder, "--resume", "latest") as refused:
         expect_end(refused, 2)
-        expect("format 9" in refused.text, last_line(refused))
+        expect("its format is 9" in refused.text, last_line(refused))
         return f"exit code 2: {last_line(refused).strip()[:100]}"
 
 

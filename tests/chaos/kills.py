@@ -70,7 +70,7 @@ def kill_many(count: int, first_seed: int = 1) -> Callable[[Path], str]:
             )
         wrong = [result for result in results if result]
         if wrong:
-            raise Broken(f"{len(wrong)} of {count}: {wrong[0]}")
+            raise Broken(f"{len(wrong)} of {count}: {'; '.join(wrong)}")
         return f"{count} of {count} ended with the undisturbed result"
 
     return play

@@ -46,6 +46,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",  # a worker may print anything
             start_new_session=True,
         )
         self.output: list[str] = []

@@ -30,7 +30,8 @@ signal.signal(signal.SIGCHLD, lambda *_: None)
 lifeline, _ = os.pipe()
 spawner = fork(sys.argv[1])
 agent = fork(sys.argv[2])
-print(repr(guardian._watch(lifeline, wake, agent, spawner)))
+lease = guardian.LeaseWatch(guardian.LeasePage(), os.getpid(), agent)
+print(repr(guardian._watch(lifeline, wake, agent, spawner, lease)))
 guardian.kill_descendants()
 """
 IS_REAPED = """

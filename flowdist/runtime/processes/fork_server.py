@@ -52,7 +52,7 @@ def serve(channel: int, parent: int) -> Spawn:
 
 class _ForkServer:
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self._channel, self._pid = channel, os.getpid()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
@@ -145,10 +145,11 @@ class _ForkServer:
         return request
 
     def _drop_inherited(self, *keep: int) -> None:
-        """In a forked child, begin a session and close the descriptors of the fork server.
+        """In a forked child, begin a session, and close the descriptors of the fork server, with which the child dies.
 
         The standard streams, the files that imports have opened and the descriptors in `keep` stay open.
         """
+        die_with_parent(self._pid)
         os.setsid()
         gc.enable()
         # The objects are closed too: their finalizers would close descriptors that the worker has opened since.

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flowdist.runtime.processes.children import Children, bound_to
 from flowdist.runtime.processes.fork_servers import ForkServerProcess, ForkServers
+from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     CancelSpawn,
@@ -99,3 +100,12 @@ class Spawner:
             self._channel.send(SpawnRefused(request.id, f"{request.argv[0]}: {reason}"))
         else:
             self._channel.send(self._children.add(request.id, process.pid, process.wait))
+
+
+def _begin(folder: Path, parent: int) -> None:
+    """In the child, before its program: have it die with its parent, the spawner, and write its pid file.
+
+    Else workers would run on where the guardian and the supervisor are killed at one time with the spawner.
+    """
+    die_with_parent(parent)
+    write_pid(folder, os.getpid())
