@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.job import Broken, may_mount
 from tests.chaos.row import Row
-from tests.chaos.table import ROWS, markdown
+from tests.chaos.table import ROWS, markdown, observed_on
 
 ROOT = Path(__file__).parents[2]
 NOT_HERE = "not played: this machine allows no user namespace with mounts"
@@ -46,8 +47,8 @@ def main() -> int:
     broken = [outcome for outcome in outcomes if outcome.is_kept is False]
     print(f"{len(outcomes) - len(broken)} of {len(outcomes)} as promised")
     if options.write:
-        observed = {outcome.row.name: outcome.observed for outcome in outcomes}
-        options.write.write_text(markdown(observed))
+        before = observed_on(options.write.read_text()) if options.write.exists() else {}
+        options.write.write_text(markdown(before | {outcome.row.name: outcome.observed for outcome in outcomes}))
     return int(bool(broken))
 
 
@@ -81,6 +82,10 @@ def _play(row: Row, folder: Path) -> int:
     except Broken as broken:
         print(broken)
         return 1
+    except Exception as error:
+        traceback.print_exc()
+        print(" ".join(f"{type(error).__name__}: {error}".split())[:300])
+        return 1
     return 0
 
 
@@ -88,7 +93,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", action="append", help="play this row alone; may be given again")
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="rows at once (%(default)s)")
-    parser.add_argument("--write", type=Path, help="write the page with the table")
+    parser.add_argument("--write", type=Path, help="write what was observed into this page; other rows stay")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -32,6 +32,12 @@ def markdown(observed: Mapping[str, str]) -> str:
     return PAGE + "\n".join(lines) + "\n"
 
 
+def observed_on(page: str) -> dict[str, str]:
+    """Return what was observed by the names of the rows, as a page of `markdown` has it."""
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return {each[0].removesuffix(" *"): each[-1].replace("\\|", "|") for each in cells if len(each) == 4}
+
+
 def star(row: Row) -> str:
     """Return what marks the name of a quick row."""
     return " *" if row.is_quick else ""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.__main__ import played
 from tests.chaos.row import Row
-from tests.chaos.table import ROWS, markdown
+from tests.chaos.table import ROWS, markdown, observed_on
 
 PAGE = Path(__file__).parents[2] / "docs/chaos.md"
 QUICK = [row for row in ROWS if row.is_quick]
@@ -26,6 +26,11 @@ def test_quick_row(row: Row) -> None:
 def test_names_of_rows_are_unique_and_there_are_enough() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names) >= 40
+
+
+def test_what_was_observed_is_read_back_from_the_page() -> None:
+    observed = {row.name: f"exit code {number}: `a | b`" for number, row in enumerate(ROWS)}
+    assert observed_on(markdown(observed)) == observed
 
 
 def test_the_page_has_all_rows_and_what_was_observed() -> None:
