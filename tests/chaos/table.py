@@ -35,7 +35,8 @@ def markdown(observed: Mapping[str, str]) -> str:
 def observed_on(page: str) -> dict[str, str]:
     """Return what was observed by the names of the rows, as a page of `markdown` has it."""
     cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    return {each[0].removesuffix(" *"): each[-1].replace("\\|", "|") for each in cells if len(each) == 4}
+    found = {each[0].removesuffix(" *"): each[-1].replace("\\|", "|") for each in cells if len(each) == 4}
+    return {row.name: found[row.name] for row in ROWS if row.name in found}
 
 
 def star(row: Row) -> str:
