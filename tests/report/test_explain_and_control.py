@@ -127,7 +127,7 @@ def replicas_of(talk: Talk, entries: list[dict[str, Any]]) -> set[str]:
 
 
 @given(topologies(), st.data())
-@settings(deadline=None, max_examples=examples(100, 300))
+@settings(deadline=None, max_examples=examples(40, 300))
 def test_control_does_what_the_explanation_says(topology: RoleGraph, data: st.DataObject) -> None:
     talk = Talk(topology)
     talk.join(*NODES)
