@@ -217,6 +217,7 @@ def test_to_watch_a_run_that_is_over_shows_how_it_ended(runs: Path) -> None:
 DAMAGES = {
     "a byte": lambda lines: [*lines[:30], lines[30].replace(b"event", b"evenu", 1), *lines[31:]],
     "no JSON": lambda lines: [*lines[:30], b"x" + lines[30], *lines[31:]],
+    "no UTF-8": lambda lines: [*lines[:30], b"\xef" + lines[30], *lines[31:]],
     "doubled": lambda lines: [*lines[:30], lines[29], *lines[30:]],
     "another run": lambda lines: [
         *lines[:30],

@@ -191,7 +191,7 @@ def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[
         lines = deque[str](maxlen=tail)
         for line in file.new_lines(final=False):
             try:
-                reader.read(f"{line}\n".encode())
+                reader.read(f"{line}\n".encode(errors="surrogateescape"))
             except BadLine as error:
                 bad = error.with_help(help_for(error, path))
                 break

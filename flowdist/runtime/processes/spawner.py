@@ -30,8 +30,12 @@ from flowdist.runtime.processes.spawn_protocol import (
 from flowdist.runtime.umask import restore_umask
 
 
-def _become_worker(folder: Path, env: Mapping[str, str]) -> None:
-    """Write the pid file of this forked process, and give it the user's umask."""
+def _become_worker(folder: Path, env: Mapping[str, str], parent: int) -> None:
+    """Write the pid file of this forked process, and give it the user's umask. It dies with its parent, the spawner.
+
+    Else workers would run on where the guardian and the supervisor are killed at one time with the spawner.
+    """
+    die_with_parent(parent)
     write_pid(folder, os.getpid())
     restore_umask(env)
 
@@ -78,7 +82,7 @@ class Spawner:
                 raise TypeError(f"no request: {request}")
 
     def _start(self, request: Spawn) -> None:
-        folder = Path(request.folder)
+        folder, parent = Path(request.folder), os.getpid()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             out_log, err_log = folder / "stdout.log", folder / "stderr.log"
@@ -91,7 +95,7 @@ class Spawner:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
-                    preexec_fn=lambda: _become_worker(folder, request.env),  # noqa: PLW1509  # this process has one thread
+                    preexec_fn=lambda: _become_worker(folder, request.env, parent),  # noqa: PLW1509  # one thread
                 )
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError):
@@ -100,12 +104,3 @@ class Spawner:
             self._channel.send(SpawnRefused(request.id, f"{request.argv[0]}: {reason}"))
         else:
             self._channel.send(self._children.add(request.id, process.pid, process.wait))
-
-
-def _begin(folder: Path, parent: int) -> None:
-    """In the child, before its program: have it die with its parent, the spawner, and write its pid file.
-
-    Else workers would run on where the guardian and the supervisor are killed at one time with the spawner.
-    """
-    die_with_parent(parent)
-    write_pid(folder, os.getpid())
