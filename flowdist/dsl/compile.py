@@ -19,7 +19,7 @@ from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.read.env import read_env
-from flowdist.dsl.read.fields import DOUBLE, MOST, NAME, RESERVED, Fields, owner_of, parse_sizes
+from flowdist.dsl.read.fields import DOUBLE, NAME, RESERVED, Fields, owner_of, parse_sizes
 from flowdist.dsl.read.models import check_model, model_of
 from flowdist.dsl.read.parallel import read_parallel
 from flowdist.dsl.read.placement import read_placement
@@ -32,6 +32,7 @@ from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
 from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate as GateSpec
 from flowdist.graph.roles import Readiness, RoleSpec
+from flowdist.graph.units import COUNT_MAX
 
 # Durations of a role whose defaults a topology can set.
 SHARED = (
@@ -236,8 +237,10 @@ class _RoleCompiler:
             return 1, 1, 1
         low, high = sizes.low, sizes.high
         procs = resources.gpu or 1 if sizes.procs is None else sizes.procs
-        if max(low, high, procs) > MOST:
-            fields.error("FD105", "replicas", f"replicas={value!r} has more than {MOST:,}", "write a smaller number")
+        if max(low, high, procs) > COUNT_MAX:
+            fields.error(
+                "FD105", "replicas", f"replicas={value!r} has more than {COUNT_MAX:,}", "write a smaller number"
+            )
             return 1, 1, 1
         if min(low, high, procs) < 1:
             fields.error("FD105", "replicas", f"replicas={value!r} has a zero", "every number must be 1 or more")

@@ -16,9 +16,9 @@ from typing import Any
 from flowdist.dsl.frozen import force
 from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.read.fields import MOST
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, replaced_by
 from flowdist.dsl.words import Node, Restart, Workload
+from flowdist.graph.units import COUNT_MAX
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
@@ -42,7 +42,7 @@ def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) 
     declared = [declared] if isinstance(declared, Node) else declared
     value: int | str = int(nodes) if re.fullmatch(r"\d{1,9}", nodes) else nodes
     is_list = isinstance(declared, Sequence) and not isinstance(declared, str) and len(declared) > 0
-    if not is_list or not isinstance(value, int) or not 1 <= value <= MOST:
+    if not is_list or not isinstance(value, int) or not 1 <= value <= COUNT_MAX:
         topology.fields["nodes"] = value
         topology.overridden["nodes"] = CLI
     elif all(isinstance(node, Node) for node in declared):  # the compiler reports other values in the file

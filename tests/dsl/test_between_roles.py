@@ -120,6 +120,12 @@ def test_one_gate_needs_no_list(tmp_path: Path) -> None:
         ("[Node(labels={'a=b': 1})]", "FD102", "node 'node0': labels['a=b'] has no usable name", "{'a=b': 1}"),
         ("[Node(labels={'a': None})]", "FD134", "node 'node0': labels['a'] is None", "{'a': None}"),
         ("10**6", "FD105", "topology 'x': nodes=1000000 is more than 100,000", "10**6"),
+        (
+            "100_001 * [Node()]",
+            "FD105",
+            "topology 'x': nodes= lists 100,001 nodes, more than 100,000",
+            "100_001 * [Node()]",
+        ),
     ],
 )
 def test_nodes_that_are_none(tmp_path: Path, nodes: str, code: str, message: str, argument: str) -> None:

@@ -10,7 +10,7 @@ Three schedules share this code:
 
     all       Check everything at each check.
     paced     Check after each event. A small job (up to 128 nodes, replicas and incidents) is always checked in full.
-              A larger one, of `size` nodes, replicas and incidents, is checked in full every size / 32 events, which
+              A larger one, of `size` nodes, replicas and incidents, is checked in full every size / 8 events, which
               keeps the total cost linear in the number of events. In between, check the nodes, replicas and worlds
               that the event and its effects name.
     changed   Check after each moment (all events of one time), for campaigns that run thousands of small jobs. Changes
@@ -46,7 +46,7 @@ from flowdist.graph import format_duration
 from flowdist.graph.capacity import Capacity
 
 SMALL = 128  # nodes, replicas and incidents of a job that "paced" checks in full after each event
-SHARE = 32  # "paced" checks a larger job in full once in so many events: its nodes, replicas and incidents / SHARE
+SHARE = 8  # "paced" checks a larger job in full once in so many events: its nodes, replicas and incidents / SHARE
 EVERY = 32  # checks of "changed" from one full check to the next
 PROGRESS = (ReplicaProgressed, CheckpointOffered, NodeHeard)  # events that change nothing that an invariant is about
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields, parse_sizes
+from flowdist.dsl.read.fields import NAME, RESERVED, Fields, parse_sizes
 from flowdist.dsl.words import Node
 from flowdist.graph import Cluster, JobOptions, NodeSpec
+from flowdist.graph.units import COUNT_MAX
 
 HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 
@@ -22,6 +23,10 @@ def read_cluster(top: Fields) -> Cluster:
         return Cluster(given=False)
     if isinstance(nodes, int | str):
         return _read_count(top, nodes)
+    if isinstance(nodes, Sequence) and len(nodes) > COUNT_MAX:
+        message = f"nodes= lists {len(nodes):,} nodes, more than {COUNT_MAX:,}"
+        top.error("FD105", "nodes", message, "write fewer nodes")
+        return Cluster(given=False)
     specs: dict[str, NodeSpec] = {}
     for i, node in enumerate(top.items("nodes", Node, help=HELP)):
         if isinstance(node, Node):
@@ -49,8 +54,8 @@ def _read_count(top: Fields, nodes: int | str) -> Cluster:
     except ValueError:
         top.error("FD104", "nodes", f"nodes={nodes!r} cannot be read", HELP)
         return Cluster(given=False)
-    if sizes.high > MOST:
-        top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
+    if sizes.high > COUNT_MAX:
+        top.error("FD105", "nodes", f"nodes={nodes!r} is more than {COUNT_MAX:,}", "write fewer nodes")
     elif sizes.low < 1:
         top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
     elif sizes.low > sizes.high:

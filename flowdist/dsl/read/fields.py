@@ -32,7 +32,6 @@ from flowdist.graph import (
 from flowdist.graph.units import NUMBER_MAX
 
 RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
-MOST = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
 PLAIN = (str, int, float, PurePath)  # types of values that stand for their text in `env=` and `where=`
 DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an earlier role
 GPUS_MAX = 1024  # of one node
