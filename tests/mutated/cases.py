@@ -245,13 +245,13 @@ def _defect(arguments: list[str]) -> str | None:
     return None
 
 
-def _limit(seconds: int) -> None:
+def _limit(seconds: float) -> None:
     """Set the limit, in seconds of CPU time, so that a busy machine fails no case; 0: no limit.
 
     The limit of real time, for what waits and does not compute, is ten times as long.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.alarm(10 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, 10 * seconds)
 
 
 def _too_long(_signal: int, _frame: FrameType | None) -> None:
