@@ -125,11 +125,12 @@ def test_a_report_has_the_goodput_and_buckets_that_add_up(runs: Path) -> None:
 def test_what_an_earlier_version_wrote_down_is_completed_from_the_journal(runs: Path) -> None:
     told = call(report_command).output
     summary = json.loads((runs / "gang-1/summary.json").read_text())
-    del summary["time_ns"], summary["goodput"]
-    (runs / "gang-1/summary.json").write_text(json.dumps(summary))
+    earlier = {key: value for key, value in summary.items() if key not in ("time_ns", "goodput")}
+    (runs / "gang-1/summary.json").write_text(json.dumps(earlier))
     assert call(report_command).output == told
+    (runs / "gang-1/summary.json").write_text(json.dumps(summary))
     (runs / "gang-1/journal.jsonl").unlink()  # as on a host that joined
-    assert "SUCCEEDED after" in call(report_command).output
+    assert call(report_command).output == told
 
 
 @pytest.mark.parametrize(
@@ -212,6 +213,31 @@ def test_a_run_that_was_cancelled_is_not_resumed(runs: Path) -> None:
 
 def test_to_watch_a_run_that_is_over_shows_how_it_ended(runs: Path) -> None:
     assert call(status_command, "--watch").output == call(status_command).output
+
+
+@pytest.mark.parametrize("content", ["not json", '{"endpoint":3}', "[" * 10_000, "\udcff"])
+def test_a_run_whose_endpoint_cannot_be_read_is_shown_and_not_resumed(runs: Path, content: str) -> None:
+    path = runs / "gang-2/listens.json"
+    path.write_text(content, errors="surrogateescape")
+    assert "resume it: flowdist run --resume gang-2" in call(report_command, "gang-2").output
+    told = call(run_command, "--resume", "gang-2", code=2).output
+    assert "listens.json of run gang-2 cannot be read: " in told and f"to {path}, as the run had them" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", '{"outcome":"succeeded","reason":"","lasted_s":1e999}'),
+        ("summary.json", '{"outcome":["x"],"reason":3,"lasted_s":1}'),
+        ("status.json", "\udcff"),
+        ("environment.json", '{"starts":[3]}'),
+    ],
+)
+def test_a_damaged_file_of_a_run_that_is_over_is_left_out(runs: Path, name: str, content: str) -> None:
+    (runs / "gang-1" / name).write_text(content, errors="surrogateescape")
+    assert "SUCCEEDED" in call(report_command, "gang-1").output
+    assert "succeeded" in call(status_command, "gang-1").output
+    assert "gang-1" in call(list_command).output
 
 
 DAMAGES = {

@@ -13,18 +13,23 @@ import json
 import shutil
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import NamedTuple
 
+import msgspec
 from click.testing import CliRunner
 
 from flowdist.cli.main import cli
 from flowdist.graph import decode_graph, encode_graph
-from flowdist.record.journal import Header, encode_line
+from flowdist.record.journal import Header, Line, encode_line
 from flowdist.record.reader import CheckChain
+from flowdist.record.replay import Replay
+from flowdist.report.record.spending import time_of_run
+from flowdist.report.record.summary import summary_of
+from flowdist.runtime.run_folder.runs import status_at_end
 from tests.mutated import mutations
 from tests.report.records import simulated
 
@@ -113,9 +118,7 @@ def _records() -> list[tuple[bytes, list[bytes]]]:
     ]
     found = []
     for run in runs:
-        header = run.lines[0]
-        assert isinstance(header, Header)
-        found.append((encode_graph(header.graph), [encode_line(line) for line in run.lines]))
+        found.append((encode_graph(_header(run.lines).graph), [encode_line(line) for line in run.lines]))
     return found
 
 
@@ -173,6 +176,47 @@ def _sealed(lines: list[bytes]) -> bytes:
     return b"".join(chain.add_check(line) for line in lines)
 
 
+def _header(lines: Sequence[Line]) -> Header:
+    assert isinstance(lines[0], Header)
+    return lines[0]
+
+
+@functools.cache
+def _saved() -> dict[str, bytes]:
+    """Return the files that a run of `gang.py` leaves in its folder beside its graph and journal, by their names."""
+    run = simulated("gang.py", "node2@3m/2m", "trainer/1@5m:hang")
+    header = _header(run.lines)
+    replay = Replay(header)
+    for line in run.lines[1:]:
+        replay.hear(line)
+    time = time_of_run(replay.job.graph, replay.sheet)
+    start = {
+        "started_at": "2026-11-22T20:59:31",
+        "host": "a",
+        "flowdist": "0.1.0",
+        "python": "3.11.7",
+        "torch": None,
+    }
+    return {
+        "summary.json": json.dumps({**summary_of(replay.job, run.lines), **time, "root_cause": "x"}).encode(),
+        "status.json": msgspec.json.encode(status_at_end(Path("mutated"), header, replay)),
+        "environment.json": json.dumps({"format": 1, "kind": "environment", "starts": [start]}).encode(),
+        "listens.json": b'{"endpoint":"127.0.0.1:29400","job":"gang"}',
+    }
+
+
+def saved_file(draw: Random, folder: Path) -> Case:
+    """The folder of a run that is over, with a byte or a value of one of its other files changed."""
+    run = simulated("gang.py", "node2@3m/2m", "trainer/1@5m:hang")
+    journal = _sealed([encode_line(line) for line in run.lines])
+    case = _run_folder(folder, encode_graph(_header(run.lines).graph), journal)
+    name = draw.choice(list(_saved()))
+    for other, data in _saved().items():
+        how = mutations.of_bytes if draw.randrange(3) == 0 else _mutated_json
+        (folder / "runs/mutated" / other).write_bytes(how(draw, data) if other == name else data)
+    return Case([*case.commands, ["run", "--resume", "mutated", "--runs", str(folder / "runs")]])
+
+
 def _run_folder(folder: Path, graph: bytes, journal: bytes) -> Case:
     run = folder / "runs/mutated"
     run.mkdir(parents=True)
@@ -202,6 +246,7 @@ KINDS: dict[str, Callable[[Random, Path], Case]] = {
     "fault": fault,
     "journal": journal,
     "graph": graph_json,
+    "saved": saved_file,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,15 +74,12 @@ def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[st
 
 
 def _written_summary(run_dir: Path) -> dict[str, Any] | None:
-    """Return the summary that the run wrote at its end; None if there is none, or if it lacks the use of time."""
-    try:
-        content = json.loads((run_dir / "summary.json").read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(content, dict) or not content.get("outcome") or "root_cause" not in content:
-        return None
-    has_time = "time_ns" in content or not (run_dir / "journal.jsonl").exists()
-    return content if has_time else None
+    """Return the summary that the run wrote at its end; None if there is none that this version of flowdist can use."""
+    from flowdist.runtime.run_folder.folder import SUMMARY  # as above
+    from flowdist.runtime.saved_files import Summary, read_saved
+
+    summary: dict[str, Any] | None = read_saved(run_dir / SUMMARY, Summary)
+    return summary
 
 
 def _from_journal(run_dir: Path) -> tuple[RecordFile, dict[str, Any]]:

@@ -130,7 +130,7 @@ def finish(
     """
     from flowdist.report.record.spending import time_of_run  # imported after the run, so that its start is not delayed
     from flowdist.report.record.summary import summary_of, summary_text
-    from flowdist.runtime.run_folder.folder import JOINED
+    from flowdist.runtime.run_folder.folder import JOINED, SUMMARY
     from flowdist.runtime.run_folder.root_cause import root_cause_text
     from flowdist.runtime.run_folder.runs import write_status
 
@@ -138,7 +138,7 @@ def finish(
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
     summary |= {"run_dir": result.run_dir, "unfired": [fault.spec for fault in result.unfired], **drawn}
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
-    (run_dir / "summary.json").write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
+    (run_dir / SUMMARY).write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
     write_status(run_dir, result.job, result.sheet)
     if as_json:
         print_json("run", **summary)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
@@ -22,6 +22,7 @@ from flowdist.record.replay import Replay
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.processes.reaper import kill_log_writers
 from flowdist.runtime.run_folder.folder import GRAPH, JOURNAL, SUMMARY, lock_run
+from flowdist.runtime.saved_files import DAMAGED, SummaryEnd, read_saved
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
@@ -54,16 +55,26 @@ class RunEndpoint(msgspec.Struct, frozen=True):
 
 
 def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
-    """Return the endpoint that `resume_point` has saved in the folder of a run; None for a run on one machine."""
+    """Return the endpoint that `resume_point` has saved in the folder of a run; None for a run on one machine.
+
+    Raises:
+        FlowdistError: The file cannot be read. Whether other hosts have joined the run is then unknown.
+    """
     try:
         return msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=RunEndpoint)
     except FileNotFoundError:
         return None
+    except (OSError, *DAMAGED) as error:
+        message = f"{LISTENS} of run {run_dir.name} cannot be read: {error}"
+        help = f'write {{"endpoint":"HOST:PORT","job":"NAME"}} to {run_dir / LISTENS}, as the run had them'
+        raise FlowdistError(message, help=help) from None
 
 
 def resume_command(run_dir: Path) -> str:
     """Return the command line that resumes the run, for a user on the host that has the folder."""
-    endpoint = saved_endpoint(run_dir)
+    endpoint = None
+    with contextlib.suppress(FlowdistError):  # to resume the run says that the file is damaged
+        endpoint = saved_endpoint(run_dir)
     listen = f" --listen {endpoint.endpoint}" if endpoint is not None else ""
     return f"flowdist run{listen} --resume {run_dir.name}"
 
@@ -195,12 +206,8 @@ def _free_name(path: Path) -> Path:
 
 def end_in_summary(run_dir: Path) -> End | None:
     """Return the end of the run according to its `summary.json`; None if that does not exist or cannot be read."""
-    try:
-        summary = json.loads((run_dir / SUMMARY).read_text())
-        end = End(summary["outcome"], summary["reason"], round(summary["lasted_s"] * 1e9))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return end if end.state else None
+    end = read_saved(run_dir / SUMMARY, SummaryEnd)
+    return None if end is None else End(end["outcome"], end["reason"], round(end["lasted_s"] * 1e9))
 
 
 def run_is_over(run_dir: Path, outcome: str, help: str = "start a new run with flowdist run") -> FlowdistError:

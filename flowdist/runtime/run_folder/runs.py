@@ -6,7 +6,6 @@ socket. If the controller has died, a request waits until the next controller ha
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -26,8 +25,10 @@ from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
 from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
+from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
+from flowdist.runtime.worker_env.run_environment import ENVIRONMENT
 from flowdist.runtime.worker_env.secret_values import Mask
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def written_status(run_dir: Path) -> Status | None:
     """Return the status that `write_status` has saved; None if there is none that this version of flowdist can read."""
     try:
         return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=Status)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *DAMAGED):
         return None
 
 
@@ -220,8 +221,5 @@ def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[s
 
 def environment_of(run_dir: Path) -> list[dict[str, Any]]:
     """Return the entries of `environment.json`, one for each start of the run; none if the file cannot be read."""
-    try:
-        starts = json.loads((run_dir / "environment.json").read_text())["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return starts if isinstance(starts, list) else []
+    found = read_saved(run_dir / ENVIRONMENT, Environment)
+    return [] if found is None else found["starts"]

@@ -20,6 +20,7 @@ from typing import Any
 
 from flowdist.graph import RoleGraph
 from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.saved_files import Environment, read_saved
 
 ENVIRONMENT = "environment.json"
 
@@ -36,10 +37,8 @@ def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str
         flowdist: The version of flowdist.
     """
     path = run_dir / ENVIRONMENT
-    try:
-        starts = json.loads(path.read_text())["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        starts = []
+    saved = read_saved(path, Environment)
+    starts = [] if saved is None else saved["starts"]
     content = {"format": 1, "kind": "environment", "starts": [*starts, _this_start(graph, mask, flowdist)]}
     write_atomically(path, json.dumps(content, indent=2) + "\n")
 
