@@ -15,7 +15,7 @@ TOPOLOGY = """\
 from flowdist import Node, On, Resources, Restart, Secret, Template, Topology, Workload
 t = Topology(
     "x",
-    nodes=8 * [Node(cpu=64, gpu=16, memory="512GiB", labels={"zone": "a"})],
+    nodes=[*8 * [Node(cpu=64, gpu=16, memory="512GiB", labels={"zone": "a"})], Node("spare")],
     resources={"large": Resources(cpu=12, gpu=2, memory="96GiB")},
     heartbeat="1s",
     lease="5s",
@@ -47,7 +47,7 @@ actor = t.role("actor", "true", primary=True, workdir=".", env={"A": "b"})
 t.world("both", learner, actor)
 t.role("last", "true", depends_on=[evaluator, learner], memory="120GiB", gpu=4, replicas="1x4", apart=True)
 """
-VALUES = "object()", "t.frobnicate()"  # a value that no argument takes, and one of which nothing is known
+VALUES = "object()", "Node().frobnicate()"  # a value that no argument takes, and one of which nothing is known
 ACCEPTED = {("Topology", "name"), ("role", "name"), ("restart_together", "name"), ("world", "name")}  # text of anything
 
 

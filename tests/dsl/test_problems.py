@@ -164,6 +164,7 @@ CASES = [
     ("FD304", MAIN + 't.role("a", "true", hang_after="2s", workload=Workload(startup="0s"))', '"2s"'),
     ("FD304", MAIN + 't.role("a", "true", hang_after="3s")', '"3s"'),
     ("FD105", MAIN + 't.role("a", "true", workload=Workload(step_spread=1e300))', "1e300"),
+    ("FD105", MAIN + 't.role("a", "true", workload=Workload(step_spread=101))', "101"),
     ("FD109", MAIN + 't.role("a", "true", preload=["json", "no_such_module"])', '"no_such_module"'),
     ("FD305", MAIN + 't.role("a", "true", preload=["json"])', '["json"]'),
     ("FD307", MAIN + 't.role("a", "true", kind="service", start_timeout="9s")', '"9s"'),
