@@ -100,7 +100,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
 
     until = end_ns(graph, plan, rules.horizon_ns)
     result = run(until)
-    property, text = _broken(result, plan, until, rules)
+    property, text = _broken(result, until, rules)
     stuck = late(result, plan) if property in ("", "liveness") else None
     if stuck is not None:
         result = run(stuck[0])  # up to the moment at which progress is late: the result then says what waits for what
@@ -109,7 +109,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
     return result, property, f"{text}; {raised}" if raised else text
 
 
-def _broken(result: SimResult, plan: Plan, until: int, rules: Rules) -> tuple[str, str]:
+def _broken(result: SimResult, until: int, rules: Rules) -> tuple[str, str]:
     """Return the first property that the run has broken and what is wrong; both are empty if it has broken none.
 
     `until` is the virtual time in ns at which the run was stopped.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import subprocess
 from collections import deque
@@ -209,12 +208,6 @@ def restarts(job: Job) -> str:
     """Return in words how often the trainers started again."""
     again = starts(job) - 2
     return f"{again} attempts restarted" if again else "no worker restarted"
-
-
-def latest_step(folder: Path) -> int:
-    """Return the step of the newest checkpoint; 0 if there is none."""
-    found = [json.loads(path.read_text())["step"] for path in folder.glob("runs/*/checkpoints/trainer/latest.json")]
-    return max(found, default=0)
 
 
 def _parent(pid: int) -> int:

@@ -17,14 +17,13 @@ from hypothesis import HealthCheck, example, given, settings
 from flowdist.cli.main import main
 from flowdist.cli.run.console import Console, Shown
 from flowdist.cli.shared.common import write_trace
-from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica, StopReplica
 from flowdist.graph import SECOND, NodeSpec, RestartPolicy, encode_graph
-from flowdist.record.journal import FaultLine, Header, Line, UnsavedLine, record
+from flowdist.record.journal import FaultLine, Header, Line, UnsavedLine
 from flowdist.text.streams import print_printable_only
 from tests.choosing import examples
 from tests.control.harness import graph, role
+from tests.report.records import Conversation
 from tests.text.nasty import nasty_text, obeyed
 
 ALL = "\x1b[2J\x1b]0;title\x07\x1b[31mred\r\b\x9b2J\x7f\u202e\u200b\u2028\U000e0041\udcff\nflowdist 0.00s | lie"
@@ -92,16 +91,6 @@ def shown(*words: str) -> tuple[str, str]:
     return out.text, err.text
 
 
-def _answers(effect: Effect) -> Iterator[ev.Event]:
-    match effect:
-        case OpenStore():
-            yield ev.StoreOpened(effect.world, effect.generation, 29500)
-        case StartReplica():
-            yield ev.ReplicaStarted(effect.replica, effect.attempt)
-        case StopReplica():
-            yield ev.ReplicaStopped(effect.replica, effect.attempt)
-
-
 def _record(text: str) -> tuple[Header, list[Line]]:
     """Return the record of a job in which nodes, causes, paths, faults and errors have this text."""
     policy = RestartPolicy(scope="role", max_restarts=1, backoff_ns=0)
@@ -109,30 +98,21 @@ def _record(text: str) -> tuple[Header, list[Line]]:
     names = ("node1", f"n{text}")
     cluster = msgspec.structs.replace(job.cluster, nodes=tuple(NodeSpec(name, cpu=4.0) for name in names))
     job = msgspec.structs.replace(job, name=f"job{text}", cluster=cluster)
-    controller, header = Controller(job, names), Header(job, names, f"run{text}")
-    lines: list[Line] = []
+    talk = Conversation(job, f"run{text}")
 
-    def tell(*events: ev.Event) -> None:
-        queue = list(events)
-        while queue:
-            event = queue.pop(0)
-            now = SECOND * (len(lines) + 1)
-            effects = controller.handle(event, now)
-            lines.append(
-                record(len([x for x in lines if not isinstance(x, FaultLine | UnsavedLine)]) + 1, now, event, effects)
-            )
-            queue += [answer for effect in effects for answer in _answers(effect)]
+    def tell(event: ev.Event) -> None:
+        talk.now += SECOND
+        talk.tell(event)
 
-    tell(*(ev.NodeJoined(node.name, node) for node in cluster.nodes))
-    first = next(iter(controller.state.replicas.values()))
-    tell(ev.CheckpointOffered(first.id, first.attempt, 1, text, 1))
-    lines.append(FaultLine(controller.state.now, f"{text}@3s", text))
-    lines.append(UnsavedLine(controller.state.now, "trainer", 3, text))
-    tell(ev.ReplicaExited(first.id, first.attempt, "exit", 3, detail=text))
+    first = next(iter(talk.controller.state.replicas))
+    tell(ev.CheckpointOffered(first, 1, 1, text, 1))
+    talk.lines.append(FaultLine(talk.now, f"{text}@3s", text))
+    talk.lines.append(UnsavedLine(talk.now, "trainer", 3, text))
+    tell(ev.ReplicaExited(first, 1, "exit", 3, detail=text))
     tell(ev.NodeGone(names[1], text))
-    first = next(iter(controller.state.replicas.values()))
-    tell(ev.ReplicaExited(first.id, first.attempt, "exit", 3, detail=text))
-    return header, lines
+    last = talk.controller.state.replicas[first]
+    tell(ev.ReplicaExited(first, last.attempt, "exit", 3, detail=text))
+    return talk.header, talk.lines
 
 
 def _run(folder: Path, text: str) -> None:

@@ -88,6 +88,7 @@ BAD: list[tuple[ToController, str]] = [
     (reported(ev.NodeWarm("b")), "a may not speak for 'b'"),
     (reported(ev.GpuFailed("b", 0, "bad")), "a may not speak for 'b'"),
     (reported(ev.GpuFailed("a", 1 << 40, "bad")), "gpu is"),
+    (reported(ev.GpuFailed("a", 0, "bad", -1)), "xid is -1"),
     (reported(ev.StoreOpened("nosuch", 1, 80)), "the job has no world 'nosuch'"),
     (reported(ev.StoreOpened("trainer", 2, 80)), "trainer has had no generation 2"),
     (reported(ev.StoreOpened("trainer", 1, 0)), "port is 0"),

@@ -229,6 +229,14 @@ def root(talk: Talk) -> tuple[str, str]:
     return incident.kind, incident.root
 
 
+def root_after(talk: Talk, *timed_out: str) -> tuple[str, str]:
+    """The kind and the root of the only incident, after the collectives of these replicas have timed out."""
+    for name in timed_out:
+        talk.time_out(name)
+    talk.answer()
+    return root(talk)
+
+
 def test_r15_the_rank_that_is_furthest_behind_has_failed_if_the_collective_of_a_peer_times_out_first():
     talk = spread(8, 7, 8)
     effects = talk.time_out("trainer/0")
@@ -254,34 +262,23 @@ def test_r15_the_last_steps_come_with_the_end_of_the_attempts():
 
 def test_r15_the_peers_whose_collectives_time_out_too_are_part_of_the_incident():
     talk = spread(8, 7, 8)
-    talk.time_out("trainer/0")
-    talk.time_out("trainer/2")
-    talk.answer()
-    assert root(talk) == ("hang", "trainer/1") and talk.charges("trainer") == [100]
+    assert root_after(talk, "trainer/0", "trainer/2") == ("hang", "trainer/1") and talk.charges("trainer") == [100]
 
 
 @pytest.mark.parametrize("steps", [(7, 7, 7), (7, 8, 8), (-1, 7, 7), (7, -1, -1)])
 def test_r15_the_one_that_timed_out_has_failed_if_none_is_known_to_be_behind_it(steps: tuple[int, ...]):
     talk = spread(*steps)
-    talk.time_out("trainer/0")
-    talk.answer()
-    assert root(talk) == ("signal", "trainer/0") and talk.charges("trainer") == [100]
+    assert root_after(talk, "trainer/0") == ("signal", "trainer/0") and talk.charges("trainer") == [100]
 
 
 def test_r15_of_equals_it_is_one_whose_own_collective_has_not_timed_out():
-    talk = spread(8, 7, 7)
-    talk.time_out("trainer/0")
-    talk.time_out("trainer/1")
-    talk.answer()
-    assert root(talk) == ("hang", "trainer/2")
+    assert root_after(spread(8, 7, 7), "trainer/0", "trainer/1") == ("hang", "trainer/2")
 
 
 def test_r15_one_that_has_finished_does_not_hang():
     talk = spread(8, 7, 8)
     talk.finish("trainer/1")
-    talk.time_out("trainer/0")
-    talk.answer()
-    assert root(talk) == ("signal", "trainer/0")
+    assert root_after(talk, "trainer/0") == ("signal", "trainer/0")
 
 
 @pytest.mark.parametrize("policy", [None, restart("role", 3, rules=(Rule("fail", kind="hang"),))])
@@ -295,9 +292,7 @@ def test_r15_the_job_fails_for_the_rank_that_hangs(policy: RestartPolicy | None)
 
 def test_r15_a_rule_about_the_signal_of_the_peer_does_not_decide_for_the_rank_that_hangs():
     talk = spread(8, 7, nodes=2, restart=restart("role", 3, rules=(Rule("fail", signal="ABRT"),)))
-    talk.time_out("trainer/0")
-    talk.answer()
-    assert root(talk) == ("hang", "trainer/1") and talk.outcome()[0] is None
+    assert root_after(talk, "trainer/0") == ("hang", "trainer/1") and talk.outcome()[0] is None
 
 
 def test_r15_in_a_world_of_several_roles_the_role_of_the_rank_that_hangs_pays():
@@ -348,7 +343,4 @@ def test_r15_a_replica_that_is_a_world_of_its_own_has_failed_itself():
 
 def test_r15_a_rule_about_the_signal_does_not_decide_for_the_second_collective_that_times_out():
     talk = spread(8, 7, 8, restart=restart("role", 3, rules=(Rule("fail", signal="ABRT"),)))
-    talk.time_out("trainer/0")
-    talk.time_out("trainer/2")
-    talk.answer()
-    assert root(talk) == ("hang", "trainer/1") and talk.outcome()[0] is None
+    assert root_after(talk, "trainer/0", "trainer/2") == ("hang", "trainer/1") and talk.outcome()[0] is None

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from tests.dsl.test_load import problems_of
 
 # A topology whose parts depend on each other in all ways: by gates, addresses, ports, sizes, labels, a domain, a world.
 TOPOLOGY = """\
 from flowdist import Node, On, Resources, Restart, Secret, Template, Topology, Workload
 t = Topology(
     "x",
-    nodes=8 * [Node(cpu=64, gpu=16, memory="512GiB", labels={"zone": "a"})],
+    nodes=[*8 * [Node(cpu=64, gpu=16, memory="512GiB", labels={"zone": "a"})], Node("spare")],
     resources={"large": Resources(cpu=12, gpu=2, memory="96GiB")},
     heartbeat="1s",
     lease="5s",
@@ -47,7 +46,7 @@ actor = t.role("actor", "true", primary=True, workdir=".", env={"A": "b"})
 t.world("both", learner, actor)
 t.role("last", "true", depends_on=[evaluator, learner], memory="120GiB", gpu=4, replicas="1x4", apart=True)
 """
-VALUES = "object()", "t.frobnicate()"  # a value that no argument takes, and one of which nothing is known
+VALUES = "object()", "Node().frobnicate()"  # a value that no argument takes, and one of which nothing is known
 ACCEPTED = {("Topology", "name"), ("role", "name"), ("restart_together", "name"), ("world", "name")}  # text of anything
 
 
@@ -75,16 +74,8 @@ def replaced(value: ast.expr, text: str) -> str:
     return "".join(lines)
 
 
-def problems(folder: Path, text: str) -> list[Problem]:
-    (folder / "topology.py").write_text(text)
-    try:
-        return list(load_topology(str(folder / "topology.py")).warnings)
-    except TopologyProblems as error:
-        return list(error.problems)
-
-
 def test_the_topology_is_right(tmp_path: Path) -> None:
-    assert [problem.code for problem in problems(tmp_path, TOPOLOGY)] == []
+    assert [problem.code for problem in problems_of(tmp_path, TOPOLOGY)] == []
 
 
 @pytest.mark.parametrize("wrong", VALUES)
@@ -93,7 +84,7 @@ def test_a_wrong_value_is_one_problem_wherever_it_stands(tmp_path: Path, wrong: 
     for call, argument, value in calls():
         if wrong == "object()" and (call, argument) in ACCEPTED:
             continue
-        found = problems(tmp_path, replaced(value, wrong))
+        found = problems_of(tmp_path, replaced(value, wrong))
         line = value.lineno
         if [problem.place.line for problem in found] != [line] or found[0].severity != "error":
             several.append((call, argument, line, [(each.code, each.place.line, each.message) for each in found]))
@@ -119,7 +110,7 @@ def test_a_wrong_size_is_one_problem_although_a_role_has_it(
     tmp_path: Path, shared: str, given: str, code: str, message: str
 ) -> None:
     (tmp_path / "flowdist.toml").write_text(shared)
-    (problem,) = problems(tmp_path, SMALL.format(given))
+    (problem,) = problems_of(tmp_path, SMALL.format(given))
     assert problem.code == code and message in problem.message
 
 
@@ -129,9 +120,9 @@ t = Topology("x")
 t.role("a", "true", gpu=2, cpu=12, memory="64GiB", replicas=4)
 t.role("b", "true", gpu=1)
 """
-    (problem,) = problems(tmp_path, text)
+    (problem,) = problems_of(tmp_path, text)
     nodes = '5 * [Node(gpu=2, cpu=12, memory="64GiB")]'
     assert problem.code == "FD114" and problem.help == f"write Topology(..., nodes={nodes})"
-    assert problems(tmp_path, text.replace('"x"', f'"x", nodes={nodes}')) == []
-    (problem,) = problems(tmp_path, text.replace('"x"', '"x", nodes=8'))
+    assert problems_of(tmp_path, text.replace('"x"', f'"x", nodes={nodes}')) == []
+    (problem,) = problems_of(tmp_path, text.replace('"x"', '"x", nodes=8'))
     assert problem.help == f"write Topology(..., nodes={nodes.replace('5', '8')})"

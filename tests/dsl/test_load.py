@@ -30,6 +30,14 @@ def refused(tmp_path: Path, text: str, **options: object) -> Problem:
     return problem
 
 
+def problems_of(tmp_path: Path, text: str, name: str = "", **options: object) -> list[Problem]:
+    """Return the errors of a file with that text; if it has none, its warnings."""
+    try:
+        return list(loaded(tmp_path, text, name, **options).warnings)
+    except TopologyProblems as error:
+        return list(error.problems)
+
+
 def underlined(problem: Problem) -> str:
     line = Path(problem.place.file).read_text(encoding="utf-8").splitlines()[problem.place.line - 1]
     return line[problem.place.column - 1 : problem.place.end_column - 1]

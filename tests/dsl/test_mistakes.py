@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from flowdist.cli.inspect.check import command
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from tests.dsl.test_load import problems_of, underlined
 
 FILE = Path(__file__).with_name("mistakes.toml")
 HEAD = """\
@@ -38,15 +39,9 @@ MISTAKES = [Mistake(**each) for each in tomllib.loads(FILE.read_text())["mistake
 ALONE = [mistake for mistake in MISTAKES if "Topology(" in mistake.body or "frobnicate" in mistake.body]
 
 
-def problems_of(folder: Path, text: str) -> list[Problem]:
+def problems(folder: Path, text: str) -> list[Problem]:
     """Return errors and warnings of the topology `t` in a file with that text."""
-    file = folder / "topology.py"
-    file.write_text(text)
-    name = "y" if 'Topology("y"' in text else "t"
-    try:
-        return list(load_topology(f"{file}:{name}").warnings)
-    except TopologyProblems as error:
-        return list(error.problems)
+    return problems_of(folder, text, "y" if 'Topology("y"' in text else "t")
 
 
 def body_of(mistake: Mistake, index: int) -> str:
@@ -64,18 +59,17 @@ def expected(mistake: Mistake, index: int, before: str) -> tuple[str, int, str]:
 
 
 def found(problem: Problem) -> tuple[str, int, str]:
-    line = Path(problem.place.file).read_text().splitlines()[problem.place.line - 1]
-    return problem.code, problem.place.line, line[problem.place.column - 1 : problem.place.end_column - 1]
+    return problem.code, problem.place.line, underlined(problem)
 
 
 @pytest.mark.parametrize(
     "mistake", MISTAKES, ids=[mistake.body.partition("\n")[2] or mistake.body for mistake in MISTAKES]
 )
 def test_each_mistake_is_one_problem_at_its_place(tmp_path: Path, mistake: Mistake) -> None:
-    problems = problems_of(tmp_path, HEAD + body_of(mistake, 0))
-    assert [found(problem) for problem in problems] == [expected(mistake, 0, HEAD)], [str(each) for each in problems]
-    assert mistake.message.replace("NAME", "role-0") in problems[0].message and mistake.help in problems[0].help
-    assert problems[0].severity == "error"
+    reported = problems(tmp_path, HEAD + body_of(mistake, 0))
+    assert [found(problem) for problem in reported] == [expected(mistake, 0, HEAD)], [str(each) for each in reported]
+    assert mistake.message.replace("NAME", "role-0") in reported[0].message and mistake.help in reported[0].help
+    assert reported[0].severity == "error"
 
 
 def test_there_are_many_mistakes() -> None:
@@ -87,14 +81,14 @@ def test_many_mistakes_are_reported_in_one_go_in_the_order_of_their_lines(tmp_pa
     for index, mistake in enumerate(each for each in MISTAKES if each not in ALONE):
         wanted.append(expected(mistake, index, text))
         text += body_of(mistake, index) + "\n"
-    assert [found(problem) for problem in problems_of(tmp_path, text)] == wanted
+    assert [found(problem) for problem in problems(tmp_path, text)] == wanted
 
 
 def test_what_was_found_before_an_exception_is_reported_with_it(tmp_path: Path) -> None:
     text = HEAD + 't.role("a", "true", grace=5, cpu="four")\nps.redy()\n1 / 0\nt.lease = 3\n'
-    problems = problems_of(tmp_path, text)
-    assert [found(problem)[:2] for problem in problems] == [("FD164", 5), ("FD134", 5), ("FD162", 6), ("FD141", 7)]
-    assert problems[-1].message == "ZeroDivisionError: division by zero"
+    reported = problems(tmp_path, text)
+    assert [found(problem)[:2] for problem in reported] == [("FD164", 5), ("FD134", 5), ("FD162", 6), ("FD141", 7)]
+    assert reported[-1].message == "ZeroDivisionError: division by zero"
 
 
 @pytest.mark.parametrize(
@@ -121,12 +115,12 @@ def test_a_name_that_python_does_not_know_is_answered_with_the_closest(
 def test_python_may_ask_a_handle_for_anything(tmp_path: Path) -> None:
     text = HEAD + "import copy\nassert not hasattr(t, 'redy') and getattr(ps, 'x', 3) == 3\n"
     text += "assert copy.copy(ps).name == copy.deepcopy(ps).name == 'ps' and repr(Node()) and Node() != 3\n"
-    assert problems_of(tmp_path, text) == []
+    assert problems(tmp_path, text) == []
 
 
 def test_a_wrong_call_of_the_users_own_function_is_an_exception(tmp_path: Path) -> None:
     text = HEAD + "def add(n): return t.role(n, 'true')\nadd('a', 'b')\n"
-    (problem,) = problems_of(tmp_path, text)
+    (problem,) = problems(tmp_path, text)
     assert problem.code == "FD141" and problem.message.startswith("TypeError: add() takes 1 positional argument")
 
 

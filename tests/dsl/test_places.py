@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import marshal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.problems.recording import recording
 from tests.dsl.test_load import HEAD, refused, underlined
 
 TOPOLOGY = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
@@ -82,6 +86,25 @@ def test_where_the_text_is_not_the_code_that_ran_the_line_is_told(tmp_path: Path
     (found,) = problems_of_cell(tmp_path, "cell", executed, shown)
     assert found.place == Place(str(tmp_path / "cell"), 3)
     assert ":3:1: error[FD106]" in found.format()
+
+
+def test_code_that_was_compiled_without_columns_has_its_problems_at_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "topology.py"
+    file.write_text(TOPOLOGY + "main.grace = '5s'\nmain.redy()\nt.role('a', 'true', grace='x')\n")
+    dump = "import marshal, sys; f = sys.argv[1]\n"
+    dump += "sys.stdout.buffer.write(marshal.dumps(compile(open(f).read(), f, 'exec')))"
+    compiled = subprocess.run(
+        [sys.executable, "-IX", "no_debug_ranges", "-c", dump, str(file)], capture_output=True, check=True
+    )
+    names: dict[str, Any] = {}
+    problems = Problems()
+    with recording(problems):
+        exec(marshal.loads(compiled.stdout), names)
+        compile_topology(names["t"], problems)
+    found = [(problem.code, problem.place) for problem in problems.sorted()]
+    line = TOPOLOGY.count("\n") + 1
+    codes = enumerate(("FD161", "FD162", "FD106"))
+    assert found == [(code, Place(str(file), line + index)) for index, code in codes]
 
 
 def test_a_problem_elsewhere_is_shown_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

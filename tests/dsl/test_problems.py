@@ -15,6 +15,7 @@ from flowdist.cli.inspect.check import command
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from tests.dsl.test_load import problems_of, underlined
 from tests.dsl.test_mistakes import MISTAKES
 
 HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
@@ -29,18 +30,7 @@ SOURCES = [
 
 def problems(tmp_path: Path, body: str, **options: object) -> list[Problem]:
     """Return the problems of a file with that body, in which `t` is a topology with four nodes."""
-    file = tmp_path / "topology.py"
-    file.write_text(HEAD + body)
-    try:
-        loaded = load_topology(str(file), **options)  # type: ignore[arg-type]
-    except TopologyProblems as error:
-        return list(error.problems)
-    return list(loaded.warnings)
-
-
-def underlined(problem: Problem) -> str:
-    line = Path(problem.place.file).read_text().splitlines()[problem.place.line - 1]
-    return line[problem.place.column - 1 : problem.place.end_column - 1]
+    return problems_of(tmp_path, HEAD + body, **options)  # type: ignore[arg-type]
 
 
 MAIN = 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
@@ -164,6 +154,7 @@ CASES = [
     ("FD304", MAIN + 't.role("a", "true", hang_after="2s", workload=Workload(startup="0s"))', '"2s"'),
     ("FD304", MAIN + 't.role("a", "true", hang_after="3s")', '"3s"'),
     ("FD105", MAIN + 't.role("a", "true", workload=Workload(step_spread=1e300))', "1e300"),
+    ("FD105", MAIN + 't.role("a", "true", workload=Workload(step_spread=101))', "101"),
     ("FD109", MAIN + 't.role("a", "true", preload=["json", "no_such_module"])', '"no_such_module"'),
     ("FD305", MAIN + 't.role("a", "true", preload=["json"])', '["json"]'),
     ("FD307", MAIN + 't.role("a", "true", kind="service", start_timeout="9s")', '"9s"'),

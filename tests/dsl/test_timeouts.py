@@ -6,19 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import Problem
+from tests.dsl.test_load import problems_of
 
 HEAD = "from flowdist import Node, Restart, Template, Topology, Workload\nt = Topology('x', nodes=2)\n"
 
 
 def problems(tmp_path: Path, body: str, *sets: str, head: str = HEAD) -> list[Problem]:
-    file = tmp_path / "topology.py"
-    file.write_text(head + body)
-    try:
-        return list(load_topology(str(file), sets=sets).warnings)
-    except TopologyProblems as error:
-        return list(error.problems)
+    return problems_of(tmp_path, head + body, sets=sets)
 
 
 def role(arguments: str, workload: str) -> str:

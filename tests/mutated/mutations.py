@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tokenize
-from collections.abc import Callable
 from random import Random
 from typing import Any
-
-Edit = Callable[[Random, str], str]
 
 ODD_TEXTS = ("", " ", "x", "0", "-1", "1e999", "\u0000", "\u202e", "é" * 40, "a" * 5000, "../..", "${rank}", "[", "nan")
 ODD_NUMBERS = ("0", "-1", "1", "2", "0.5", "1e308", str(1 << 31), str((1 << 63) - 1), str(1 << 64), "9" * 40, "100001")

@@ -11,7 +11,7 @@ from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica, S
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl.load import load_topology
 from flowdist.faults.grammar import Plan, parse_fault
-from flowdist.graph import SECOND, RestartPolicy
+from flowdist.graph import SECOND, RestartPolicy, RoleGraph
 from flowdist.record.journal import Header, Line, record
 from flowdist.sim.simulation import SimResult, Simulation
 from tests.control.harness import graph, role
@@ -24,33 +24,43 @@ def simulated(name: str, *faults: str, **params: object) -> SimResult:
     return Simulation(loaded.graph, Plan(tuple(parse_fault(text) for text in faults))).run()
 
 
-def crash_loop(replicas: int, incidents: int) -> tuple[Header, list[Line]]:
-    """Return the record of a gang with a replica on each node, which fails a minute after each start."""
-    policy = RestartPolicy(scope="role", max_restarts=incidents + 1, backoff_ns=0)
-    made = graph(role("trainer", min_replicas=1, max_replicas=replicas, restart=policy), nodes=replicas, cpu=1.0)
-    names = tuple(node.name for node in made.cluster.nodes)
-    controller, header = Controller(made, names), Header(made, names)
-    lines: list[Line] = []
-    now = 0
+class Conversation:
+    """A controller whose agents answer at once, and the record of what it hears and decides.
 
-    def tell(event: ev.Event) -> None:
+    Attributes:
+        now: Time of the next event, in ns.
+    """
+
+    def __init__(self, job: RoleGraph, run_id: str = "") -> None:
+        names = tuple(node.name for node in job.cluster.nodes)
+        self.controller, self.header = Controller(job, names), Header(job, names, run_id)
+        self.lines: list[Line] = []
+        self.now = self._events = 0
+        for node in job.cluster.nodes:
+            self.tell(ev.NodeJoined(node.name, node))
+
+    def tell(self, event: ev.Event) -> None:
         queue = [event]
         while queue:
-            event = queue.pop(0)
-            effects = controller.handle(event, now)
-            lines.append(record(len(lines) + 1, now, event, effects))
+            event, self._events = queue.pop(0), self._events + 1
+            effects = self.controller.handle(event, self.now)
+            self.lines.append(record(self._events, self.now, event, effects))
             for effect in effects:
                 queue += _answers(effect)
 
-    for node in made.cluster.nodes:
-        tell(ev.NodeJoined(node.name, node))
+
+def crash_loop(replicas: int, incidents: int) -> tuple[Header, list[Line]]:
+    """Return the record of a gang with a replica on each node, which fails a minute after each start."""
+    policy = RestartPolicy(scope="role", max_restarts=incidents + 1, backoff_ns=0)
+    trainer = role("trainer", min_replicas=1, max_replicas=replicas, restart=policy)
+    talk = Conversation(graph(trainer, nodes=replicas, cpu=1.0))
     for number in range(incidents):
-        now += 60 * SECOND
-        loser = controller.state.replicas[ReplicaId("trainer", number % replicas)]
-        tell(ev.CheckpointOffered(loser.id, loser.attempt, number + 1, f"step-{number}", number))
-        now += 10 * SECOND
-        tell(ev.ReplicaExited(loser.id, loser.attempt, "exit", 3, detail="</script><b>ValueError</b>"))
-    return header, lines
+        talk.now += 60 * SECOND
+        loser = talk.controller.state.replicas[ReplicaId("trainer", number % replicas)]
+        talk.tell(ev.CheckpointOffered(loser.id, loser.attempt, number + 1, f"step-{number}", number))
+        talk.now += 10 * SECOND
+        talk.tell(ev.ReplicaExited(loser.id, loser.attempt, "exit", 3, detail="</script><b>ValueError</b>"))
+    return talk.header, talk.lines
 
 
 def _answers(effect: Effect) -> Iterator[ev.Event]:

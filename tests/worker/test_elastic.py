@@ -120,29 +120,26 @@ def test_errors_of_the_user_pass_through_at_once(managed: AgentSide, error: Exce
     assert managed.wait_for(3)[-1] == {"elastic": False}
 
 
-def test_being_out_of_memory_is_no_broken_collective(managed: AgentSide) -> None:
+def run_out_of_memory(side: AgentSide) -> None:
+    """Train until the agent asks the worker to leave, and raise OutOfMemoryError of torch instead of leaving."""
     import torch
 
     def train(state: worker.ElasticState) -> None:
         with pytest.raises(Reformed):
-            leave(managed, state)
+            leave(side, state)
         raise torch.OutOfMemoryError("peer gloo NCCL")
 
     with pytest.raises(torch.OutOfMemoryError):
         worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
 
 
+def test_being_out_of_memory_is_no_broken_collective(managed: AgentSide) -> None:
+    run_out_of_memory(managed)
+
+
 def test_sockets_that_are_made_after_an_error_of_the_user_stay_open(managed: AgentSide) -> None:
     """The agent has asked the worker to leave, and a thread shuts the sockets of its group down until it has left."""
-    import torch
-
-    def train(state: worker.ElasticState) -> None:
-        with pytest.raises(Reformed):
-            leave(managed, state)
-        raise torch.OutOfMemoryError("no memory")
-
-    with pytest.raises(torch.OutOfMemoryError):
-        worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
+    run_out_of_memory(managed)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
         theirs, _ = server.accept()
         with theirs:

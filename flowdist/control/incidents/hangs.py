@@ -124,7 +124,7 @@ def name_culprit(job: JobState, incident: Incident, deferred: Deferred) -> Failu
     culprit.member_since = 0
     found = Failure(culprit.id, "hang", why, node=culprit.node, at_ns=failure.at_ns)
     note_lost(job, incident, {culprit.id: why})
-    if deferred.own is not None:
-        own = job.incident(deferred.own)
-        own.kind, own.root, own.reason = found.kind, str(culprit.id), found.reason
+    assert deferred.own is not None  # a failure that is part of another incident does not wait for steps
+    own = job.incident(deferred.own)
+    own.kind, own.root, own.reason = found.kind, str(culprit.id), found.reason
     return found

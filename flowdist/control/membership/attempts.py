@@ -51,7 +51,7 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
         note_left(job, replica)  # it ended before it could answer the notice
     else:
         job.end_attempt(replica)
-        why = _why(event, role.spec.kind)
+        why = _why(event)
         kind = event.kind or "exit"
         job.note_failure(
             replica,
@@ -83,8 +83,8 @@ def _note_success(job: JobState, world: World) -> None:
         unplace(job, member)
 
 
-def _why(event: ev.ReplicaExited, role_kind: str) -> str:
-    """Return why a replica of a role of this kind failed, as torchrun says it: `exit code 3: ValueError: bad shape`."""
+def _why(event: ev.ReplicaExited) -> str:
+    """Return why a replica failed, as torchrun says it: `exit code 3: ValueError: bad shape`."""
     if event.kind is None:
         return f"a service must not end, but it exited with {event.exit_code}"
     what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"

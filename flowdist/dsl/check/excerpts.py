@@ -94,19 +94,6 @@ def leaves_node(graph: RoleGraph, spec: RoleSpec, how: str, until_ns: int) -> Sc
     return Scene(excerpt(graph, spec, spare=1), (fault,), stepped_ns(spec, 2) + until_ns + AFTER_NS)
 
 
-def node_away(graph: RoleGraph, spec: RoleSpec, how: str, until_ns: int) -> Scene:
-    """Return the scene in which a role loses one of its nodes for a while, and no other node has room.
-
-    Args:
-        graph: The user's job.
-        spec: The role.
-        how: Kind and duration of the fault, as the fault grammar writes them after the time: `:lost/2m`.
-        until_ns: Time from the fault to the end of the scene, in ns.
-    """
-    at_ns = stepped_ns(spec, 2)
-    return Scene(excerpt(graph, spec), (f"node0@{_us(at_ns)}{how}",), at_ns + until_ns + AFTER_NS)
-
-
 def crash_loop(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, up_ns: int) -> Scene:
     """Return the scene in which a replica fails again and again, `up_ns` after each start.
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import flowdist.dsl as dsl
-from flowdist.dsl.frozen import Unknown
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import Fields, owner_of
@@ -34,12 +33,11 @@ class NamedResources:
 
     def __init__(self, topology: dsl.Topology, folder: Path, problems: Problems) -> None:
         self._problems, self._owner = problems, owner_of(topology)
-        own: Any = topology.fields["resources"] or {}
+        own: Any = topology.fields["resources"] or {}  # an Unknown is empty, and a problem already
         if not isinstance(own, Mapping):
             help = 'write resources={"small": Resources(cpu=2)}'
             message = f"topology {topology.name!r}: resources= must be a dict"
-            if not isinstance(own, Unknown):
-                problems.error("FD134", message, help, topology.site.place("resources"))
+            problems.error("FD134", message, help, topology.site.place("resources"))
             problems.mark_wrong(self._owner, "resources")
             own = {}
         self._own, self._shared = own, _load_shared(folder, problems)

@@ -17,6 +17,7 @@ from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.check.timeouts import leave_ns, leave_text, less, more, related_to
 from flowdist.dsl.problems.places import CLI, Place
 from flowdist.dsl.problems.problem import Problem
+from flowdist.dsl.problems.scene import Scene
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import entities
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
@@ -124,8 +125,10 @@ def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Argume
     related = (related_to(arguments, spec.name, "pending_timeout", pending),)
     kind = "" if hit.kind == "kill" else f":{hit.kind}"
     how = f"{kind}={hit.notice_ns // 1000}us" if hit.notice_ns else kind
-    until_ns = hit.notice_ns + hit.away_ns + spec.workload.startup_ns
-    scene = excerpts.node_away(graph, spec, f"{how}/{hit.away_ns // 1000}us", until_ns)
+    at_ns = excerpts.stepped_ns(spec, 2)
+    fault = f"node0@{at_ns // 1000}us{how}/{hit.away_ns // 1000}us"
+    until_ns = at_ns + hit.notice_ns + hit.away_ns + spec.workload.startup_ns + excerpts.AFTER_NS
+    scene = Scene(excerpts.excerpt(graph, spec), (fault,), until_ns)
     return Problem("FD331", message, help, _place(hit.where), "warning", related, scene)
 
 
