@@ -291,11 +291,11 @@ class _ControllerProcess:
         return message
 
     def _check_remote(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
-        """Raise ValidationError for a frame that another host may not send, or not before it has joined."""
+        """Raise ValidationError for a frame that another host may not send, or not while it has no node."""
         if not isinstance(message, RemoteFrame):
             raise msgspec.ValidationError(f"other hosts may not send {type(message).__name__}")
         if not self._hosts.node_of(writer) and not isinstance(message, JoinRequest):
-            raise msgspec.ValidationError(f"a host that has not joined may not send {type(message).__name__}")
+            raise msgspec.ValidationError(f"a host without a node may not send {type(message).__name__}")
 
     def _sender(self, writer: asyncio.StreamWriter) -> NodeName | None:
         """Return the node that a connection may speak for; None for a process of this host, which may for any."""
