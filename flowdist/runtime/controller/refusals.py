@@ -6,6 +6,8 @@ import sys
 import time
 from collections import OrderedDict, deque
 
+from flowdist.text.printable import one_line
+
 SOURCES_MAX = 256  # peers and nodes that are remembered; the one that was refused longest ago is forgotten first
 QUIET_S = 60.0  # between two lines about one source
 TEXT_MAX = 500  # characters of a line
@@ -39,7 +41,7 @@ class Refusals:
             self._sources.popitem(last=False)
         if is_due:
             more = f" (and {since} times more since the last such line)" if since else ""
-            text = "".join(each if each.isprintable() else "?" for each in f"{source} was refused: {reason}"[:TEXT_MAX])
+            text = one_line(f"{source} was refused: {reason}"[:TEXT_MAX])[:TEXT_MAX]
             self._said_s.append(now)
             _say(text + more)
 
