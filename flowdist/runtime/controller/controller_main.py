@@ -151,7 +151,7 @@ class _ControllerProcess:
         os.umask(before)
         servers = [server]
         if self._config.metrics is not None:
-            servers.append(await serve_metrics(self._config.metrics, self._status))
+            servers.append(await serve_metrics(self._config.metrics, self._status, self._refusals))
         if self._config.listening is not None:
             servers.append(await self._listen_for_hosts(self._config.listening))
         self._set_timer()

@@ -1,4 +1,4 @@
-"""The log of what a controller refuses: connections, frames and messages of other hosts."""
+"""The log of what a controller refuses: connections, frames and messages of other hosts, and scrapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refusals:
     def __init__(self) -> None:
         self._said_s: deque[float] = deque(maxlen=LINES_MAX)  # when the last lines were written
         self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # when last said, refusals since
-        self._count = 0
+        self.count = 0  # of all refusals
 
     def note(self, source: str, reason: str) -> None:
         """Note a refusal.
@@ -32,7 +32,7 @@ class Refusals:
             source: The peer or the node that was refused.
             reason: Why, as a sentence without a full stop.
         """
-        self._count += 1
+        self.count += 1
         now = time.monotonic()
         said_s, since = self._sources.pop(source, (now - QUIET_S, 0))
         is_due = now - said_s >= QUIET_S and (len(self._said_s) < LINES_MAX or now - self._said_s[0] >= QUIET_S)
@@ -47,8 +47,8 @@ class Refusals:
 
     def sum_up(self) -> None:
         """Write how many refusals there were in all, if there were any."""
-        if self._count:
-            _say(f"{self._count} connections and messages were refused in all")
+        if self.count:
+            _say(f"{self.count} connections and messages were refused in all")
 
 
 def _say(text: str) -> None:
