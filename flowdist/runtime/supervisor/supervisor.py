@@ -17,7 +17,8 @@ from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.control.protocol.ids import NodeName, unnamed_nodes
 from flowdist.errors import FlowdistError
-from flowdist.faults.grammar import Plan, added_node
+from flowdist.faults.grammar import Plan
+from flowdist.faults.targets import added_node
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.runtime.agent.node_config import NodeConfig
