@@ -89,7 +89,7 @@ def why_no_node_is_left(
         log: The file with the last output of the node that was given up last, for the message.
         others_may_join: Whether the controller listens for other hosts.
     """
-    if others_may_join or not given_up.issuperset(nodes):
+    if others_may_join or not given_up >= set(nodes):
         return ""
     return f"no node of this run is left; everything was stopped (see {log})"
 
