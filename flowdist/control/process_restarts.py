@@ -2,13 +2,16 @@
 
 They are charged to no role. A process that dies at each start has a cause that one more start does not remove, so it is
 given up after too many deaths in quick succession. Time in which the process runs makes up for earlier deaths: a run of
-weeks is not ended by rare deaths that add up. The supervisor asks, and carries out the decisions.
+weeks is not ended by rare deaths that add up. A run whose nodes are all given up ends. The supervisor asks, and carries
+out the decisions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Set
 from typing import Literal, NamedTuple
 
+from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import MINUTE, MS, SECOND
 
 AGENT_RESTARTS_MAX = 5  # of one node, in quick succession
@@ -71,6 +74,24 @@ class AgentUpkeep:
             return Next(0, died)
         more = f", last of {words}," if words else ""
         return Next(None, f"its agent died {deaths} times{more} and is not started again (see {self._log})")
+
+
+def why_no_node_is_left(
+    nodes: Collection[NodeName], given_up: Set[NodeName], log: str, *, others_may_join: bool
+) -> str:
+    """Return why the run ends for want of a node that could ever run its job; empty: it goes on.
+
+    A run that has given up all of its nodes would wait for room in vain. One that other hosts may join goes on.
+
+    Args:
+        nodes: All nodes of the run, also those that a plan of faults adds later or has killed.
+        given_up: The nodes whose agent is not started again because it died too often.
+        log: The file with the last output of the node that was given up last, for the message.
+        others_may_join: Whether the controller listens for other hosts.
+    """
+    if others_may_join or not given_up >= set(nodes):
+        return ""
+    return f"no node of this run is left; everything was stopped (see {log})"
 
 
 class ControllerUpkeep:

@@ -10,11 +10,10 @@ the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
-from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration, parse_duration
+from flowdist.graph import format_duration, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = get_args(Event)
@@ -48,12 +47,6 @@ KINDS: dict[str, str | None] = {
     "scale": "number of replicas",
     "add": None,
     "drain": None,
-}
-_FILES = "it would be your files that are damaged; the disk of flowdist simulate is its own"
-SIMULATED_ONLY = {  # kinds that only the simulator carries out, and why
-    "lost-checkpoint": _FILES,
-    "corrupt-checkpoint": _FILES,
-    "slow-checkpoint": "the disk is that of the whole machine; flowdist simulate has one of its own",
 }
 ORDERS = ("scale", "add", "drain")  # orders of the operator and nodes that join: no failures
 EXAMPLES = {
@@ -257,11 +250,11 @@ def parse_fault(text: str) -> Fault:
     duration_ns = _duration(text, duration, len(text) - len(duration)) if slash else None
     fault = Fault(target, when, offset, kind, arg, duration_ns, text)
     if "/" in target:
-        _refuse_duration(fault)
+        refuse_duration(fault)
     return fault
 
 
-def _refuse_duration(fault: Fault) -> None:
+def refuse_duration(fault: Fault) -> None:
     """Raise FaultError for a duration of a kind that happens at one moment, such as a kill of a replica."""
     if fault.duration_ns is not None and fault.kind in MOMENTARY:
         start, is_controller = fault.spec.rindex("/"), fault.target == "controller"
@@ -344,150 +337,9 @@ def _node_at(text: str, example: str) -> NodeOrder:
     return NodeOrder(match[1], _duration(text, match[2], match.start(2)))
 
 
-def check_plan(plan: Plan, graph: RoleGraph) -> None:
-    """Check the names in a plan against the job.
-
-    Raises:
-        FaultError: The plan names a role, node or replica that the job does not have, or adds a node that it has.
-    """
-    roles = [role.name for role in graph.roles]
-    nodes = [node.name for node in graph.cluster.nodes]
-    added = [(add.node, add.node, add.where) for add in plan.adds]
-    added += [(fault.target, fault.spec, fault.where) for fault in plan.faults if fault.kind == "add"]
-    for name, spec, where in added:
-        if name in (*nodes, *roles, "all", "controller"):
-            help = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
-            refuse(spec, 0, len(name), f"there is a {name!r} already", help, where)
-        nodes.append(name)
-    check_targets(plan.faults, graph, nodes)
-    for scale in plan.scales:
-        if scale.role not in roles:
-            _refuse_unknown(f"{scale.role}={scale.replicas}", 0, "role", scale.role, roles, scale.where)
-    for drain in plan.drains:
-        if drain.node not in nodes:
-            _refuse_unknown(drain.node, 0, "node", drain.node, nodes, drain.where)
-
-
-def added_node(name: str, graph: RoleGraph) -> NodeSpec:
-    """Return the node that joins under this name: its capacity and labels are those of the job's first node, if any."""
-    if not graph.cluster.nodes:
-        return NodeSpec(name)
-    like = graph.cluster.nodes[0]
-    return NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
-
-
-def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
-    """Check the targets of faults, and the roles in their WHEN, against the job.
-
-    Args:
-        nodes: Names of the nodes that may be there, added ones included.
-
-    Raises:
-        FaultError: A fault names something that the job does not have, or has a duration that its target cannot have.
-    """
-    nodes = list(nodes)
-    for fault in faults:
-        try:
-            _check_target(fault, graph, nodes)
-        except FaultError as error:
-            raise located(error, fault.where) from None
-
-
 def located(error: FaultError, where: str) -> FaultError:
     """Return the error with `where` (file:line) in front of its message; the same error if `where` is empty."""
     return FaultError(f"{where}: {error.message}", help=error.help) if where else error
-
-
-def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
-    roles = {role.name: role for role in graph.roles}
-    name = fault.target.partition("/")[0]
-    known = [*roles, *nodes, "all", "controller"]
-    if fault.label is not None:
-        labels = [label for node in graph.cluster.nodes for label in node.labels]
-        if fault.label not in labels:
-            texts = dict.fromkeys("=".join(label) for label in labels)
-            refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", did_you_mean(fault.target, texts))
-    elif name not in known:
-        refuse(fault.spec, 0, len(name), f"there is no {name!r}", did_you_mean(name, known))
-    for other in fault.others:
-        others = [node for node in (*nodes, "controller") if node != fault.target]
-        if other not in others:
-            start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
-            message = f"{other} cannot be cut off from itself" if other == name else f"there is no node {other!r}"
-            refuse(fault.spec, start, start + len(fault.arg), message, did_you_mean(other, others))
-    if name in roles or name in ("all", "controller"):
-        _refuse_duration(fault)  # the text alone does not say whether the target is a role or a node
-    if fault.kind == "scale" and fault.target not in roles:
-        refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", did_you_mean(fault.target, roles))
-    if fault.replica is not None:
-        _check_replica(fault, roles)
-    if fault.when.event is not None and fault.when.role not in roles:
-        start = fault.spec.index("=", fault.spec.index("@")) + 1  # the label of a target has one, too
-        _refuse_unknown(fault.spec, start, "role", fault.when.role, roles)
-
-
-def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
-    """Raise FaultError if the fault's target is a replica or worker whose number the role never has."""
-    assert fault.replica is not None
-    name, index = fault.replica
-    role = roles.get(name)
-    end = len(fault.target)
-    if role is None:
-        refuse(fault.spec, 0, end, f"{name} is no role: it has no replicas", f"write {name}@...")
-    most, procs = role.max_replicas, role.procs
-    if index >= most:
-        known = f"{name}/0 to {name}/{most - 1}" if most > 1 else f"{name}/0"
-        refuse(fault.spec, 0, end, f"{name} has {most} replica{'s' * (most > 1)} at most", f"write {known}")
-    if fault.local_rank is not None and fault.local_rank >= procs:
-        help = f"write {name}/{index}" + (f".0 to {name}/{index}.{procs - 1}" if procs > 1 else "")
-        workers = f"{procs} workers" if procs > 1 else "one worker"
-        refuse(fault.spec, 0, end, f"a replica of {name} has {workers}", help)
-
-
-def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
-    """Raise FaultError for the first fault whose kind a command cannot carry out.
-
-    Args:
-        kinds: Kinds that the command can carry out, by target: `node`, `replica`, `controller`. A target such as
-            `x@30s` may be a role or a node; for it the kinds of both count.
-        where: Name of the command, for the message: `flowdist run`.
-    """
-    for fault in faults:
-        what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
-        what = "node" if fault.label is not None else what
-        known = list(kinds[what]) if what in kinds else sorted({*kinds["node"], *kinds["replica"]})
-        if fault.kind not in known:
-            whom = f" of {fault.target}" if what != "any" else ""
-            why = SIMULATED_ONLY.get(fault.kind)
-            message = f"{where} cannot carry out {fault.kind!r}{whom}{f': {why}' if why else ' yet'}"
-            refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}", fault.where)
-
-
-def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
-    """Raise FaultError for a fault, with its kind underlined, for a reason (`message`) of the simulator or runtime."""
-    refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
-
-
-def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
-    """Raise FaultError for the first fault whose kind its target cannot have: some kinds hit only nodes.
-
-    Args:
-        kinds: Kinds by target: `node`, `replica`, `controller`.
-        nodes: Names of the nodes; other targets than these, labels and the controller are replicas.
-    """
-    nodes = list(nodes)
-    for fault in faults:
-        what = "node" if fault.target in nodes or fault.label is not None else "replica"
-        what = "controller" if fault.target == "controller" else what
-        if fault.kind not in kinds[what]:
-            help = f"what a {what} can suffer: {', '.join(kinds[what])}"
-            refuse_fault(fault, f"{fault.kind} of a {what} means nothing here", help)
-
-
-def _kind_place(fault: Fault) -> tuple[int, int]:
-    """Return begin and end of the kind in the fault's text; those of the target for a kill without a written kind."""
-    start = fault.spec.find(":") + 1
-    return start, start + len(fault.kind if start else fault.target)
 
 
 def _duration(text: str, value: str, start: int) -> int:
@@ -499,10 +351,6 @@ def _duration(text: str, value: str, start: int) -> int:
     if ns is None:
         refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
     return ns
-
-
-def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable[str], where: str = "") -> NoReturn:
-    refuse(text, start, start + len(name), f"there is no {what} {name!r}", did_you_mean(name, known), where)
 
 
 def refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:

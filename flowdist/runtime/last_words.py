@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flowdist.runtime.left_files import read_from, size_of
+from flowdist.text.printable import one_line
 
 MARK = "flowdist: unexpected exception: "
 TAIL_BYTES = 16 << 10
@@ -35,7 +36,7 @@ def in_words(error: BaseException) -> str:
     """Return the type and the text of an exception in one line of printable characters, WORDS_MAX at most."""
     text = " ".join(str(error).split())
     whole = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in whole)[:WORDS_MAX]
+    return one_line(whole[:WORDS_MAX])[:WORDS_MAX]
 
 
 def last_words(log: Path, since: int = 0) -> str:

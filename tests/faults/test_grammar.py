@@ -14,13 +14,15 @@ from flowdist.faults.grammar import (
     Plan,
     Scale,
     When,
-    added_node,
-    check_plan,
-    check_targets,
     parse_add,
     parse_drain,
     parse_fault,
     parse_scale,
+)
+from flowdist.faults.targets import (
+    added_node,
+    check_plan,
+    check_targets,
     refuse_fault,
     refuse_misplaced,
     refuse_unsupported,

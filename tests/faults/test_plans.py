@@ -9,9 +9,10 @@ import pytest
 
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan, plan_of_scenario, read_plan
-from flowdist.faults.grammar import NOTHING, FaultError, check_plan, parse_fault, refuse_misplaced, refuse_unsupported
+from flowdist.faults.grammar import NOTHING, FaultError, parse_fault
 from flowdist.faults.rates import Arrivals, check_rates, entities, expected, parse_rate
 from flowdist.faults.streams import draw
+from flowdist.faults.targets import check_plan, refuse_misplaced, refuse_unsupported
 from flowdist.graph import HOUR, MINUTE, Cluster, NodeSpec, RoleGraph
 from flowdist.graph.units import DAY
 from tests.control.harness import graph, role

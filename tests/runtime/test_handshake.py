@@ -264,6 +264,22 @@ def test_a_node_belongs_to_the_host_that_shows_its_secret_also_at_the_next_contr
     assert "secret" not in (tmp_path / OWNERS).read_text()
 
 
+def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_name(hosts: Registry) -> None:
+    one, foreground = hosts.arrive("a", "1")
+    agent = hosts.connect("1", "a")
+    hosts.join(one)
+    hosts.controller.handle(ev.NodeLeft("a"), 0)
+    hosts.registry.disconnected(foreground)
+    assert hosts.registry.node_of(agent) == "a", "its agent may still say something"
+    two, other = hosts.arrive("a", "2")
+    assert isinstance(two, Welcome) and two.node == "a" and hosts.registry.node_of(other) == "a"
+    assert hosts.registry.node_of(agent) == "" and hosts.registry.source_of(agent) == "a host from 10.0.0.1"
+    again = hosts.registry.welcome(JoinRequest("a"), hosts.controller.state, agent)
+    assert isinstance(again, Welcome) and again.node == "a-2" and hosts.registry.node_of(agent) == "a-2"
+    hosts.registry.disconnected(agent)
+    assert hosts.registry.connection_of("a") is other
+
+
 def test_a_connection_joins_once(hosts: Registry) -> None:
     one, writer = hosts.arrive("a", "1")
     assert isinstance(one, Welcome)

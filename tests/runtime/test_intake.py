@@ -51,7 +51,7 @@ class Scene:
         error: BaseException | None = None
         try:
             if self.intake.open(writer):
-                self.hosts._shown[writer] = ("", "the secret of this host")  # as after the handshake
+                self.hosts._shown[writer] = ("", "the digest of its secret")  # as after the handshake
                 if self.has_node:
                     self.hosts.welcome(JoinRequest("gpu07"), Controller(self.hosts._graph).state, writer)
                 self.intake.admit(writer)

@@ -81,6 +81,7 @@ def test_an_agent_that_raises_dies_of_it_and_its_node_comes_back(tmp_path: Path,
 def test_an_agent_that_always_raises_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     with broken_job(tmp_path, AGENT, "flowdist.control.agent.agent:Agent.handle", 2, times=99) as job:
         job.until("its agent died 6 times, last of RuntimeError: injected, and is not started again")
+        assert_ends(job, 70, "no node of this run is left; everything was stopped")
 
 
 SPAWNERS = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +18,10 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND
 from flowdist.record.accounts import Spent
 from flowdist.record.status import NodeStatus, Status
+from flowdist.runtime.controller import metrics
+from flowdist.runtime.controller.limits import SCRAPES_MAX, Connections
 from flowdist.runtime.controller.metrics import CAUSES, OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
+from flowdist.runtime.controller.refusals import Refusals
 from tests.report.test_status import big_job
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -145,7 +150,7 @@ def test_metrics_are_served_over_http_on_loopback() -> None:
             return answer.headers["Content-Type"], answer.read().decode()
 
     async def talk() -> None:
-        server = await serve_metrics(listening.detach(), status)
+        server = await serve_metrics(listening.detach(), status, Refusals())
         kind, text = await asyncio.to_thread(get, "/metrics")
         assert kind == PLAIN and text == metrics_text(status())
         kind, text = await asyncio.to_thread(get, "/metrics", "application/openmetrics-text;version=1.0.0,*/*;q=0.1")
@@ -159,6 +164,62 @@ def test_metrics_are_served_over_http_on_loopback() -> None:
         server.close()
 
     assert address == "127.0.0.1"
+    asyncio.run(talk())
+
+
+def test_silent_connections_do_not_keep_a_scrape_out_and_are_bounded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would use up the controller's file descriptors."""
+    monkeypatch.setattr(metrics, "REQUEST_S", 600.0)  # it is not the time that closes them
+
+    async def talk() -> None:
+        refusals, listening = Refusals(), listen(0)
+        address, port = listening.getsockname()
+        server = await serve_metrics(listening.detach(), status, refusals)
+        silent = [await asyncio.open_connection(address, port) for _ in range(SCRAPES_MAX + 2)]
+        for reader, _ in silent[:2]:
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(30):
+                    assert await reader.read() == b""
+        reader, writer = await asyncio.open_connection(address, port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        samples, _ = read((await reader.read()).decode().partition("\r\n\r\n")[2])
+        assert value(samples, "refusals_total") == refusals.count == 3
+        for _, each in [*silent, (reader, writer)]:
+            each.transport.abort()
+        server.close()
+
+    asyncio.run(talk())
+    assert "a scrape was refused: too many connections to the port of the metrics" in capsys.readouterr().err
+
+
+def test_a_client_that_does_not_read_its_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    class Ends(Connections[asyncio.StreamWriter]):
+        """Connections whose ends the test sees."""
+
+        def closed(self, connection: asyncio.StreamWriter) -> None:
+            super().closed(connection)
+            ends.put_nowait(connection)
+
+    monkeypatch.setattr(metrics, "Connections", Ends)
+    monkeypatch.setattr(metrics, "REQUEST_S", 0.5)
+    monkeypatch.setattr(metrics, "metrics_text", lambda *_, **__: "x" * (32 << 20))  # more than the kernel takes
+
+    async def talk() -> None:
+        listening = listen(0)
+        address, port = listening.getsockname()
+        server = await serve_metrics(listening.detach(), status, Refusals())
+        with socket.create_connection((address, port)) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(60):
+                ended = await ends.get()
+            await asyncio.sleep(0)  # asyncio closes the socket in the next turn of its loop
+            assert ended.get_extra_info("socket").fileno() == -1 and not ended.transport.get_write_buffer_size()
+        server.close()
+
     asyncio.run(talk())
 
 

@@ -146,3 +146,32 @@ def test_a_watcher_whose_peer_goes_away_is_forgotten(tmp_path: Path) -> None:
             assert writer not in journal.watchers
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+@pytest.mark.parametrize("how", ["removed", "cut"])
+def test_a_watcher_whose_journal_cannot_be_read_is_closed(tmp_path: Path, skip: int, how: str) -> None:
+    """It would wait for ever for lines that nothing sends."""
+
+    async def scene() -> None:
+        journal = Journal(tmp_path, 10)
+        journal.path.unlink() if how == "removed" else journal.path.write_bytes(b"")
+        async with connection() as (reader, writer), asyncio.timeout(60):
+            journal.watchers.add(Watch(skip), writer)
+            assert await read_from_controller(reader) is None
+            await journal.watchers.finish(1.0)
+
+    asyncio.run(scene())
+
+
+def test_an_unexpected_exception_of_a_feed_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        journal = Journal(tmp_path, 10)
+        fails: asyncio.Queue[BaseException] = asyncio.Queue()
+        monkeypatch.setattr(module, "die_of", fails.put_nowait)
+        monkeypatch.setattr(journal.watchers, "_path", None)
+        async with connection() as (_, writer), asyncio.timeout(60):
+            journal.watchers.add(Watch(), writer)
+            assert isinstance(await fails.get(), AttributeError)
+
+    asyncio.run(scene())

@@ -40,13 +40,21 @@ the lease by its length, up to `controller_outage_ns` less the margin after the 
 and places nothing that ran on such a node before the outage is over or the agent has joined (`Sessions.take_over`). A
 refusal over a network proves nothing: a firewall, or a host that has just booted, refuses for a controller that lives.
 
+**When the agent itself stands still**, stopped by a signal or blocked in the kernel, it cannot fence. Its guardian
+watches the lease in its place. The agent writes the time of its fence into memory that both share. Once that time is
+LATE_NS (0.5 s) past, and anything but the agent has then run for as long, the guardian kills the whole node: 1 s after
+the fence was due, and 1 s before the controller calls the node silent. An agent that merely runs late keeps its node. A
+node that stood still as a whole ran nothing: when it goes on, its agent has LATE_NS to find out.
+
 The clock has to run on while a host is suspended (CLOCK_BOOTTIME). A process that was paused handles overdue deadlines
 before any queued message, so a late answer cannot save a lease that is over.
 """
 
 from __future__ import annotations
 
-from flowdist.graph import JobOptions
+from flowdist.graph import MS, JobOptions
+
+LATE_NS = 500 * MS  # for an agent that runs late to fence; its guardian grants it twice
 
 
 class Lease:

@@ -1,20 +1,17 @@
-"""The guardian's watch over the lease of its agent (R19).
-
-An agent that stands still, stopped or blocked in the kernel, cannot kill its workers when its lease is over, and the
-controller replaces them. The guardian then kills the node in its place.
-"""
+"""The guardian's watch over the lease of an agent that may stand still (R19); see `control.agent.lease`."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
+from flowdist.control.agent.lease import LATE_NS
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.processes.reaper import descendants
 
-LATE_NS = 500_000_000  # so long the agent may be late: half the margin by which it has to be early (`lease_margin_ns`)
 LOOK_S = 0.1  # between two looks at a lease that is over
 NO_LEASE_S = 1.0  # between two looks while the agent has none: it may have got one
 _TIME = struct.Struct("q")
@@ -45,10 +42,11 @@ class LeaseWatch:
         page: What the agent writes.
         guardian: The process id of the guardian, an ancestor of all processes of the node.
         agent: The process id of the agent.
+        now_ns: The clock of the times on the page.
     """
 
-    def __init__(self, page: LeasePage, guardian: int, agent: int) -> None:
-        self._page, self._guardian, self._agent = page, guardian, agent
+    def __init__(self, page: LeasePage, guardian: int, agent: int, now_ns: Callable[[], int] = boot_ns) -> None:
+        self._page, self._guardian, self._agent, self._now_ns = page, guardian, agent, now_ns
         self._late_since_ns: int | None = None
 
     def seconds_until_look(self) -> float:
@@ -56,11 +54,11 @@ class LeaseWatch:
         fence_at = self._page.read()
         if fence_at is None:
             return NO_LEASE_S
-        return max(LOOK_S, (fence_at + LATE_NS - boot_ns()) / 1e9)
+        return max(LOOK_S, (fence_at + LATE_NS - self._now_ns()) / 1e9)
 
     def is_missed(self) -> bool:
         """Return whether the lease has been over for LATE_NS in which something ran that the agent had to kill."""
-        fence_at, now = self._page.read(), boot_ns()
+        fence_at, now = self._page.read(), self._now_ns()
         if fence_at is None or now < fence_at + LATE_NS or not self._something_runs():
             self._late_since_ns = None
         elif self._late_since_ns is None:

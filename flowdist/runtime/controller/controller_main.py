@@ -15,7 +15,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -26,14 +26,15 @@ from flowdist.control.protocol.events import ControllerStarted, Event, TimePasse
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, decode_graph
-from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line
-from flowdist.record.reader import BadLine, CheckChain, read_whole_lines
+from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.reader import BadLine
 from flowdist.record.replay import Replay
 from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.intake import Intake
+from flowdist.runtime.controller.journal_file import JOURNAL_BAD, JournalFile
 from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.refusals import Refusals
@@ -67,10 +68,6 @@ from flowdist.text.streams import print_printable_only
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
 BIND_RETRY_S = 10.0  # how long a controller that takes over waits for the port of the last one to become free
-JOURNAL_LOST = os.EX_IOERR  # exit code of a controller that could not write its journal
-# Exit code of a controller that cannot continue from the journal: its successor could not either. The last line that it
-# prints, in controller.log, names the line of the journal and says what is wrong with it.
-JOURNAL_BAD = os.EX_DATAERR
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
@@ -89,53 +86,6 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     link_faults: tuple[LinkFault, ...] = ()  # injected faults of connections that are in force
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
-
-
-class JournalFile:
-    """The journal's file, open for appending; it is made if it does not exist.
-
-    An incomplete last line, which a crash may leave, is cut off when the file is opened.
-
-    Raises:
-        BadLine: A line of the file cannot be used.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lines: list[Line] = []  # the lines of the file when it was opened
-        self._chain, whole = CheckChain(), 0
-        try:
-            if path.exists():
-                self.lines, whole, reader = read_whole_lines(path.read_bytes(), str(path))
-                self._chain = reader.chain
-            self._file = path.open("ab")
-            self._file.truncate(whole)
-        except OSError as error:
-            _end_without_journal(error)
-
-    def write(self, line: Line, *, force: bool) -> bytes:
-        """Append a line with its check, and return its bytes.
-
-        The line survives a crash of this process, and with `force` (fsync) one of the machine.
-
-        If the line cannot be written, this process exits at once with code JOURNAL_LOST: an effect that no later
-        controller can read in the journal must not be carried out (R21).
-        """
-        data = self._chain.add_check(encode_line(line))
-        try:
-            self._file.write(data)
-            self._file.flush()
-            if force:
-                os.fsync(self._file.fileno())
-        except OSError as error:
-            _end_without_journal(error)
-        return data
-
-
-def _end_without_journal(error: OSError) -> NoReturn:
-    with contextlib.suppress(OSError):  # the log is on the same disk
-        print(f"flowdist: the journal cannot be written: {error}", file=sys.stderr, flush=True)
-    os._exit(JOURNAL_LOST)
 
 
 class _ControllerProcess:
@@ -201,7 +151,7 @@ class _ControllerProcess:
         os.umask(before)
         servers = [server]
         if self._config.metrics is not None:
-            servers.append(await serve_metrics(self._config.metrics, self._status))
+            servers.append(await serve_metrics(self._config.metrics, self._status, self._refusals))
         if self._config.listening is not None:
             servers.append(await self._listen_for_hosts(self._config.listening))
         self._set_timer()
@@ -291,11 +241,11 @@ class _ControllerProcess:
         return message
 
     def _check_remote(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
-        """Raise ValidationError for a frame that another host may not send, or not before it has joined."""
+        """Raise ValidationError for a frame that another host may not send, or not while it has no node."""
         if not isinstance(message, RemoteFrame):
             raise msgspec.ValidationError(f"other hosts may not send {type(message).__name__}")
         if not self._hosts.node_of(writer) and not isinstance(message, JoinRequest):
-            raise msgspec.ValidationError(f"a host that has not joined may not send {type(message).__name__}")
+            raise msgspec.ValidationError(f"a host without a node may not send {type(message).__name__}")
 
     def _sender(self, writer: asyncio.StreamWriter) -> NodeName | None:
         """Return the node that a connection may speak for; None for a process of this host, which may for any."""

@@ -91,7 +91,7 @@ class HostRegistry:
         self._known_nodes, self._refusals, self._tls = known_nodes, refusals, tls
         self._owners_file = run_dir / OWNERS
         self._owners: dict[NodeName, str] = _read_owners(self._owners_file)
-        self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and secret, by connection
+        self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and SHA-256 of the secret shown
         self._hosts: dict[NodeName, asyncio.StreamWriter] = {}  # the connection of the foreground process, by node
         self._brought: dict[NodeName, str] = {}  # by node: the address of its host, if it was new to this controller
 
@@ -142,14 +142,20 @@ class HostRegistry:
         answer = handshake.verify(proof)
         if isinstance(answer, Refused) or not isinstance(proof, Proof):
             return answer
-        if proof.node and not hmac.compare_digest(self._owners.get(proof.node, ""), _digest(proof.secret)):
+        digest = _digest(proof.secret)
+        if proof.node and not hmac.compare_digest(self._owners.get(proof.node, ""), digest):
             return handshake.refuse(f"{proof.node!r} is a node of another host", "start the command here again")
-        self._shown[writer] = (proof.node, proof.secret)
+        self._shown[writer] = (proof.node, digest)
         return answer
 
     def node_of(self, writer: asyncio.StreamWriter) -> NodeName:
-        """Return the node that a connection may speak for; empty if its host has not joined yet."""
-        return self._shown[writer][0] if writer in self._shown else ""
+        """Return the node that a connection may speak for; empty if its host has no node, or has lost it to a new host.
+
+        A new host gets the name of a node whose host has left. Other connections of the former host, such as its
+        agent's, may still be open then: they must not speak for the new one.
+        """
+        name, digest = self._shown.get(writer, ("", ""))
+        return name if self._owners.get(name) == digest else ""
 
     def source_of(self, writer: asyncio.StreamWriter) -> str:
         """Return the peer of a connection in words, for the log."""
@@ -168,7 +174,7 @@ class HostRegistry:
             job: The state of the job.
             writer: The connection of the host's foreground process.
         """
-        name, secret = self._shown[writer]
+        name = self.node_of(writer)
         if not name:
             if job.outcome is not None or job.ending is not None:
                 return Refused(
@@ -177,9 +183,9 @@ class HostRegistry:
             name, address = self._free_name(request.host, job), address_of(writer)
             if refused := self._too_many(name, address):
                 return refused
-            self._owners[name], self._brought[name] = _digest(secret), address
+            _, digest = self._shown[writer]
+            self._owners[name], self._brought[name], self._shown[writer] = digest, address, (name, digest)
             write_json(self._owners_file, self._owners)
-            self._shown[writer] = (name, secret)
         self._hosts[name] = writer
         known = job.nodes.get(name)
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1

@@ -1,4 +1,4 @@
-"""Limits of what other hosts can make a controller keep and do: connections, unfinished frames, messages in a second.
+"""Limits of what peers can make a controller keep and do: connections, unfinished frames, messages in a second.
 
 All of it is arithmetic: the caller measures, passes the time, and closes the connections that are named. Each limit is
 shared fairly among addresses: where there is too much, the address with the largest part loses, so that a host beside
@@ -18,6 +18,7 @@ UNREAD_MAX = 64 << 10  # bytes that wait for one peer: above, no answer and no l
 UNSENT_MAX = 4 << 20  # bytes that wait for one peer, orders included: above, its connection is closed
 READ_AHEAD = 32 << 10  # bytes that a connection of another host may have sent before they are handled
 NEWCOMERS_MAX = 256  # connections that have no node yet, over all addresses
+SCRAPES_MAX = 32  # connections to the port of the metrics; a scrape takes milliseconds
 CONNECTIONS_MAX = 64  # connections of one address that have a node; a host has two
 NAMES_MAX = 32  # nodes that one address may bring to a job, in the time of one controller
 RATE = 1000  # units in a second that one address may send for long; a frame costs 1 unit and 1 for each UNIT_BYTES
@@ -29,9 +30,14 @@ C = TypeVar("C", bound=Hashable)
 
 
 class Connections(Generic[C]):
-    """The connections of other hosts: newcomers, which have no node yet, and connections with a node."""
+    """The connections of other hosts: newcomers, which have no node yet, and connections with a node.
 
-    def __init__(self) -> None:
+    Args:
+        newcomers_max: How many newcomers there may be at once.
+    """
+
+    def __init__(self, newcomers_max: int = NEWCOMERS_MAX) -> None:
+        self._newcomers_max = newcomers_max
         self._newcomers: dict[C, str] = {}  # address of each, the oldest first
         self._joined: dict[C, str] = {}
 
@@ -42,7 +48,7 @@ class Connections(Generic[C]):
         has two, it is the new one: newcomers that wait their turn all come in at last.
         """
         self._newcomers[connection] = address
-        if len(self._newcomers) <= NEWCOMERS_MAX:
+        if len(self._newcomers) <= self._newcomers_max:
             return None
         counts = Counter(self._newcomers.values())
         most = max(counts.values())

@@ -1,14 +1,13 @@
 """The metrics of a job at http://127.0.0.1:PORT/metrics, in the text formats of Prometheus and OpenMetrics.
 
 Each scrape is computed from the state of the job. No counters are kept that could drift, and a controller that takes
-over continues the counts of the last one. A Prometheus client library is made for counters that a process keeps;
-adapting one would take more code than writing the page of text.
+over continues the counts of the last one; only its refusals begin with 0. A Prometheus client library is made for
+counters that a process keeps; adapting one would take more code than writing the page of text.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,9 @@ from flowdist.control.job.state import PHASES
 from flowdist.errors import FlowdistError
 from flowdist.graph.policies import FailureKind
 from flowdist.record.status import Status
+from flowdist.runtime.controller.host_registry import address_of
+from flowdist.runtime.controller.limits import SCRAPES_MAX, Connections
+from flowdist.runtime.controller.refusals import Refusals
 from flowdist.text.printable import printable
 
 REQUEST_S = 5.0  # seconds for a client to send its request and read the answer
@@ -41,8 +43,8 @@ class Family(NamedTuple):
     samples: list[tuple[dict[str, str], float]]
 
 
-def families(status: Status) -> Iterator[Family]:
-    """Yield all metrics of a job.
+def families(status: Status, refused: int = 0) -> Iterator[Family]:
+    """Yield all metrics of a job, whose controller has refused so many connections and messages.
 
     The time accounts and the goodput are left out while they are unknown. Restarts and incidents begin with 0 for every
     cause, because a counter that appears with its first increment hides that increment from `rate`.
@@ -78,6 +80,7 @@ def families(status: Status) -> Iterator[Family]:
         yield Family("goodput", "gauge", "Productive share of the time of tasks.", [({}, status.goodput)])
     ages = [({"node": node.name}, node.heard_s_ago) for node in status.nodes if node.heard_s_ago is not None]
     yield Family("agent_heard_seconds", "gauge", "Time since the last message of a node's agent.", ages)
+    yield Family("refusals", "counter", "Connections and messages that this controller has refused.", [({}, refused)])
 
 
 def _of_roles(status: Status) -> Iterator[Family]:
@@ -107,10 +110,10 @@ def _w(name: str) -> dict[str, str]:
     return {"world": name}
 
 
-def metrics_text(status: Status, *, openmetrics: bool = False) -> str:
+def metrics_text(status: Status, refused: int = 0, *, openmetrics: bool = False) -> str:
     """Return the page of metrics that answers a scrape, in the text format of Prometheus or, if asked, OpenMetrics."""
     lines = []
-    for family in families(status):
+    for family in families(status, refused):
         name = f"flowdist_{family.name}"
         total = f"{name}_total" if family.kind == "counter" else name
         described = name if openmetrics else total
@@ -143,31 +146,43 @@ def listen(port: int) -> socket.socket:
         raise FlowdistError(f"--metrics-port {port}: {error.strerror}", help=help) from None
 
 
-async def serve_metrics(listening: int, status: Callable[[], Status]) -> asyncio.Server:
+async def serve_metrics(listening: int, status: Callable[[], Status], refusals: Refusals) -> asyncio.Server:
     """Begin to answer scrapes at a listening socket, and return the server; closing the server ends that.
+
+    Of more than SCRAPES_MAX connections, the oldest one is closed.
 
     Args:
         listening: The file descriptor of the socket.
         status: Returns the current status of the job.
+        refusals: The log of refused connections; its count is one of the metrics.
     """
+    connections: Connections[asyncio.StreamWriter] = Connections(SCRAPES_MAX)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        if (victim := connections.opened(writer, address_of(writer))) is not None:
+            refusals.note("a scrape", "too many connections to the port of the metrics")
+            victim.transport.abort()
+        try:
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answer(head.decode("latin-1"), status))
-                await writer.drain()
-        writer.close()
+                writer.write(_answer(head.decode("latin-1"), status(), refusals.count))
+                writer.close()
+                await writer.wait_closed()  # until the peer has read the answer
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client is gone, slow or no client of HTTP
+        finally:
+            writer.transport.abort()
+            connections.closed(writer)
 
     return await asyncio.start_server(serve, sock=socket.socket(fileno=listening))
 
 
-def _answer(head: str, status: Callable[[], Status]) -> bytes:
+def _answer(head: str, status: Status, refused: int) -> bytes:
     method, _, rest = head.partition(" ")
     if method not in ("GET", "HEAD") or rest.split(" ")[0].partition("?")[0] not in ("/", "/metrics"):
         return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     openmetrics = "application/openmetrics-text" in head
-    body = metrics_text(status(), openmetrics=openmetrics).encode()
+    body = metrics_text(status, refused, openmetrics=openmetrics).encode()
     kind = OPENMETRICS if openmetrics else PLAIN
     start = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return start.encode() + (body if method == "GET" else b"")

@@ -1,10 +1,12 @@
-"""The log of what a controller refuses: connections, frames and messages of other hosts."""
+"""The log of what a controller refuses: connections, frames and messages of other hosts, and scrapes."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import OrderedDict, deque
+
+from flowdist.text.printable import one_line
 
 SOURCES_MAX = 256  # peers and nodes that are remembered; the one that was refused longest ago is forgotten first
 QUIET_S = 60.0  # between two lines about one source
@@ -21,7 +23,7 @@ class Refusals:
     def __init__(self) -> None:
         self._said_s: deque[float] = deque(maxlen=LINES_MAX)  # when the last lines were written
         self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # when last said, refusals since
-        self._count = 0
+        self.count = 0  # of all refusals
 
     def note(self, source: str, reason: str) -> None:
         """Note a refusal.
@@ -30,7 +32,7 @@ class Refusals:
             source: The peer or the node that was refused.
             reason: Why, as a sentence without a full stop.
         """
-        self._count += 1
+        self.count += 1
         now = time.monotonic()
         said_s, since = self._sources.pop(source, (now - QUIET_S, 0))
         is_due = now - said_s >= QUIET_S and (len(self._said_s) < LINES_MAX or now - self._said_s[0] >= QUIET_S)
@@ -39,14 +41,14 @@ class Refusals:
             self._sources.popitem(last=False)
         if is_due:
             more = f" (and {since} times more since the last such line)" if since else ""
-            text = "".join(each if each.isprintable() else "?" for each in f"{source} was refused: {reason}"[:TEXT_MAX])
+            text = one_line(f"{source} was refused: {reason}"[:TEXT_MAX])[:TEXT_MAX]
             self._said_s.append(now)
             _say(text + more)
 
     def sum_up(self) -> None:
         """Write how many refusals there were in all, if there were any."""
-        if self._count:
-            _say(f"{self._count} connections and messages were refused in all")
+        if self.count:
+            _say(f"{self.count} connections and messages were refused in all")
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,8 @@
 """The connections that watch the journal. Each gets every line, as fast as its peer reads, and keeps none in memory.
 
 A watcher that has had all lines gets the next one as it is written. One that has not, because it is new or because its
-peer reads slowly, gets them from the file, a piece at a time.
+peer reads slowly, gets them from the file, a piece at a time. If the file cannot be read, the connection is closed:
+its peer may connect again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from flowdist.runtime.controller.limits import UNREAD_MAX
+from flowdist.runtime.last_words import die_of
+from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch
 from flowdist.runtime.wire.framing import encode
 
@@ -46,7 +49,7 @@ class Watchers:
         If the watcher's digest of the skipped lines differs from the journal's, the watcher first gets a Farewell.
         """
         watcher = self._watchers[writer] = _Watcher(writer)
-        watcher.task = asyncio.create_task(self._begin(message, watcher))
+        watcher.task = start_task(self._feed(watcher, message), die_of)
 
     def remove(self, writer: asyncio.StreamWriter) -> None:
         """Forget a connection that has ended. No error if it does not watch."""
@@ -62,7 +65,7 @@ class Watchers:
             if watcher.task is not None or watcher.writer.is_closing():
                 continue  # the task comes to this line
             if watcher.writer.transport.get_write_buffer_size() > UNREAD_MAX:
-                watcher.task = asyncio.create_task(self._catch_up(watcher))
+                watcher.task = start_task(self._feed(watcher), die_of)
             else:
                 watcher.writer.write(frame)
                 watcher.position = self._size
@@ -73,13 +76,16 @@ class Watchers:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    async def _begin(self, message: Watch, watcher: _Watcher) -> None:
-        """Skip the lines that a watcher has, and send it those that it lacks."""
-        digest = await self._skip(watcher, message.skip)
-        if message.digest not in (b"", digest):
-            watcher.writer.write(encode(Farewell(LOST_LINES)))
+    async def _feed(self, watcher: _Watcher, start: Watch | None = None) -> None:
+        """Send a watcher the lines that it lacks; `start` is the request of a new one. Close it if that fails."""
+        try:
+            if start is not None and start.digest not in (await self._skip(watcher, start.skip), b""):
+                watcher.writer.write(encode(Farewell(LOST_LINES)))
+                watcher.writer.close()
+            await self._catch_up(watcher)
+        except OSError:  # the connection is lost, or the file
             watcher.writer.close()
-        await self._catch_up(watcher)
+        watcher.task = None
 
     async def _skip(self, watcher: _Watcher, count: int) -> bytes:
         """Move a watcher behind the first lines of the file, and return their SHA-256.
@@ -97,20 +103,22 @@ class Watchers:
 
     async def _catch_up(self, watcher: _Watcher) -> None:
         """Send a watcher the lines of the file from its position on, until it has had all of them."""
-        try:
-            while watcher.position < self._size and not watcher.writer.is_closing():
-                for line in self._read(watcher.position, self._size):
-                    watcher.writer.write(encode(JournalLine(line)))
-                    watcher.position += len(line)
-                await watcher.writer.drain()
-                await asyncio.sleep(0)  # other connections are served in between, also if this peer reads fast
-        except OSError:  # the connection is lost, or the file
-            watcher.writer.close()
-        watcher.task = None
+        while watcher.position < self._size and not watcher.writer.is_closing():
+            for line in self._read(watcher.position, self._size):
+                watcher.writer.write(encode(JournalLine(line)))
+                watcher.position += len(line)
+            await watcher.writer.drain()
+            await asyncio.sleep(0)  # other connections are served in between, also if this peer reads fast
 
     def _read(self, position: int, end: int) -> list[bytes]:
-        """Return the lines of the file from `position` on, about PIECE_BYTES of them, and none from `end` on."""
+        """Return the lines of the file from `position` on, about PIECE_BYTES of them, and none from `end` on.
+
+        Raises:
+            OSError: The file cannot be read, or is shorter than what was written: it was damaged from outside.
+        """
         with self._path.open("rb") as file:
             file.seek(position)
             piece = file.read(min(PIECE_BYTES, end - position))
+            if not piece:
+                raise OSError(f"{self._path} has lost lines")
             return (piece + (file.readline() if not piece.endswith(b"\n") else b"")).splitlines(keepends=True)

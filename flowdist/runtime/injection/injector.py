@@ -16,11 +16,10 @@ import msgspec
 
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.protocol.events import DrainRequested, NodePreempted, ScaleRequested
-from flowdist.faults.grammar import (
-    ORDERS,
-    Fault,
-    FaultError,
-    Plan,
+from flowdist.faults.grammar import ORDERS, Fault, FaultError, Plan
+from flowdist.faults.milestones import has_come
+from flowdist.faults.rates import Arrivals, check_rates
+from flowdist.faults.targets import (
     added_node,
     check_plan,
     check_targets,
@@ -28,8 +27,6 @@ from flowdist.faults.grammar import (
     refuse_misplaced,
     refuse_unsupported,
 )
-from flowdist.faults.milestones import has_come
-from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.record.journal import Record
 from flowdist.runtime.injection.remote_faults import apply, workers_hit

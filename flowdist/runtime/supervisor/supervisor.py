@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from flowdist.control.job.state import JobState
+from flowdist.control.process_restarts import why_no_node_is_left
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.control.protocol.ids import NodeName, unnamed_nodes
 from flowdist.errors import FlowdistError
-from flowdist.faults.grammar import Plan, added_node
+from flowdist.faults.grammar import Plan
+from flowdist.faults.targets import added_node
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.runtime.agent.node_config import NodeConfig
@@ -214,18 +216,19 @@ class Supervisor:
             await self._host.processes.kill_others(self._host.warn, self._hooks.pids())
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """Report to the controller that nothing of the node runs any more; show the cause if the node was given up.
+        """Report to the controller that nothing of the node runs any more.
 
-        A run without a node ends, because there is none that could come back: it would wait for room in vain.
+        If the node was given up, show the cause, and end the run if no node is left.
         """
         self.operate(NodeGone(node, cause))
-        if is_given_up:
-            self._show("error", f"{node}: {cause}")
-            self._given_up.add(node)
-        if self._hosting is None and self._given_up.issuperset(self._nodes):
-            self._no_nodes = (
-                f"no node of this run is left; everything was stopped (see {self._host.run_dir / node}.log)"
-            )
+        if not is_given_up:
+            return
+        self._show("error", f"{node}: {cause}")
+        self._given_up.add(node)
+        log = f"{self._host.run_dir / node}.log"
+        may_join = self._hosting is not None
+        self._no_nodes = why_no_node_is_left(self._nodes, self._given_up, log, others_may_join=may_join)
+        if self._no_nodes:
             self._host.over.set()
 
     async def _until_over(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flowdist.control.protocol.events import NodeGone
 from flowdist.control.protocol.ids import NodeName
-from flowdist.faults.grammar import added_node
+from flowdist.faults.targets import added_node
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController

@@ -14,18 +14,10 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.xid import xid_text
-from flowdist.faults.grammar import (
-    ORDERS,
-    Fault,
-    Plan,
-    check_plan,
-    check_targets,
-    refuse_fault,
-    refuse_misplaced,
-    refuse_unsupported,
-)
+from flowdist.faults.grammar import ORDERS, Fault, Plan
 from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
+from flowdist.faults.targets import check_plan, check_targets, refuse_fault, refuse_misplaced, refuse_unsupported
 from flowdist.graph import MS, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import Record
 from flowdist.sim.engine.context import Context

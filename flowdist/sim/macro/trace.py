@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from flowdist.control.protocol.effects import Notify
 from flowdist.control.protocol.events import Event, NodeGone, NodeJoined, TimePassed
-from flowdist.faults.grammar import Plan, added_node
+from flowdist.faults.grammar import Plan
+from flowdist.faults.targets import added_node
 from flowdist.record.journal import FaultLine, Header, Line, record
 from flowdist.sim.macro.scope import Scope
 
