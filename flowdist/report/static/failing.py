@@ -35,7 +35,6 @@ class Failing(NamedTuple):
     exit: int
     signal: str | None
     how: str
-    notice_ns: int | None = None  # of a preemption, if given: the time from its announcement until the node is gone
 
     @property
     def is_announced(self) -> bool:
@@ -120,9 +119,8 @@ def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: 
     who = ", ".join(nodes) + (f" ({target})" if "=" in target else "")
     are, s = ("are", "") if many else ("is", "s")
     if kind == "preempt":
-        notice_ns = _notice(text, target, argument) if argument is not None else None
-        after = f" in {format_duration(notice_ns)}" if notice_ns is not None else ""
-        return Failing(text, "", None, nodes, "preempted", 0, None, f"{who} {are} taken away{after}", notice_ns)
+        after = f" in {format_duration(_notice(text, target, argument))}" if argument is not None else ""
+        return Failing(text, "", None, nodes, "preempted", 0, None, f"{who} {are} taken away{after}")
     if kind == "drain":
         each = ", one by one" if many else ""
         return Failing(text, "", None, nodes, "drained", 0, None, f"{who} {are} drained by the operator{each}")
