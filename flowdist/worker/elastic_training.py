@@ -194,6 +194,7 @@ class _Generations:
         self._has_next.clear()
         link.close()
         stop_agreement.reset()
+        step_counter.begin_attempt()
         self._send({"hello": hello()})
 
     def close(self) -> None:

@@ -433,6 +433,8 @@ class Agent:
         match event:
             case io.WorkerProgressed():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
+            case io.WorkerStepped():
+                signs.stepped(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)
             case io.SpawnFailed():

@@ -105,6 +105,8 @@ class WorkerSocket:
                 self._handle(io.WorkerReady(replica, attempt, local_rank))
             case {"progress": int(step)}:
                 self._handle(io.WorkerProgressed(replica, attempt, local_rank, _number(step)))
+            case {"counted": int(steps)}:
+                self._handle(io.WorkerStepped(replica, attempt, local_rank, _number(steps)))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:

@@ -19,6 +19,7 @@ from types import ModuleType, TracebackType
 from flowdist.graph.warmth import PythonCommand, python_command
 from flowdist.runtime.processes.spawn_protocol import Spawn
 from flowdist.runtime.umask import restore_umask
+from flowdist.worker.step_counter import step_counter
 
 _OWN_FILES = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
 
@@ -41,6 +42,7 @@ def run(request: Spawn) -> None:
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
     importlib.invalidate_caches()  # files may have been created since the imports
     _reseed()
+    step_counter.watch()
     old, main = sys.modules["__main__"], ModuleType("__main__")
     main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
     sys.modules["__main__"] = main

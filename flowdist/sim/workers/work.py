@@ -304,6 +304,7 @@ class Work:
         where it matters. Actions that were planned for an earlier `model.version` do nothing.
         """
         self._drain.plan(world, model)
+        self._plan_first_step(model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
             self._queue.at(begins, self._warmed_up, model, model.version)
         at, is_checkpoint = model.next_moment()
@@ -321,6 +322,17 @@ class Work:
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
                 if step_at is not None and step_at < at:
                     self._queue.at(step_at, self._step_done, model, model.version)
+
+    def _plan_first_step(self, model: WorldModel) -> None:
+        """Plan the end of the first step of a generation, unless it is over: workers report that step at once.
+
+        The first generation reports only at its checkpoints. No incident waits for it.
+        """
+        first = model.first_step + 1
+        if model.generation > 1 and model.step_at(self._queue.now) < first <= model.pace.workload.steps:
+            at = model.time_of_step(first)
+            if at is not None:
+                self._queue.at(at, self._step_done, model, model.version)
 
     def _warmed_up(self, model: WorldModel, version: int) -> None:
         if model.version == version and model.begun_ns is not None:

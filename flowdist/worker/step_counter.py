@@ -1,0 +1,110 @@
+"""Counting of optimizer steps, so that flowdist can follow scripts that report no progress. Standard library only.
+
+torch calls the hooks of `register_optimizer_step_post_hook`, a public function, after each step of any optimizer. The
+counter is such a hook. It does not import torch: workers that are forked from a process with torch have it already, and
+in others nothing is counted. The first step of an attempt is reported at once, later ones at most every `SEND_EVERY_S`:
+a step then costs less than a microsecond. Reports therefore lag, and say that a worker steps, not which one is behind.
+
+A script that calls `progress()` knows better: from its first call on nothing is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flowdist.worker.agent_link import is_managed, link
+
+SEND_EVERY_S = 0.1
+SWITCH = "FLOWDIST_COUNT_STEPS"  # "0" turns the counter off
+
+
+class StepCounter:
+    """Counter of the optimizer steps of this process.
+
+    A program may have several optimizers, as a GAN has. The steps of one of them count: of the first that steps, and
+    when that one is gone, of the next that does.
+
+    Args:
+        send: Sends a message to the agent.
+        clock: Returns seconds that never decrease.
+    """
+
+    def __init__(self, send: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
+        self._is_on = False
+        self._is_watching = False
+        self._optimizer: weakref.ref[Any] | None = None
+        self._count = 0
+        self._send_at_s = 0.0
+        self._on_first: list[Callable[[], None]] = []
+
+    def watch(self) -> bool:
+        """Begin to count, if torch is imported here, flowdist has started this process, and counting is not turned off.
+
+        Returns:
+            Whether steps are counted.
+        """
+        register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
+        if register is None or not is_managed() or os.environ.get(SWITCH) == "0":
+            return False
+        torch = sys.modules["torch"]
+
+        def after_step(optimizer: object, args: object, kwargs: object) -> None:
+            if not torch.compiler.is_compiling():  # else the message would become a part of the user's graph
+                self.note_step(optimizer)
+
+        self._is_on = True
+        if not self._is_watching:
+            self._is_watching = True
+            register(after_step)
+            os.register_at_fork(after_in_child=self.stop)  # a child, such as a DataLoader's, is not the worker
+        return True
+
+    def note_step(self, optimizer: object) -> None:
+        """Count a step of an optimizer, and report the count if that is due."""
+        if not self._is_on:
+            return
+        first = self._optimizer() if self._optimizer is not None else None
+        if first is not optimizer:
+            if first is not None:
+                return
+            self._optimizer = weakref.ref(optimizer)
+        self._count += 1
+        now = self._clock()
+        if now >= self._send_at_s:
+            self._send_at_s = now + SEND_EVERY_S
+            self._send({"counted": self._count})
+            self._call_on_first()
+
+    def note_report(self) -> None:
+        """Note that the script reports its steps itself, so that no more are counted."""
+        self._is_on = False
+        self._call_on_first()
+
+    def at_first_step(self, act: Callable[[], None]) -> None:
+        """Have `act` called once, right after the first step of this process that is counted or reported.
+
+        An exception of `act` would end the user's program, so it must not raise one.
+        """
+        self._on_first.append(act)
+
+    def begin_attempt(self) -> None:
+        """Count from 0 again, because this process has become the worker of another attempt."""
+        self._count, self._send_at_s = 0, 0.0
+
+    def stop(self) -> None:
+        """Count no more steps, and call nothing at the first one."""
+        self._is_on = False
+        self._on_first.clear()
+
+    def _call_on_first(self) -> None:
+        while self._on_first:
+            self._on_first.pop(0)()
+
+
+step_counter = StepCounter(link.send)
