@@ -24,7 +24,8 @@ def has_come(job: JobState, event: Event, what: Milestone, role: str, number: in
         event: The event.
         what: `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
             `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a
-            later one, or so many steps were counted in an attempt of it. `checkpoint`: `number` checkpoints of the role have been accepted.
+            later one, or so many optimizer steps were counted in an attempt of it. `checkpoint`: `number` checkpoints
+            of the role have been accepted.
         role: Name of the role.
         number: See `what`; 0 for a `start` or `ready` without a number.
     """

@@ -1,10 +1,10 @@
 """Timesheet: the time accounts of a job, computed from the lines of its record alone.
 
 The record holds what the controller decided; what the workers did is known only as far as they report it. A world works
-from the moment that all members run, or from its first step if that is reported or counted. It works until the first sign that
-it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging member, or an
-injected fault just before. `work_segments` computes how much of that work was lost. No line reports the saving and
-reading of checkpoints: they count as work and as start-up.
+from the moment that all members run, or from its first step if that is reported or counted. It works until the first
+sign that it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging
+member, or an injected fault just before. `work_segments` computes how much of that work was lost. No line reports the
+saving and reading of checkpoints: they count as work and as start-up.
 
 One pass suffices, and the memory does not grow with the number of lines.
 """

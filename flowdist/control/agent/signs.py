@@ -63,7 +63,7 @@ def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Report
         return
     limit_ns = (attempt.role.start_timeout_ns if missed == "start" else attempt.role.hang_after_ns) or 0
     if attempt.stalled is None:
-        was_seen = missed != "output" or output_ns is not None
+        was_seen = missed != "output" or output_ns is not None or bool(attempt.counts)
         key = (attempt.order.replica, attempt.order.attempt)
         attempt.stalled = ev.ReplicaStalled(*key, missed, limit_ns, attempt.step, was_seen)
         report(attempt.stalled)

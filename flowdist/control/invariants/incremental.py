@@ -48,7 +48,12 @@ from flowdist.graph.capacity import Capacity
 SMALL = 128  # nodes, replicas and incidents of a job that "paced" checks in full after each event
 SHARE = 8  # "paced" checks a larger job in full once in so many events: its nodes, replicas and incidents / SHARE
 EVERY = 32  # checks of "changed" from one full check to the next
-PROGRESS = (ReplicaProgressed, ReplicaStepped, CheckpointOffered, NodeHeard)  # events that change nothing that an invariant is about
+PROGRESS = (
+    ReplicaProgressed,
+    ReplicaStepped,
+    CheckpointOffered,
+    NodeHeard,
+)  # events that change nothing that an invariant is about
 
 Checks = Literal["all", "paced", "changed"]
 Key = tuple[object, ...]

@@ -98,7 +98,7 @@ class WorkerProgressed(OfAttempt, frozen=True, tag=True):
 
 
 class WorkerStepped(OfAttempt, frozen=True, tag=True):
-    """A worker has taken `steps` optimizer steps in this attempt. flowdist has counted them: see worker.step_counter."""
+    """A worker has taken `steps` optimizer steps in this attempt, as `worker.step_counter` has counted them."""
 
     local_rank: int
     steps: int

@@ -77,9 +77,7 @@ def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, unsaid in summary.get("not_reported", {}).items():
         if "step numbers" in unsaid:
-            text = (
-                "no step numbers: flowdist counted its optimizer steps, and work that was done again counts as productive"
-            )
+            text = "no step numbers: its optimizer steps were counted; work that was done again counts as productive"
             if "checkpoints" not in unsaid:
                 text += ", up to a checkpoint where it was stopped"
         elif len(unsaid) == 2:
