@@ -3,7 +3,7 @@
 torch calls the hooks of `register_optimizer_step_post_hook`, a public function, after each step of any optimizer. The
 counter is such a hook. It does not import torch: workers that are forked from a process with torch have it already, and
 in others nothing is counted. The first step of an attempt is reported at once, later ones at most every `SEND_EVERY_S`:
-a step then costs less than a microsecond. Reports therefore lag, and say that a worker steps, not which one is behind.
+a step then costs about a microsecond. Reports therefore lag, and say that a worker steps, not which one is behind.
 
 A script that calls `progress()` knows better: from its first call on nothing is counted.
 """

@@ -133,5 +133,7 @@ assert os.waitpid(pid, 0)[1] == 0, "a child counted"
 @pytest.mark.skipif(not list(Path(sys.prefix).glob("lib/python*/site-packages/torch")), reason="torch is not installed")
 def test_torch_calls_the_hook_and_a_forked_child_counts_nothing() -> None:
     env = {**os.environ, "FLOWDIST_SOCKET": "/nowhere"}
-    ended = subprocess.run([sys.executable, "-c", WITH_TORCH], env=env, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", WITH_TORCH], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stderr
