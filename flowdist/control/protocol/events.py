@@ -185,8 +185,8 @@ class ReplicaStalled(OfAttempt, frozen=True, tag=True):
     """The workers of the replica showed no sign of life for `hang_after`, or no progress within `start_timeout` (R15).
 
     `by` is the sign that is missing, `for_ns` the limit that has passed, and `step` the last step of the least advanced
-    worker (-1: none). `was_seen`: there was such a sign before, or counted steps. A rank that never prints is not stalled by its silence
-    alone.
+    worker (-1: none). `was_seen`: there was such a sign before, or steps were counted. A rank that never prints is not
+    stalled by its silence alone.
     """
 
     by: Literal["progress", "output", "start"]
