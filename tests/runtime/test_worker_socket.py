@@ -62,6 +62,7 @@ BAD = [
     {"progress": 10**30},
     {"progress": -(10**30)},
     {"progress": "x"},
+    {"counted": 10**30},
     {"commit": {**COMMIT, "step": 10**30}},
     {"commit": {**COMMIT, "generation": 10**30}},
     {"commit": {**COMMIT, "path": 5}},
@@ -77,9 +78,10 @@ def test_a_line_that_makes_no_sense_is_no_input(line: object) -> None:
 
 def test_lines_that_make_sense_are_inputs() -> None:
     of = (ReplicaId("trainer", 0), 1)
-    inputs, _ = inputs_of(HELLO, {"progress": 3}, {"commit": COMMIT}, {"ready": True})
+    inputs, _ = inputs_of(HELLO, {"progress": 3}, {"counted": 4}, {"commit": COMMIT}, {"ready": True})
     assert inputs == [
         io.WorkerProgressed(*of, 0, 3),
+        io.WorkerStepped(*of, 0, 4),
         io.WorkerOffered(*of, 1, "/tmp/x", 5),
         io.WorkerReady(*of, 0),
     ]

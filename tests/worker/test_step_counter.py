@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -106,6 +108,37 @@ def test_nothing_is_watched_without_torch_without_flowdist_or_when_it_is_turned_
     monkeypatch.delenv("FLOWDIST_COUNT_STEPS")
     monkeypatch.delenv("FLOWDIST_SOCKET")
     assert not counter.watch()
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+def test_the_hook_of_torch_counts_but_is_no_part_of_a_compiled_step(
+    monkeypatch: pytest.MonkeyPatch, compiling: bool
+) -> None:
+    class Torch:
+        hooks: ClassVar[list[Callable[..., None]]] = []
+
+        compiler = SimpleNamespace(is_compiling=lambda: compiling)
+        register_optimizer_step_post_hook = hooks.append
+
+    counting, optimizer = Counting(), Optimizer()
+    monkeypatch.setenv("FLOWDIST_SOCKET", "/nowhere")
+    monkeypatch.delenv("FLOWDIST_COUNT_STEPS", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", Torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.optim.optimizer", Torch)  # type: ignore[arg-type]
+    assert counting.counter.watch() and counting.counter.watch()
+    (hook,) = Torch.hooks
+    Torch.hooks.clear()
+    hook(optimizer, (), {})
+    assert counting.sent == ([] if compiling else [{"counted": 1}])
+
+
+def test_in_a_forked_child_nothing_is_counted_or_passed_on() -> None:
+    counting, optimizer, times = Counting(), Optimizer(), []
+    counting.counter.at_first_step(lambda: times.append(1))
+    counting.counter.stop()
+    counting.steps(1, optimizer)
+    counting.counter.note_report()
+    assert counting.sent == [] and times == []
 
 
 WITH_TORCH = """
