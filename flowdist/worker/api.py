@@ -90,7 +90,7 @@ def progress(step: int) -> None:
     Args:
         step: How many steps this worker has done, those before its last restart included.
     """
-    step_counter.note_report()
+    step_counter.stop()
     link.send({"progress": int(step)})
 
 

@@ -41,7 +41,6 @@ class StepCounter:
         self._optimizer: weakref.ref[Any] | None = None
         self._count = 0
         self._send_at_s = 0.0
-        self._on_first: list[Callable[[], None]] = []
 
     def watch(self) -> bool:
         """Begin to count, if torch is imported here, flowdist has started this process, and counting is not turned off.
@@ -79,32 +78,14 @@ class StepCounter:
         if now >= self._send_at_s:
             self._send_at_s = now + SEND_EVERY_S
             self._send({"counted": self._count})
-            self._call_on_first()
-
-    def note_report(self) -> None:
-        """Note that the script reports its steps itself, so that no more are counted."""
-        self._is_on = False
-        self._call_on_first()
-
-    def at_first_step(self, act: Callable[[], None]) -> None:
-        """Have `act` called once, right after the first step of this process that is counted or reported.
-
-        An exception of `act` would end the user's program, so it must not raise one.
-        """
-        self._on_first.append(act)
 
     def begin_attempt(self) -> None:
         """Count from 0 again, because this process has become the worker of another attempt."""
         self._count, self._send_at_s = 0, 0.0
 
     def stop(self) -> None:
-        """Count no more steps, and call nothing at the first one."""
+        """Count no more steps: the script reports its own, or this is a forked child."""
         self._is_on = False
-        self._on_first.clear()
-
-    def _call_on_first(self) -> None:
-        while self._on_first:
-            self._on_first.pop(0)()
 
 
 step_counter = StepCounter(link.send)

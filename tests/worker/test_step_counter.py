@@ -64,7 +64,7 @@ def test_when_the_first_optimizer_is_gone_the_next_one_goes_on() -> None:
 def test_a_script_that_reports_its_steps_ends_the_count() -> None:
     counting, optimizer = Counting(), Optimizer()
     counting.steps(1, optimizer)
-    counting.counter.note_report()
+    counting.counter.stop()
     counting.now += 1
     counting.steps(1, optimizer)
     assert counting.sent == [{"counted": 1}]
@@ -76,18 +76,6 @@ def test_a_worker_that_stays_in_place_counts_anew_for_its_next_attempt() -> None
     counting.counter.begin_attempt()
     counting.steps(1, optimizer)
     assert counting.sent == [{"counted": 1}, {"counted": 1}]
-
-
-@pytest.mark.parametrize("by_report", [True, False])
-def test_the_moment_of_the_first_step_is_passed_on_once(by_report: bool) -> None:
-    counting, optimizer, times = Counting(), Optimizer(), []
-    counting.counter.at_first_step(lambda: times.append(len(counting.sent)))
-    if by_report:
-        counting.counter.note_report()
-        counting.counter.note_report()
-    else:
-        counting.steps(2, optimizer)
-    assert times == [0 if by_report else 1]
 
 
 def test_nothing_is_watched_without_torch_without_flowdist_or_when_it_is_turned_off(
@@ -130,15 +118,6 @@ def test_the_hook_of_torch_counts_but_is_no_part_of_a_compiled_step(
     Torch.hooks.clear()
     hook(optimizer, (), {})
     assert counting.sent == ([] if compiling else [{"counted": 1}])
-
-
-def test_in_a_forked_child_nothing_is_counted_or_passed_on() -> None:
-    counting, optimizer, times = Counting(), Optimizer(), []
-    counting.counter.at_first_step(lambda: times.append(1))
-    counting.counter.stop()
-    counting.steps(1, optimizer)
-    counting.counter.note_report()
-    assert counting.sent == [] and times == []
 
 
 WITH_TORCH = """
