@@ -218,8 +218,8 @@ class Player:
                 for other in self._in_world_of(start):
                     self.send(ev.ReplicaElastic(*other))
             case "live":
-                steps = ev.ReplicaStepped if move.how % 4 else ev.ReplicaProgressed
-                self.send(ev.ReplicaReady(*key) if move.how % 2 else steps(*key, move.how))
+                steps = (ev.ReplicaProgressed(*key, move.how), ev.ReplicaStepped(*key, move.how))
+                self.send((ev.ReplicaReady(*key), *steps)[move.how % 3])
             case "offer":
                 self.send(ev.CheckpointOffered(*key, start.generation - move.how % 2, f"step-{move.how}", move.how))
             case "stall" if move.how % 3:  # all members wait for the one that hangs, at its step or a later one

@@ -431,10 +431,8 @@ class Agent:
         if attempt is None or attempt.is_over or (attempt.phase == "suspended" and type(event) is not io.WorkerExited):
             return
         match event:
-            case io.WorkerProgressed():
+            case io.WorkerProgressed() | io.WorkerStepped():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
-            case io.WorkerStepped():
-                signs.stepped(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)
             case io.SpawnFailed():

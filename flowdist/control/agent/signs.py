@@ -15,22 +15,18 @@ from flowdist.control.protocol.messages import Reporter
 from flowdist.control.protocol.xid import is_bad
 
 
-def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, report: Reporter) -> None:
-    """Record the step of a worker, report it now or set the time to do so, and put off the next look for signs of life.
+def progressed(
+    attempt: Attempt, event: io.WorkerProgressed | io.WorkerStepped, now: int, heartbeat_ns: int, report: Reporter
+) -> None:
+    """Record the step of a worker, or its count of steps, and put off the next look for signs of life.
 
-    If the attempt had stalled, and nothing is missing any more, its revival is reported.
+    It is reported now, or the time to do so is set. If the attempt had stalled, and nothing is missing any more, its
+    revival is reported.
     """
-    attempt.note_step(event.local_rank, event.step, now)
-    _moved(attempt, now, heartbeat_ns, report)
-
-
-def stepped(attempt: Attempt, event: io.WorkerStepped, now: int, heartbeat_ns: int, report: Reporter) -> None:
-    """Record the counted optimizer steps of a worker, as `progressed` does with a step that the worker reports."""
-    attempt.note_count(event.local_rank, event.steps, now)
-    _moved(attempt, now, heartbeat_ns, report)
-
-
-def _moved(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter) -> None:
+    if isinstance(event, io.WorkerStepped):
+        attempt.note_count(event.local_rank, event.steps, now)
+    else:
+        attempt.note_step(event.local_rank, event.step, now)
     _plan_report(attempt, now, heartbeat_ns, report)
     if attempt.stalled is not None and attempt.missed(now, None) is None:
         _revive(attempt, report)
