@@ -218,7 +218,8 @@ def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | e
     """Record a report of steps. Progress is to be further than ever (R8).
 
     Counted steps are those of one attempt, which may have begun anywhere: only a count that no attempt has reached
-    before is sure to be further. They do not say which member is behind, because counts lag.
+    before is sure to be further. A single step is not: a job that merely re-forms may take one each time. Counts do
+    not say which member is behind, because they lag.
     """
     world = job.worlds[replica.world]
     if isinstance(event, ev.ReplicaStepped):

@@ -141,6 +141,8 @@ def test_r8_counted_steps_are_progress_only_if_no_attempt_has_come_so_far():
     """After a restart the true step is unknown: the job may do the same steps again and again."""
     talk = trainers()
     world = talk.world("trainer")
+    counted(talk, "trainer/0", 1)
+    assert not world.progressed, "it may re-form again and again after its first step"
     counted(talk, "trainer/0", 9)
     assert world.progressed and world.step == -1
     fail(talk, "trainer/0")

@@ -43,9 +43,7 @@ class Attempt:
     is_probed: bool = False  # the driver's readiness check has passed
     steps: dict[int, int] = field(default_factory=dict)  # the last step of each local rank
     signs: dict[int, int] = field(default_factory=dict)  # when each rank last made progress
-    counts: dict[int, int] = field(
-        default_factory=dict
-    )  # optimizer steps of each local rank; empty once `steps` is not
+    counts: dict[int, int] = field(default_factory=dict)  # optimizer steps of each local rank; empty if `steps` is not
     counted_ns: dict[int, int] = field(default_factory=dict)  # when each rank took the last of these
     step_reported: int = -1  # the last step that was reported to the controller; -1: none
     count_reported: int = 0  # the number of optimizer steps that was reported to the controller

@@ -116,7 +116,7 @@ class World:
     grow_at_once: bool = False  # the operator has scaled up: no cool-down (R13)
     formed_ns: int | None = None  # when all members of the present generation ran (ns); None: not yet
     step: int = -1  # the furthest step ever reported
-    counted: int = -1  # the most optimizer steps that a member has ever taken in one attempt; -1: none were counted
+    counted: int = 1  # the most optimizer steps that a member has ever taken in one attempt; fewer are no progress
     progressed: bool = False  # a new step was reported in the present generation
     stepped_ns: int | None = None  # when the present generation reported its first step (ns); None: not yet
     unstepped_in: int | None = None  # the closed incident that waits for that step

@@ -324,15 +324,21 @@ class Work:
                     self._queue.at(step_at, self._step_done, model, model.version)
 
     def _plan_first_step(self, model: WorldModel) -> None:
-        """Plan the end of the first step of a generation, unless it is over: workers report that step at once.
+        """Plan the end of the first step of a generation, unless it is over: flowdist counts that step at once.
 
-        The first generation reports only at its checkpoints. No incident waits for it.
+        In the first generation no incident waits for it, and the workers report only at their checkpoints.
         """
         first = model.first_step + 1
         if model.generation > 1 and model.step_at(self._queue.now) < first <= model.pace.workload.steps:
             at = model.time_of_step(first)
             if at is not None:
-                self._queue.at(at, self._step_done, model, model.version)
+                self._queue.at(at, self._first_step_done, model, model.version)
+
+    def _first_step_done(self, model: WorldModel, version: int) -> None:
+        """Tell the agents of all members that their workers have taken one step, if the plan is not outdated."""
+        if model.version == version and model.begun_ns is not None:
+            for start in list(model.members.values()):
+                self._nodes[start.node].tell_of_workers(io.WorkerStepped, start.replica, start.attempt, 1)
 
     def _warmed_up(self, model: WorldModel, version: int) -> None:
         if model.version == version and model.begun_ns is not None:
