@@ -15,7 +15,7 @@ from flowdist.cli.inspect.diff import command as diff_command
 from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.simulate.simulate import command as simulate_command
-from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed
+from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaStepped
 from flowdist.record.journal import Record, decode_lines, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
@@ -112,7 +112,7 @@ def test_replay_stops_at_a_time(trace: Path) -> None:
     told = json.loads(replay(str(trace), "--until", "3m", "--json").stdout)
     assert (told["events"], told["outcome"], len(told["faults"])) == (19, None, 1)
     whole = json.loads(replay(str(trace), "--json").stdout)
-    assert whole["events"] == 78 and whole["digest"] != told["digest"]
+    assert whole["events"] == 80 and whole["digest"] != told["digest"]
     assert f"digest {whole['digest']}" in simulate("--fail", "node2@3m/2m").stdout
 
 
@@ -138,7 +138,9 @@ def leave_out(trace: Path, *events: type[Event]) -> None:
     trace.write_bytes(b"".join(map(encode_line, told)))
 
 
-@pytest.mark.parametrize("untold", [(ReplicaProgressed, CheckpointOffered), (ReplicaProgressed,)])
+@pytest.mark.parametrize(
+    "untold", [(ReplicaProgressed, ReplicaStepped, CheckpointOffered), (ReplicaProgressed, ReplicaStepped)]
+)
 def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
     trace: Path, untold: tuple[type[Event], ...]
 ) -> None:

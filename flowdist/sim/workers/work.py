@@ -335,9 +335,12 @@ class Work:
                 self._queue.at(at, self._first_step_done, model, model.version)
 
     def _first_step_done(self, model: WorldModel, version: int) -> None:
-        """Tell the agents of all members that their workers have taken one step, if the plan is not outdated."""
+        """Tell agents that their workers have taken one step, if the plan is not outdated.
+
+        One member stands for all, unless the role detects hangs.
+        """
         if model.version == version and model.begun_ns is not None:
-            for start in list(model.members.values()):
+            for start in self.fast_forward.members_that_count(model):
                 self._nodes[start.node].tell_of_workers(io.WorkerStepped, start.replica, start.attempt, 1)
 
     def _warmed_up(self, model: WorldModel, version: int) -> None:
