@@ -10,7 +10,8 @@ import pytest
 from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND, JobOptions, Resources
 from flowdist.torchrun.rendezvous import Rendezvous, host_of, is_this_machine
-from flowdist.torchrun.settle import as_here, comma_separated, for_worker
+from flowdist.torchrun.settle import as_here
+from flowdist.torchrun.words import comma_separated, for_worker
 from tests.torchrun.harness import outcome_of, what_becomes_of
 
 

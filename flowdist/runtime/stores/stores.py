@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib.util
 import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.spawn_protocol import Ended, ForkServerSpec, Spawned, SpawnRefused, StartedCold
 from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
-from flowdist.runtime.wire.addresses import family_of
+from flowdist.runtime.wire.addresses import Endpoint, family_of
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
 BACKLOG = 1024
+REBIND_S = 5.0  # for which the store of a generation waits until that of the last one has left their common port
 
 
 class Stores:
@@ -32,13 +35,18 @@ class Stores:
         loop: The agent's event loop.
         handle: Passes to the pure agent that a store host has ended, by itself or because `kill` was called.
         forks: Starts store hosts from the node's fork server, where there is one.
-        address: The node's address, at which stores listen.
+        endpoint: The node's address, at which stores listen, and the port that all of them have; 0: each store has a
+            port of its own.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[io.StoreExited], None], forks: StoreForks, address: str
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[io.StoreExited], None],
+        forks: StoreForks,
+        endpoint: Endpoint,
     ) -> None:
-        self._loop, self._handle, self._forks, self._address = loop, handle, forks, address
+        self._loop, self._handle, self._forks, self._endpoint = loop, handle, forks, endpoint
         self.awaited: ForkServerSpec | None = None  # a fork server: no store host starts before it is ready or unusable
         self._deferred: dict[StoreKey, None] = {}
         self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
@@ -55,8 +63,11 @@ class Stores:
         Args:
             key: The world and the generation.
             eager: Whether to start the store host now instead of at the first connection.
+
+        Raises:
+            OSError: The port that all stores have is taken by another program.
         """
-        listening = socket.create_server((self._address, 0), family=family_of(self._address), backlog=BACKLOG)
+        listening = _listen(self._endpoint)
         port: int = listening.getsockname()[1]
         if not self.has_torch:
             listening.close()
@@ -138,6 +149,26 @@ class Stores:
         self._template = None
         for key in list(self._hosted):
             self._ended(key, "the process that hosts the stores died")
+
+
+def _listen(endpoint: Endpoint) -> socket.socket:
+    """Return a socket that listens at the endpoint; port 0: at any free port.
+
+    If the port is taken, the last generation's store, which has been killed, may not have ended yet: until it has, its
+    socket would get connections of this generation. So this function waits for the port, for REBIND_S at most. It
+    blocks the event loop, usually for a few milliseconds.
+
+    Raises:
+        OSError: The port cannot be bound.
+    """
+    until = time.monotonic() + REBIND_S
+    while True:
+        try:
+            return socket.create_server(endpoint, family=family_of(endpoint.host), backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                raise
+        time.sleep(0.002)
 
 
 class TemplateProcess:
