@@ -35,7 +35,7 @@ from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
-from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
+from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.dialing import dial
@@ -217,21 +217,13 @@ class _AgentProcess:
                 with contextlib.suppress(OSError):  # a full disk: the workers wait for the notice, then for SIGTERM
                     stop_notice.set_stop_step(self._folder(output), output.step)
             case io.BindStore():
-                self._bind_store((output.world, output.generation), output.eager and self._may_use_torch)
+                self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
             case io.EndAgent():
                 self._over.set()
             case _:
                 assert_never(output)
-
-    def _bind_store(self, key: StoreKey, eager: bool) -> None:
-        try:
-            port = self._stores.bind(key, eager)
-        except OSError as error:
-            self._handle(io.StoreExited(*key, f"its port cannot be bound: {error.strerror}"))
-        else:
-            self._handle(io.StoreBound(*key, port))
 
     def _send(self, message: ToController) -> None:
         if isinstance(message, Report) and isinstance(message.event, ReplicaUnkillable):
