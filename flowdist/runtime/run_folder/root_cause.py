@@ -27,7 +27,7 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
     Returns:
         The text for the terminal; empty if no such worker has left anything.
     """
-    for folder in _failed_workers(job, run_dir):
+    for folder in failed_workers(job, run_dir):
         error = read_error_file(folder)
         lines = error.traceback.splitlines() if error is not None else []
         lines = lines or last_lines(folder / "stderr.log", LINES_MAX)
@@ -44,7 +44,7 @@ def _place(folder: Path) -> str:
     return f"{node}, {Path(*folder.parts[-4:])}" if node else str(folder)
 
 
-def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
+def failed_workers(job: JobState, run_dir: Path) -> list[Path]:
     """Return the folders of the workers of the replicas that the reason of the job's end names, in their last attempts.
 
     The replicas are in the order of the graph, the workers of each replica in the order of their failures.
