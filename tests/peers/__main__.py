@@ -6,6 +6,7 @@ A line is printed for each case, and the exit code is 1 if flowdist does not do 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from tests.peers.table import CASES, markdown
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs end with their blocks
     options = _options()
     if options.write:
         options.write.write_text(markdown())

@@ -18,7 +18,7 @@ COMMON = "--monitor-interval=1 --start-method=spawn"
 
 def four(runs: Runs) -> Done:
     """Return a run of one node with four workers, which does nothing else."""
-    line = f"--nnodes=1 --nproc-per-node=4 --rdzv-id=job7 {COMMON} worker.py touch {{out}} --local=$local_rank"
+    line = f"--nnodes=1 --nproc-per-node=4 --rdzv-id=job7 {COMMON} worker.py touch {{out}} --mine=$local_rank"
     return runs.torchrun("four", line)
 
 
@@ -142,7 +142,7 @@ def ended(runs: Runs) -> None:
 
 def local_ranks(runs: Runs) -> None:
     arguments = {rank: told["argv"][3] for rank, told in four(runs).told.items()}
-    assert arguments == {rank: f"--local={rank}" for rank in range(4)}
+    assert arguments == {rank: f"--mine={rank}" for rank in range(4)}
 
 
 ETCD = "torchrun.md: others, such as `etcd`, are refused"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.runtime.harness import Job
 
+LIMIT_S = 200.0  # for one run; on an idle machine most take a second or two
 # The worker of all runs: argv[1] says what it does, argv[2] is the folder for what it was given, by rank.
 WORKER = """
 import ctypes, json, os, pathlib, signal, sys, time
@@ -109,7 +112,8 @@ class Runs:
                 if stop:
                     job.until("out of 0")
                     os.kill(job.process.pid, signal.SIGTERM)
-                code = job.finish()
+                with limited(job):
+                    code = job.finish()
                 return Done(code, job.text, told_in(folder), folder, _logs(folder), job.alive())
 
         done: Done = self.once(name, make)
@@ -121,7 +125,8 @@ class Runs:
         def make(folder: Path) -> list[Done]:
             words = line.format(port=free_port(), out="out").split()
             with Job(folder, *words, verb="torchrun") as first, Job(folder, *words, verb="torchrun") as second:
-                codes = [job.finish() for job in (first, second)]
+                with limited(first), limited(second):
+                    codes = [job.finish() for job in (first, second)]
                 pairs = zip((first, second), codes, strict=True)
                 return [
                     Done(code, job.text, told_in(folder), folder, _logs(folder), job.alive()) for job, code in pairs
@@ -129,6 +134,17 @@ class Runs:
 
         done: list[Done] = self.once(name, make)
         return done
+
+
+@contextlib.contextmanager
+def limited(job: Job) -> Iterator[None]:
+    """Kill the job of the block after LIMIT_S: no case may hang. Its exit code is then that of a killed process."""
+    timer = threading.Timer(LIMIT_S, job.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def told_in(folder: Path) -> dict[int, dict[str, Any]]:
