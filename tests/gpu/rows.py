@@ -163,14 +163,14 @@ def compared(ours: Recovery, theirs: Recovery) -> str:
 
 
 ROWS = (
-    Row("devices", "flowdist finds the devices that torch sees", devices, can_rehearse=False),
+    Row("devices", "flowdist finds the devices that torch sees", devices, 40, can_rehearse=False),
     Row("events", "NVML's events can be watched", events, 20, can_rehearse=False),
     Row("group", "a process group forms, and again after a SIGKILL; NCCL on GPUs", group, 90),
     Row("several", "the same over several devices", group, 90, gpus_min=2, can_rehearse=False),
     Row("elastic", "elastic() with CUDA tensors: a kill changes no value", elastic, 90),
-    Row("warm", "a forked worker makes its CUDA context itself, at its first call", warm),
-    Row("shares", "gpu=0.5: two replicas on one device, each within its share", shares),
-    Row("memory", "memory of a killed worker is free before the next one begins", memory, can_rehearse=False),
-    Row("fault", "an error of the program on the device costs a restart, not the GPU", fault),
+    Row("warm", "a forked worker makes its CUDA context itself, at its first call", warm, 45),
+    Row("shares", "gpu=0.5: two replicas on one device, each within its share", shares, 45),
+    Row("memory", "memory of a killed worker is free before the next one begins", memory, 45, can_rehearse=False),
+    Row("fault", "an error of the program on the device costs a restart, not the GPU", fault, 45),
     Row("recovery", "from SIGKILL to the first optimizer step, DDP with AdamW", recovery, 150),
 )
