@@ -66,8 +66,8 @@ def test_a_named_size_takes_the_place_of_numbers(tmp_path: Path) -> None:
     (tmp_path / "flowdist.toml").write_text('[resources.big]\ncpu = 6\ngpu = 4\nmemory = "64GiB"\n')
     (tmp_path / "x.py").touch()
     (tmp_path / "topology.py").write_text(
-        "from flowdist.components import ddp, spmd\na = spmd(script='x.py', h='big')\nb = ddp(script='x.py', h='big',"
-        " j='2x1', cpu=3)\n"
+        "from flowdist.components import ddp, spmd\na = spmd(script='x.py', h='big', j='1x4')\n"
+        "b = ddp(script='x.py', h='big', j='2x4', cpu=3)\n"
     )
     one = load_topology(f"{tmp_path}/topology.py:a").graph
     two = load_topology(f"{tmp_path}/topology.py:b").graph

@@ -106,6 +106,14 @@ def sizes() -> None:
     refused(lambda: parse_j("2x2x2"), "cannot be read")
 
 
+def uneven() -> None:
+    """Assert that two processes on four GPUs are refused (FD111), and four are not."""
+    for procs, codes in ((2, ["FD111"]), (4, [])):
+        problems = Problems()
+        compile_topology(spmd(m="foo.bar", j=f"1x{procs}", gpu=4), problems)
+        assert [problem.code for problem in problems.sorted()] == codes
+
+
 def names() -> None:
     expected = {"/": ("default-experiment", "baz"), "/foo": ("default-experiment", "foo"), "foo/": ("foo", "baz")}
     expected |= {"foo/bar": ("foo", "bar"), "foobar": ("default-experiment", "foobar")}
@@ -237,6 +245,14 @@ CASES = [
         lambda runs: refused(lambda: spmd(m="foo.bar", j="2"), "two ways"),
         "refused",
         BARE,
+    ),
+    Case(
+        STRUCTURED,
+        "ArgJTest.test_create (3)",
+        "fewer processes than the host has GPUs, 2x4 of 8, are a warning there, and refused here",
+        lambda runs: uneven(),
+        "refused",
+        "errors.md: ### FD111",
     ),
     Case(
         TYPES,

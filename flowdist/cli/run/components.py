@@ -133,8 +133,9 @@ def _notes(topology: Topology, options: Mapping[str, Any], env: Mapping[str, str
         env: The environment variables.
     """
     notes: list[str] = []
-    run = components.names_of(options["name"], options["script"] or options["m"] or "")[1]
-    if options["name"].strip("/") and run not in ("", topology.name):
+    name = options["name"]
+    run = name.partition("/")[2] if "/" in name else name
+    if run not in ("", topology.name):
         changed = f"folders and messages call the run {topology.name}: they take lower-case letters, digits and hyphens"
         notes.append(f"{changed}; TORCHX_TRACKING_RUN_NAME is {run}")
     entries = [entry for entry in entries_of(options.get("rdzv_conf") or "") if pair_of(entry)[0] in DEAD_TIMERS]
