@@ -108,10 +108,10 @@ def sizes() -> None:
 
 def uneven() -> None:
     """Assert that two processes on four GPUs are refused (FD111), and four are not."""
-    for procs, codes in ((2, ["FD111"]), (4, [])):
+    for procs in (2, 4):
         problems = Problems()
         compile_topology(spmd(m="foo.bar", j=f"1x{procs}", gpu=4), problems)
-        assert [problem.code for problem in problems.sorted()] == codes
+        assert ("FD111" in [problem.code for problem in problems.sorted()]) == (procs == 2)
 
 
 def names() -> None:
