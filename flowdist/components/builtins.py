@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from flowdist.dsl.oneline import name_from, written_at
@@ -89,7 +90,8 @@ def ddp(
     program = script or (m or "").rpartition(".")[2]
     experiment, run = names_of(name, program)
     variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
-    variables |= {variable: translated(value) for variable, value in (env or {}).items()}
+    for variable, value in (env or {}).items():
+        variables[variable] = translated(value) if isinstance(value, str) else value  # the compiler checks others
     variables |= {"TORCHX_TRACKING_EXPERIMENT_NAME": experiment, "TORCHX_TRACKING_RUN_NAME": run}
     variables |= {"TORCHX_JOB_ID": JOB_ID, **(DEBUG if debug else {})}
     memory = f"{memMB}MB"
@@ -258,7 +260,7 @@ def names_of(name: str, program: str) -> tuple[str, str]:
     experiment, slash, run = name.partition("/")
     if not slash:
         experiment, run = "", name
-    return experiment or "default-experiment", run or name_from(program)
+    return experiment or "default-experiment", run or Path(program).stem
 
 
 def _refuse(code: str, message: str, help: str) -> NoReturn:

@@ -108,6 +108,7 @@ def test_macros_of_torchx_are_translated_in_arguments_and_variables() -> None:
 )
 def test_a_name_is_an_experiment_and_a_run(name: str, names: tuple[str, str]) -> None:
     assert names_of(name, "dir/main.py") == names
+    assert names_of("/", "dir/my_main.py") == ("default-experiment", "my_main")
 
 
 @pytest.mark.parametrize(("j", "size"), [("2x8", (2, 2, 8)), ("2:4x8", (2, 4, 8)), (" 1x1 ", (1, 1, 1))])
