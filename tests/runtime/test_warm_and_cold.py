@@ -250,6 +250,39 @@ PROBES = {
         """
         for method in ("fork", "spawn", "forkserver")
     },
+    **{
+        f"results_{method}": f"""
+        import multiprocessing, sys
+        from concurrent.futures import ProcessPoolExecutor
+        class Point:
+            def __init__(self, x): self.x = x
+        def make(x):
+            return Point(x)
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("{method}")
+            with context.Pool(2) as pool:
+                print([point.x for point in pool.map(make, range(3))], pool.apply(make, (4,)).x)
+            with ProcessPoolExecutor(2, mp_context=context) as pool:
+                print([point.x for point in pool.map(make, range(3))])
+            queue = context.Queue()
+            process = context.Process(target=queue.put, args=(Point(5),))
+            process.start()
+            found = queue.get()
+            print(found.x, type(found) is Point, type(found).__module__)
+            process.join()
+            with context.Manager() as manager:
+                shared = manager.dict(point=Point(6))
+                print(shared["point"].x)
+        """
+        for method in ("fork", "spawn", "forkserver")
+    },
+    "main_of_children": """
+        import multiprocessing, sys
+        print(sys.modules["__mp_main__"] is sys.modules["__main__"], sys.modules["__mp_main__"].__dict__ is globals())
+        captured = [name for name, module in sys.modules.items() for value in list(vars(module).values())
+                    if getattr(value, "__file__", "").__class__ is str and "fork_server_boot" in getattr(value, "__file__", "")]
+        print(captured)
+    """,
     "shared_memory": """
         from multiprocessing import shared_memory
         memory = shared_memory.SharedMemory(create=True, size=8)
