@@ -71,7 +71,9 @@ def test_what_a_killed_worker_wrote_before_is_not_called_the_cause(tmp_path: Pat
     assert ended(tmp_path / "x", aborted, _0="what():  boom\n")[0].startswith("Root cause, from ")
 
 
-STACK = 'Current thread 0x00007f (most recent call first):\n  File "/a/train.py", line 3 in step\n\nExtension modules: a\n'
+STACK = (
+    'Current thread 0x00007f (most recent call first):\n  File "/a/train.py", line 3 in step\n\nExtension modules: a\n'
+)
 THROWN = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  boom\n"
 
 
@@ -83,13 +85,29 @@ THROWN = "terminate called after throwing an instance of 'std::runtime_error'\n 
         (-signal.SIGTERM, THROWN, ""),  # of a child, perhaps: it does not end a process by SIGTERM
         (-signal.SIGINT, "Traceback ...\nKeyboardInterrupt\n", ""),
         (-signal.SIGSEGV, WARNING, ""),
-        (-signal.SIGSEGV, f"Fatal Python error: Segmentation fault\n\n{STACK}", "Fatal Python error: Segmentation fault"),
+        (
+            -signal.SIGSEGV,
+            f"Fatal Python error: Segmentation fault\n\n{STACK}",
+            "Fatal Python error: Segmentation fault",
+        ),
         (-signal.SIGABRT, WARNING, ""),
         (-signal.SIGABRT, f"{THROWN}{WARNING}", "what():  boom"),
         (-signal.SIGABRT, f"{THROWN}Fatal Python error: Aborted\n\n{STACK}", "what():  boom"),
-        (-signal.SIGABRT, "terminate called without an active exception\n", "terminate called without an active exception"),
-        (-signal.SIGABRT, f"free(): invalid pointer\nFatal Python error: Aborted\n\n{STACK}", "free(): invalid pointer"),
-        (-signal.SIGABRT, f"a.out: a.c:3: f: Assertion `x' failed.\n{WARNING}", "a.out: a.c:3: f: Assertion `x' failed."),
+        (
+            -signal.SIGABRT,
+            "terminate called without an active exception\n",
+            "terminate called without an active exception",
+        ),
+        (
+            -signal.SIGABRT,
+            f"free(): invalid pointer\nFatal Python error: Aborted\n\n{STACK}",
+            "free(): invalid pointer",
+        ),
+        (
+            -signal.SIGABRT,
+            f"a.out: a.c:3: f: Assertion `x' failed.\n{WARNING}",
+            "a.out: a.c:3: f: Assertion `x' failed.",
+        ),
         (1, f"{WARNING}ValueError: bad shape\n", "ValueError: bad shape"),
     ],
 )

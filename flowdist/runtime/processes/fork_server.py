@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 import flowdist.worker  # noqa: F401  # imported once here, so that workers which use it need not wait for it
+from flowdist.runtime.import_leftovers import Generators, has_child, has_position, is_traced, shared_memory
 from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
@@ -97,8 +98,8 @@ class _ForkServer:
 
     def _get_ready(self, imports: Imports) -> None:
         """Import the modules, and send the spawner Ready, which says whether this process is safe to fork from."""
-        own_files = _open_files()
-        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
+        own_files, generators = _open_files(), Generators()
+        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files, generators)
         self._kept_files = _open_files() - own_files
         gc.freeze()  # objects that exist now stay in pages that all workers share
         self._channel.send(Ready(unsafe))
@@ -239,21 +240,28 @@ def _import(imports: Imports) -> str:
     return ""
 
 
-def _why_unsafe(own_files: set[int]) -> str:
+def _why_unsafe(own_files: set[int], generators: Generators) -> str:
     """Return why workers must not be forked from this process after its imports; empty if they may be.
 
     Args:
         own_files: The descriptors that were open before the imports.
+        generators: The random number generators, made before the imports.
     """
-    if sys.gettrace() is not None or sys.getprofile() is not None:
+    if is_traced():
         return "it is traced or profiled"
+    if seeded := generators.seeded():
+        return f"an import has seeded the random numbers of {seeded}"
+    if shared := shared_memory(Path("/proc/self/maps")):
+        return f"an import has made memory that processes share ({shared})"
+    if has_child():
+        return "an import has started a process"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
     for fd in sorted(_open_files() - own_files):
         with contextlib.suppress(OSError):
             target = str(Path(f"/proc/self/fd/{fd}").readlink())
-            if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")):
+            if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")) or has_position(fd):
                 return f"an import has opened {target}"
     # Libraries with a fork handler, such as OpenBLAS, stop their threads at this fork. Any thread that still runs
     # would be missing in a forked worker.

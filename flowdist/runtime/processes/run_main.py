@@ -61,7 +61,7 @@ def _emptied_main() -> ModuleType:
     builtins = main.__dict__["__builtins__"]
     main.__dict__.clear()
     main.__dict__.update(ModuleType("__main__").__dict__)
-    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
     return main
 
 
@@ -94,7 +94,12 @@ def _reseed() -> None:
 
 
 def _trim_traceback(error: BaseException) -> None:
-    """Have the interpreter print the traceback of the error without the frames of flowdist."""
+    """Have the interpreter print the traceback of the error without the frames of flowdist.
+
+    It prints none of SystemExit, for which sys.excepthook stays what the user expects.
+    """
+    if isinstance(error, SystemExit):
+        return
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
