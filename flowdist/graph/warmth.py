@@ -15,9 +15,9 @@ from flowdist.graph.roles import RoleSpec
 
 NOTHING_TO_PRELOAD = "it has nothing to preload"
 PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same flags; others are not known to be safe
-# Beginnings of the names of variables that are read when a process starts or when a module is imported, as was observed:
-# by the interpreter and libc, by the libraries of torch and numpy, by torch and what it imports, and by the packages of
-# Hugging Face. None of these reads CUDA_VISIBLE_DEVICES, NCCL_... or GLOO_... before its first use.
+# Beginnings of the names of variables that are read when a process starts or a module is imported, as was observed: by
+# the interpreter and libc, by the libraries of torch and numpy, by torch and what it imports, and by Hugging Face's
+# packages. None of these reads CUDA_VISIBLE_DEVICES, NCCL_... or GLOO_... before its first use.
 READ_AT_IMPORT = (
     *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "HOME", "TMP", "TEMP", "XDG_"),
     *(

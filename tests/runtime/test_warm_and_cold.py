@@ -7,10 +7,10 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.choosing import slow
 from tests.runtime.spawning import PRELOAD, Spawning, both, plain_outcome, write
 
 pytestmark = pytest.mark.real
@@ -274,22 +274,24 @@ PROBES = {
         """
         for method in ("fork", "spawn", "forkserver")
     },
-    "main_of_children": """
-        import multiprocessing, sys
-        print(sys.modules["__mp_main__"] is sys.modules["__main__"], sys.modules["__mp_main__"].__dict__ is globals())
-        captured = [name for name, module in sys.modules.items() for value in list(vars(module).values())
-                    if getattr(value, "__file__", "").__class__ is str and "fork_server_boot" in getattr(value, "__file__", "")]
-        print(captured)
+    "who_has_kept_main": """
+        import multiprocessing, sys, types
+        main = sys.modules["__main__"]
+        print(sys.modules["__mp_main__"] is main, sys.modules["__mp_main__"].__dict__ is globals())
+        kept = [(name, value) for name, module in list(sys.modules.items()) for value in list(vars(module).values())
+                if isinstance(value, types.ModuleType) and value.__name__ == "__main__" and value is not main]
+        print(kept)
     """,
     # Limits, priorities, masks and capabilities, the position in the tree of processes, and what Linux keeps besides.
     "limits": """
         import os, resource
-        print([(name, resource.getrlimit(getattr(resource, name))) for name in dir(resource) if name.startswith("RLIMIT")])
+        names = [name for name in dir(resource) if name.startswith("RLIMIT")]
+        print([(name, resource.getrlimit(getattr(resource, name))) for name in names])
         kept = ("Umask", "Groups", "Sig", "Cap", "NoNewPrivs", "Seccomp", "Cpus_allowed", "Mems_allowed", "Threads")
         print([line for line in open("/proc/self/status").read().splitlines() if line.startswith(kept)])
         for name in ("oom_score_adj", "timerslack_ns", "personality", "coredump_filter", "cgroup", "loginuid"):
             print(name, open(f"/proc/self/{name}").read())
-        print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0) == os.getpgid(0) == os.getpid())
+        print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
     """,
     "sys_and_gc": """
         import faulthandler, gc, signal, sys, threading, warnings
@@ -300,7 +302,8 @@ PROBES = {
         print(hasattr(sys, "last_type"), hasattr(sys, "ps1"), [getattr(f, "__name__", type(f)) for f in sys.meta_path])
         print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks, gc.garbage)
         print(warnings.filters, warnings.defaultaction, faulthandler.is_enabled(), signal.getitimer(signal.ITIMER_REAL))
-        print(threading.main_thread().name, threading.main_thread().ident == threading.get_ident(), threading.stack_size())
+        main = threading.main_thread()
+        print(main.name, main.ident == threading.get_ident(), threading.stack_size())
     """,
     "excepthook_at_exit": """
         import atexit, sys
@@ -309,7 +312,8 @@ PROBES = {
     """,
     "logging_is_untouched": """
         import logging
-        print(logging.root.handlers, logging.root.level, logging.root.disabled, logging.getLoggerClass(), logging.raiseExceptions)
+        root = logging.root
+        print(root.handlers, root.level, root.disabled, root.filters, logging.getLoggerClass(), logging.raiseExceptions)
         logging.basicConfig(format="%(levelname)s %(processName)s %(threadName)s %(filename)s %(lineno)d %(message)s")
         logging.getLogger("mine").error("some text")
         logging.getLogger("mine").exception("other text")
@@ -386,7 +390,8 @@ TORCH_PROBES = (
             options = dict(batch_size=4, num_workers=2, multiprocessing_context="{method}", persistent_workers=True)
             loader = DataLoader(Samples(), collate_fn=collate, worker_init_fn=begin, **options)
             for epoch in range(2):
-                print([(type(b) is Batch, type(b.samples[0]) is Sample, type(b).__module__, b.x.tolist()) for b in loader])
+                batches = list(loader)
+                print([(type(b) is Batch, type(b.samples[0]) is Sample, b.x.tolist()) for b in batches])
             import torch.multiprocessing as mp
             with mp.get_context("{method}").Pool(2) as pool:
                 print([sample.x for sample in pool.map(Sample, [torch.tensor(1), torch.tensor(2)])])
@@ -437,7 +442,7 @@ TORCH_PROBES = (
         a = torch.ones(600, 600)
         print((a @ a).sum(), a.exp().sum() > 0, (a.requires_grad_() * 2).sum().backward(), a.grad.sum())
     """,
-        "cuda": "import torch; print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.cuda.device_count())",
+        "cuda": "import torch.cuda as c; print(c.is_initialized(), c._is_in_bad_fork(), c.device_count())",
         "spawned": """
         import torch.multiprocessing as mp
         def worker(i, text): print(i, text, flush=True)
@@ -588,19 +593,53 @@ def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
     assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["run_main.py", "run_main.py", "fork_server_boot.py"]
 
 
-@pytest.mark.slow
-def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:
-    code = (
-        "import random; print(random.random())\nimport multiprocessing as m; print(m.current_process().authkey.hex())"
-    )
-    if HAS_TORCH:
-        code += "\nimport torch, numpy; print(torch.rand(1).item(), torch.initial_seed()); print(numpy.random.rand())"
+DRAWS = """
+import multiprocessing, os, random, secrets, tempfile, uuid
+print(random.random(), random.Random().random(), secrets.token_hex(8), os.urandom(8).hex(), uuid.uuid4(), uuid.uuid1())
+print(os.path.basename(tempfile.mktemp()), multiprocessing.current_process().authkey.hex(), random.getrandbits(64))
+"""
+DRAWS_WITH_TORCH = """
+import numpy, torch
+print(torch.rand(1).item(), torch.initial_seed(), torch.Generator().seed(), numpy.random.rand())
+print(numpy.random.default_rng().random(), numpy.random.RandomState().rand(), torch.randperm(997)[:9].prod().item())
+print(torch.empty((), dtype=torch.int64).random_().item())
+"""
+
+
+def drawn(spawning: Spawning, name: str, preload: tuple[str, ...], **env: str) -> list[list[str]]:
+    """What two warm workers draw that run at one time."""
+    server = spawning.server(*preload, env=env)
+    ids = [spawning.start(f"{name}.py", server=server, env=env) for _ in range(2)]
+    outcomes = [spawning.outcome(id) for id in ids]
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    return [outcome.out.split() for outcome in outcomes]
+
+
+@pytest.mark.parametrize(
+    ("code", "preload"),
+    [
+        (DRAWS, ("random", "uuid", "tempfile", "secrets", "multiprocessing")),
+        *slow([(DRAWS + DRAWS_WITH_TORCH, ("torch", "numpy", "uuid", "tempfile", "torch.utils.data"))]),
+    ],
+    ids=["standard library", "torch"],
+)
+def test_two_of_them_draw_different_numbers(spawning: Spawning, code: str, preload: tuple[str, ...]) -> None:
+    if "torch" in preload and not HAS_TORCH:
+        pytest.skip("torch is not installed")
     write(spawning.folder, "draws", code)
-    server = spawning.server("torch" if HAS_TORCH else "json")
-    ids = [spawning.start("draws.py", server=server) for _ in range(2)]
-    first, second = (spawning.outcome(id).out.split() for id in ids)
-    assert len(first) == len(second) >= 2
+    first, second = drawn(spawning, "draws", preload)
+    assert len(first) == len(second) >= 9
     assert not set(first) & set(second)
+
+
+def test_hashes_of_texts_are_those_of_the_fork_server_or_of_the_given_seed(spawning: Spawning) -> None:
+    """Two cold workers hash alike only if the seed is given; the documentation says that warm ones always do."""
+    write(spawning.folder, "hashes", "import sys; print(hash('some text'), sys.flags.hash_randomization)")
+    first, second = drawn(spawning, "hashes", PRELOAD)
+    assert first == second
+    seed = {"PYTHONHASHSEED": "7"}
+    first, second = drawn(spawning, "hashes", PRELOAD, **seed)
+    assert first == second == spawning.outcome(spawning.start("hashes.py", env=seed)).out.split()
 
 
 def test_a_signal_from_outside(spawning: Spawning) -> None:

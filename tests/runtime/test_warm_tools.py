@@ -34,7 +34,7 @@ PROBES = {
             return y
         f(1)
         y = f(2)
-        print("end", sys.gettrace())
+        print("end", sys.gettrace() is None)
     """,
     "cprofile": """
         import cProfile, pstats
@@ -62,7 +62,8 @@ PROBES = {
         class Outer:
             class Inner:
                 def method(self): return 1 / 0
-        print(inspect.getsource(Outer.Inner), inspect.getmodule(Outer), inspect.getsourcefile(Outer), inspect.getsourcelines(Outer))
+        print(inspect.getsource(Outer.Inner), inspect.getmodule(Outer), inspect.getsourcefile(Outer))
+        print(inspect.getsourcelines(Outer), inspect.getfile(inspect.currentframe()))
         print(pickle.loads(pickle.dumps(Outer.Inner)) is Outer.Inner, sys.modules[Outer.__module__].Outer is Outer)
         for wrong in (lambda: pickle.dumps(lambda: 1), Outer.Inner().method):
             try:
@@ -81,7 +82,7 @@ PROBES = {
         print(dill._dill._main_module is sys.modules["__main__"], dill._dill._main_module.__file__)
         print(dill.session._main_module is sys.modules["__main__"], dill.source.getsource(Point))
         def recursive(n): return n * recursive(n - 1) if n else factor
-        print(dill.loads(dill.dumps(recursive, recurse=True))(3), dill.pickles(Point), dill.detect.globalvars(recursive))
+        print(dill.loads(dill.dumps(recursive, recurse=True))(3), dill.pickles(Point))
         dill.dump_module("session.pkl")
         del factor, Point
         dill.load_module("session.pkl")
@@ -96,7 +97,7 @@ PROBES = {
         text = cloudpickle.dumps((make, Point(1), lambda: __name__))
         made, point, name = pickle.loads(text)
         print(made(1).x, type(point) is Point, type(made(1)) is Point, name())
-        code = "import pickle, sys; make, point, name = pickle.load(sys.stdin.buffer); print(make(2).x, point.x, name())"
+        code = "import pickle, sys; make, p, name = pickle.load(sys.stdin.buffer); print(make(2).x, p.x, name())"
         print(subprocess.run([sys.executable, "-c", code], input=text, capture_output=True))
     """,
 }
