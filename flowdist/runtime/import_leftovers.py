@@ -1,4 +1,4 @@
-"""What imports leave in a process that its forks would share, or have alike, where processes of their own would not.
+"""Leftovers of imports in a process that its forks would share, or have alike, where new processes would not.
 
 Workers that import a module themselves have locks, file positions, child processes and random numbers of their own.
 Forked workers would share those of the fork server: one that is killed while it holds a lock would stop all others, and
@@ -17,7 +17,7 @@ SEED_MAX = 1 << 32  # torch chooses its own seed among 2**53 numbers; those that
 
 
 class Generators:
-    """The global random number generators, as they are before imports. A process needs one object of this class."""
+    """The global random number generators, as they are before the imports of a fork server."""
 
     def __init__(self) -> None:
         random.random()  # the first number of a new generator changes its key; the next 600 do not

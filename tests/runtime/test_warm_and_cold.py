@@ -319,7 +319,8 @@ PROBES = {
         logging.getLogger("mine").exception("other text")
     """,
     "atexit_of_modules": """
-        import atexit, logging, multiprocessing.util, os, threading, weakref
+        import multiprocessing.util  # first, as in the fork server: handlers are called in the order of the imports
+        import atexit, logging, os, threading, weakref
         atexit.register(lambda: os.write(1, b"registered first\\n"))
         multiprocessing.util.Finalize(None, os.write, (1, b"finalized\\n"), exitpriority=5)
         class Node: pass

@@ -31,6 +31,7 @@ from flowdist.runtime.processes.spawn_protocol import (
 )
 from flowdist.runtime.processes.standby import Standby, StandbyPool, receive_work
 
+GENERATORS = Generators()  # as they are before the imports
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 
 
@@ -98,8 +99,8 @@ class _ForkServer:
 
     def _get_ready(self, imports: Imports) -> None:
         """Import the modules, and send the spawner Ready, which says whether this process is safe to fork from."""
-        own_files, generators = _open_files(), Generators()
-        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files, generators)
+        own_files = _open_files()
+        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
         self._kept_files = _open_files() - own_files
         gc.freeze()  # objects that exist now stay in pages that all workers share
         self._channel.send(Ready(unsafe))
@@ -240,16 +241,15 @@ def _import(imports: Imports) -> str:
     return ""
 
 
-def _why_unsafe(own_files: set[int], generators: Generators) -> str:
+def _why_unsafe(own_files: set[int]) -> str:
     """Return why workers must not be forked from this process after its imports; empty if they may be.
 
     Args:
         own_files: The descriptors that were open before the imports.
-        generators: The random number generators, made before the imports.
     """
     if is_traced():
         return "it is traced or profiled"
-    if seeded := generators.seeded():
+    if seeded := GENERATORS.seeded():
         return f"an import has seeded the random numbers of {seeded}"
     if shared := shared_memory(Path("/proc/self/maps")):
         return f"an import has made memory that processes share ({shared})"
