@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from flowdist import Topology
-from flowdist.runtime.run_folder.outer_error_file import VARIABLE, exit_code_in, write_outer_error_file
+from flowdist.control.protocol.events import ReplicaExited
+from flowdist.runtime.run_folder.outer_error_file import VARIABLE, exit_code_of, write_outer_error_file
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
+from tests.control.harness import r
 
 ERROR = {"message": {"message": "ValueError: hush", "extraInfo": {"py_callstack": "Traceback", "timestamp": "10"}}}
 
@@ -57,12 +59,13 @@ def test_no_variable_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"),
+    ("exited", "code"),
     [
-        ("trainer/0 failed on node0: exit code 3: ValueError: signal SIGKILL; role trainer has no policy", 3),
-        ("trainer/0 failed on node0: signal SIGSEGV: exit code 7; role trainer has no policy", -11),
-        ("trainer/0 hangs", 1),
+        (ReplicaExited(r("trainer/0"), 1, "exit", 3, detail="signal SIGKILL"), 3),
+        (ReplicaExited(r("trainer/0"), 1, "signal", 0, "SEGV", detail="exit code 7"), -11),
+        (ReplicaExited(r("trainer/0"), 1, "signal", 0, "RTMIN+3"), 1),
+        (None, 1),
     ],
 )
-def test_the_exit_code_is_that_of_the_reason(reason: str, code: int) -> None:
-    assert exit_code_in(reason) == code
+def test_the_exit_code_is_that_of_the_worker_that_failed_first(exited: ReplicaExited | None, code: int) -> None:
+    assert exit_code_of(exited) == code

@@ -8,13 +8,13 @@ the worker's exit code; where that worker has left none, torchrun writes nothing
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol.events import ReplicaExited
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.root_cause import failed_workers
@@ -38,12 +38,13 @@ def write_outer_error_file(
         Why the file could not be written, for the user; empty if it was written or there is nothing to write.
     """
     path = env.get(VARIABLE, "")
-    content = _first_error(job, run_dir) if path else None
-    if content is None:
+    found = _first_error(job, run_dir) if path else None
+    if found is None:
         return ""
+    content, exited = found
     message = content["message"]
     if isinstance(message, dict):  # a message that is a text is left as it is: torchrun does the same
-        message["errorCode"] = exit_code_in(job.ending_reason)
+        message["errorCode"] = exit_code_of(exited)
     try:
         write_atomically(Path(path), mask(json.dumps(content)))
     except OSError as error:
@@ -51,20 +52,23 @@ def write_outer_error_file(
     return ""
 
 
-def _first_error(job: JobState, run_dir: Path) -> dict[str, Any] | None:
-    """Return the content of the first usable error file of the workers that ended the job; None if there is none."""
-    for folder in failed_workers(job, run_dir):
+def _first_error(job: JobState, run_dir: Path) -> tuple[dict[str, Any], ReplicaExited | None] | None:
+    """Return the content of the first usable error file of the workers that ended the job, and the failure as reported.
+
+    Returns:
+        None if there is no such file. The report is None if the worker failed in an earlier attempt.
+    """
+    for folder, exited in failed_workers(job, run_dir):
         if read_error_file(folder) is not None:
             data = read_small(folder / "error.json", ERROR_BYTES_MAX) or b""
             content: dict[str, Any] = json.loads(data.decode(errors="replace"))
-            return content
+            return content, exited
     return None
 
 
-def exit_code_in(reason: str) -> int:
-    """Return the exit code that the reason of a job's end names, negative for a signal as torch has it; else 1."""
-    found = re.search(r"\bexit code (?P<code>\d+)|\bsignal (?P<signal>SIG[A-Z0-9+]+)", reason)
-    if found is None:
+def exit_code_of(exited: ReplicaExited | None) -> int:
+    """Return the exit code of the worker that failed first, negative for a signal as torch has it; 1 if unknown."""
+    if exited is None:
         return 1
-    number = signal.Signals.__members__.get(found["signal"] or "")
-    return -int(number) if number is not None else int(found["code"] or 1)
+    number = signal.Signals.__members__.get(f"SIG{exited.signal}")
+    return -int(number) if number is not None else exited.exit_code or 1
