@@ -38,7 +38,7 @@ SKIPPED = {
         "has_stepped",
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "stalled_with_output", "stepped_ns", "unstepped_in"),
-    "Replica": ("procs", "starts_in_place"),
+    "Replica": ("procs", "starts_in_place", "exited"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "unstepped", "stepped_ns"),
     "Node": ("spec", "free", "order", "lost_because"),
     "Notice": ("because",),

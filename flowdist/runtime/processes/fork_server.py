@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 import flowdist.worker  # noqa: F401  # imported once here, so that workers which use it need not wait for it
+from flowdist.runtime.import_leftovers import Generators, has_child, has_position, is_traced, shared_memory
 from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
@@ -30,6 +31,7 @@ from flowdist.runtime.processes.spawn_protocol import (
 )
 from flowdist.runtime.processes.standby import Standby, StandbyPool, receive_work
 
+GENERATORS = Generators()  # as they are before the imports
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 
 
@@ -245,15 +247,21 @@ def _why_unsafe(own_files: set[int]) -> str:
     Args:
         own_files: The descriptors that were open before the imports.
     """
-    if sys.gettrace() is not None or sys.getprofile() is not None:
+    if is_traced():
         return "it is traced or profiled"
+    if seeded := GENERATORS.seeded():
+        return f"an import has seeded the random numbers of {seeded}"
+    if shared := shared_memory(Path("/proc/self/maps")):
+        return f"an import has made memory that processes share ({shared})"
+    if has_child():
+        return "an import has started a process"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
     for fd in sorted(_open_files() - own_files):
         with contextlib.suppress(OSError):
             target = str(Path(f"/proc/self/fd/{fd}").readlink())
-            if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")):
+            if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")) or has_position(fd):
                 return f"an import has opened {target}"
     # Libraries with a fork handler, such as OpenBLAS, stop their threads at this fork. Any thread that still runs
     # would be missing in a forked worker.
