@@ -7,6 +7,7 @@ two that read one file would each get a part of it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import stat
@@ -65,9 +66,13 @@ def has_child() -> bool:
 
 
 def has_position(fd: int) -> bool:
-    """Return whether processes that share a descriptor share a position in a file, or the bytes of a pipe."""
+    """Return whether processes that share a descriptor share a position in a file, or the bytes of a pipe.
+
+    What is only appended to a file, such as a log, needs no position.
+    """
     mode = os.fstat(fd).st_mode
-    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+    is_appended = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
+    return stat.S_ISFIFO(mode) or (stat.S_ISREG(mode) and not is_appended)
 
 
 def is_traced() -> bool:

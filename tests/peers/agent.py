@@ -71,7 +71,8 @@ def health_port(runs: Runs) -> None:
 def bipolar(runs: Runs) -> None:
     done = runs.torchrun("bipolar", "--nproc-per-node=4 --max-restarts=2 worker.py odd {out}")
     fails(done)
-    assert {told["env"]["TORCHELASTIC_RESTART_COUNT"] for told in done.told.values()} == {"2"}
+    counts = {told["env"]["TORCHELASTIC_RESTART_COUNT"] for told in done.told.values()}
+    assert max(counts) == "2"  # a rank that is stopped before it tells has told in an earlier attempt
 
 
 def once(runs: Runs) -> None:

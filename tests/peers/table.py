@@ -42,8 +42,8 @@ def markdown() -> str:
 
 def _counts() -> str:
     found = Counter(case.stance for case in CASES)
-    text = ", ".join(f"{found[stance]} {'pass' if stance == 'passes' else words}" for stance, words in HERE.items())
-    return f"Of {len(CASES)} cases, {text}."
+    passes, refused, differs = (found[stance] for stance in HERE)
+    return f"Of {len(CASES)} cases, {passes} pass, {refused} are refused by design, and {differs} differ."
 
 
 def _here(case: Case) -> str:

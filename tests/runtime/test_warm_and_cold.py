@@ -113,7 +113,12 @@ PROBES = {
         os.close(read)
         os.write(write, b"x")
     """,
-    "environment": "import os; print(sorted(os.environ.items())); os.system('env | sort')",
+    "environment": """
+        import os
+        os.environ.pop('FLOWDIST_TESTED_BY')
+        print(sorted(os.environ.items()))
+        os.system('env | sort')
+    """,
     "place": "import os; print(os.getcwd(), os.getpgrp() == os.getpid() == os.getsid(0))",
     "umask": "import os; print(os.umask(0), os.nice(0), os.sched_getaffinity(0))",
     "files": """
@@ -450,7 +455,12 @@ TORCH_PROBES = (
         if __name__ == "__main__":
             mp.spawn(worker, args=("hello",), nprocs=1)
     """,
-        "environment_with_torch": "import os, torch; print(sorted(os.environ.items())); os.system('env | sort')",
+        "environment_with_torch": """
+            import os, torch
+            os.environ.pop('FLOWDIST_TESTED_BY')
+            print(sorted(os.environ.items()))
+            os.system('env | sort')
+        """,
         "seeded": "import torch; torch.manual_seed(3); print(torch.rand(2), torch.initial_seed())",
     }
 )

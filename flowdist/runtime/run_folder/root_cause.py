@@ -57,8 +57,9 @@ def _place(folder: Path) -> str:
 def failed_workers(job: JobState, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
     """Return the folders of the workers that failed first, of the replicas that the reason of the job's end names.
 
-    The replicas are in the order of the graph. With each folder comes the report of the failure. Without a report of
-    the last attempt, the folders of all of its workers are returned, in the order of the times of their error files.
+    The replicas are in the order of the graph. Of several workers with an error file, that of the earliest failed
+    first: another may end sooner. A worker without one is believed to have failed first if the report says so. Without
+    a report of the last attempt, the folders of all of its workers are returned.
     """
     named = [replica for replica in job.replicas.values() if str(replica.id) in job.ending_reason.split()]
     folders: list[tuple[Path, ReplicaExited | None]] = []
@@ -66,13 +67,20 @@ def failed_workers(job: JobState, run_dir: Path) -> list[tuple[Path, ReplicaExit
         base = run_dir / replica.id.role / str(replica.id.index)
         numbers = [path.name.removeprefix("attempt_") for path in base.glob("attempt_*")]
         last = max((int(number) for number in numbers if number.isdecimal()), default=None)
-        exited = replica.exited
-        if exited is not None and exited.attempt == last:
-            folders.append((base / f"attempt_{last}" / str(exited.local_rank), exited))
-        elif last is not None:
-            found = (base / f"attempt_{last}").glob("*")
-            workers = [path for path in found if path.name.isdecimal() and os.path.isdir(path)]  # noqa: PTH112
-            # by the time of the error file; workers without one come last
-            workers.sort(key=lambda folder: (raised_ns(folder) or float("inf"), int(folder.name)))
+        if last is None:
+            continue
+        attempt, exited = base / f"attempt_{last}", replica.exited
+        workers = _by_error_file(attempt)
+        if exited is None or exited.attempt != last:
             folders += [(folder, None) for folder in workers]
+            continue
+        reported = attempt / str(exited.local_rank)
+        has_raised = raised_ns(reported) is not None
+        folders.append((workers[0] if has_raised else reported, exited))
     return folders
+
+
+def _by_error_file(attempt: Path) -> list[Path]:
+    """Return the folders of the workers of an attempt by the times of their error files; those without come last."""
+    folders = (path for path in attempt.glob("*") if path.name.isdecimal() and os.path.isdir(path))  # noqa: PTH112
+    return sorted(folders, key=lambda folder: (raised_ns(folder) or float("inf"), int(folder.name)))
