@@ -3,7 +3,8 @@
 torch calls the hooks of `register_optimizer_step_post_hook`, a public function, after each step of any optimizer. The
 counter is such a hook. It does not import torch: workers that are forked from a process with torch have it already, and
 in others nothing is counted. The first step of an attempt is reported at once, later ones at most every `SEND_EVERY_S`:
-a step then costs about a microsecond. Reports therefore lag, and say that a worker steps, not which one is behind.
+a step then costs about a microsecond. Reports therefore lag, and say that a worker steps, not which one is behind. The
+hook runs inside the user's own call: it never waits for the agent, and raises nothing.
 
 A script that calls `progress()` knows better: from its first call on nothing is counted.
 """
@@ -30,7 +31,7 @@ class StepCounter:
     when that one is gone, of the next that does.
 
     Args:
-        send: Sends a message to the agent.
+        send: Sends a message to the agent without waiting, and raises nothing.
         clock: Returns seconds that never decrease.
     """
 
@@ -65,15 +66,18 @@ class StepCounter:
         return True
 
     def note_step(self, optimizer: object) -> None:
-        """Count a step of an optimizer, and report the count if that is due."""
+        """Count a step of an optimizer, and report the count if that is due.
+
+        A step of an optimizer that does not count reports the same count again, as a sign of life (R15): a script may
+        train for hours with another optimizer than at its beginning.
+        """
         if not self._is_on:
             return
         first = self._optimizer() if self._optimizer is not None else None
-        if first is not optimizer:
-            if first is not None:
-                return
+        if first is None:
             self._optimizer = weakref.ref(optimizer)
-        self._count += 1
+        if first is None or first is optimizer:
+            self._count += 1
         now = self._clock()
         if now >= self._send_at_s:
             self._send_at_s = now + SEND_EVERY_S
@@ -88,4 +92,4 @@ class StepCounter:
         self._is_on = False
 
 
-step_counter = StepCounter(link.send)
+step_counter = StepCounter(link.send_now)

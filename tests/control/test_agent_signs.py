@@ -6,7 +6,7 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AskStep, CloseStore, OpenStore, StopAtStep, StopReplica
-from flowdist.graph import MINUTE, SECOND
+from flowdist.graph import MINUTE, SECOND, Readiness
 from tests.control.agent_harness import A, T, Talk, kill, start
 
 LOOK = io.LookForSigns(T, 1)
@@ -353,3 +353,39 @@ def test_r15_a_counted_step_is_a_first_sign_and_revives():
     assert saw(talk, None) == [stalled("output")], "it has stepped before"
     count(talk, 0, 2)
     assert ev.ReplicaRevived(T, 1) in count(talk, 1, 2)
+
+
+def test_r15_an_equal_count_is_a_sign_of_life_and_no_news():
+    talk = watched(procs=1)
+    talk.at(30, ack=True)
+    assert count(talk, 0, 5) == [ev.ReplicaStepped(T, 1, 5)]
+    talk.at(60, ack=True)
+    assert count(talk, 0, 5) == [] and talk.at(119, ack=True) == []
+    assert talk.at(120, ack=True) == [LOOK] and saw(talk, None) == [stalled("output")]
+
+
+def test_counts_that_no_worker_can_have_are_ignored():
+    talk = watched()
+    for rank, steps in ((0, 0), (0, -5), (2, 7), (-1, 7), (1 << 40, 7)):
+        assert count(talk, rank, steps) == []
+    count(talk, 0, 3)
+    assert count(talk, 0, 2) == [] and talk.at(50, ack=True) == []
+    attempt = talk.agent.attempts[T]
+    assert attempt.counts == {0: 3} and list(attempt.counted_ns) == [0], "and take no memory"
+
+
+def test_ranks_that_a_replica_does_not_have_report_no_steps_and_are_not_ready():
+    talk = watched(ready=Readiness("call"))
+    assert [step(talk, rank, 7) for rank in (-1, 2, 9)] == [[], [], []]
+    assert step(talk, 0, 7) == [] and step(talk, 1, 8) == [ev.ReplicaProgressed(T, 1, 7)]
+    talk.tell(io.WorkerReady(T, 1, 0))
+    assert talk.tell(io.WorkerReady(T, 1, 2)) == []
+    assert talk.tell(io.WorkerReady(T, 1, 1)) == [ev.ReplicaReady(T, 1)]
+
+
+def test_a_flood_of_counts_and_of_steps_that_are_none_is_few_reports():
+    talk = watched(procs=1)
+    talk.at(10, ack=True)
+    said = [report for steps in range(1, 1000) for report in (*count(talk, 0, steps), *step(talk, 0, -5))]
+    assert said == [ev.ReplicaStepped(T, 1, 1)]
+    assert talk.at(10.6, ack=True) == [ev.ReplicaStepped(T, 1, 999)]

@@ -16,6 +16,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 
 HELLO = {"hello": {"replica": "trainer/0", "attempt": 1, "local_rank": 0}}
+OTHER = {"hello": {"replica": "trainer/0", "attempt": 1, "local_rank": True}}
 COMMIT = {"path": "/tmp/x", "step": 5, "generation": 1}
 
 
@@ -63,10 +64,15 @@ BAD = [
     {"progress": -(10**30)},
     {"progress": "x"},
     {"counted": 10**30},
+    {"counted": -(10**30)},
+    {"counted": 1.5},
+    {"counted": True},
+    b'{"counted": NaN}',
     {"commit": {**COMMIT, "step": 10**30}},
     {"commit": {**COMMIT, "generation": 10**30}},
     {"commit": {**COMMIT, "path": 5}},
     {"commit": 5},
+    b"\n".join(json.dumps(line).encode() for line in (OTHER, {"counted": 1})),
     {"elastic": 5},
 ]
 

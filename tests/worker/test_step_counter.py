@@ -51,6 +51,15 @@ def test_of_several_optimizers_the_first_one_counts() -> None:
     assert counting.sent == [{"counted": 1}, {"counted": 2}, {"counted": 3}]
 
 
+def test_steps_of_an_optimizer_that_does_not_count_are_signs_of_life() -> None:
+    counting, warm_up, main = Counting(), Optimizer(), Optimizer()
+    counting.steps(3, warm_up)
+    for _ in range(2):
+        counting.now += 60
+        counting.steps(1, main)
+    assert counting.sent == [{"counted": 1}, {"counted": 3}, {"counted": 3}]
+
+
 def test_when_the_first_optimizer_is_gone_the_next_one_goes_on() -> None:
     counting, first, second = Counting(), Optimizer(), Optimizer()
     counting.steps(2, first)

@@ -118,20 +118,22 @@ class Attempt:
         From the first step that a worker of the attempt reports by itself, no counted steps are kept: they are not the
         script's own numbers.
         """
+        if step <= self.steps.get(local_rank, -1):
+            return
         if self.counts:
             self.counts.clear()
             self.counted_ns.clear()
             self.reported_ns = self.report_at_ns = None
-        if step > self.steps.get(local_rank, -1):
-            self.steps[local_rank] = step
-            self.signs[local_rank] = now
+        self.steps[local_rank] = step
+        self.signs[local_rank] = now
 
     def note_count(self, local_rank: int, count: int, now: int) -> None:
-        """Record how many optimizer steps a worker has taken, and when; ignore a count that is not higher.
+        """Record how many optimizer steps a worker has taken, and when; ignore a count that is lower, or 0.
 
-        Nothing is recorded once a worker of the attempt reports its steps by itself.
+        An equal count is a sign of life: another optimizer than the one that counts has stepped. Nothing is recorded
+        once a worker of the attempt reports its steps by itself.
         """
-        if not self.steps and count > self.counts.get(local_rank, 0):
+        if not self.steps and count >= max(1, self.counts.get(local_rank, 1)):
             self.counts[local_rank] = count
             self.counted_ns[local_rank] = now
 

@@ -160,7 +160,7 @@ def _of_details(event: ev.AttemptEvent) -> Iterator[str]:
         case ev.ReplicaProgressed():
             yield from _of_number("step", event.step, -1)
         case ev.ReplicaStepped():
-            yield from _of_number("steps", event.steps)
+            yield from _of_number("steps", event.steps, 1)
         case ev.StepTold():
             if event.step is not None:
                 yield from _of_number("step", event.step, -1)

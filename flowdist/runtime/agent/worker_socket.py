@@ -129,7 +129,9 @@ def _hello(content: dict[str, Any]) -> _Identity:
 
 
 def _number(value: Any) -> int:
-    """Return a number that a worker has sent. Raises ValueError if it does not fit into a message."""
+    """Return a number that a worker has sent. Raises ValueError if it is none, or does not fit into a message."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no number")
     number = int(value)
     if not -NUMBER_MAX <= number <= NUMBER_MAX:
         raise ValueError(f"{number} is out of range")
