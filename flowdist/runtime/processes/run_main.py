@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
+from flowdist.runtime.preload.recorder import Recorder
 from flowdist.runtime.processes.spawn_protocol import Spawn
 from flowdist.runtime.umask import restore_umask
 
@@ -44,6 +45,7 @@ def run(request: Spawn) -> None:
     old, main = sys.modules["__main__"], ModuleType("__main__")
     main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
     sys.modules["__main__"] = main
+    recorder = Recorder(request.folder) if request.records else None
     try:
         if command.is_module:
             runpy._run_module_as_main(command.target)  # type: ignore[attr-defined]
@@ -52,6 +54,9 @@ def run(request: Spawn) -> None:
     except BaseException as error:
         _trim_traceback(error)
         raise
+    finally:
+        if recorder is not None:
+            recorder.record_end()
 
 
 def _run_script(script: str, main: ModuleType) -> None:

@@ -1,0 +1,150 @@
+"""Import of a learned preload in a fork server, with a look at what each module does.
+
+A module is refused if its import would not have the same effect in the worker itself:
+
+* it fails, or imports a file that is not installed, such as one of the user beside the script;
+* it reads an environment variable that has, or gets by the script, another value in a worker;
+* it leaves something that must not be forked, such as a thread.
+
+A fork server that has imported such a module is of no use, because an import cannot be undone. Its modules are tried
+again without that one, in a new process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from flowdist.runtime.preload.profile import Changes, checksum, is_installed, short, without
+
+
+class Trial(NamedTuple):
+    """Result of the imports: the modules that were imported by name, and those that are refused, each with the reason.
+
+    A module that another one has imported before its turn is not in `imported`.
+    """
+
+    imported: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+class _Watched(dict[bytes, bytes]):
+    """Data of `os.environ`, which notes the names that are read one by one. A copy of all variables does not count."""
+
+    def __init__(self, data: dict[bytes, bytes]) -> None:
+        super().__init__(data)
+        self.read: dict[str, None] = {}
+        self._copied: Iterator[bytes] = iter(())
+        self._next: bytes | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._copied = iter(list(super().__iter__()))
+        self._next = next(self._copied, None)
+        return super().__iter__()
+
+    def __getitem__(self, key: bytes) -> bytes:
+        if key == self._next:
+            self._next = next(self._copied, None)
+        else:
+            self._next = None
+            self.read[os.fsdecode(key)] = None
+        return super().__getitem__(key)
+
+
+def import_learned(
+    modules: Sequence[str], per_worker: Sequence[str], changed: Changes, check: Callable[[], str]
+) -> Trial:
+    """Import the modules in their order, and return what became of them.
+
+    Args:
+        modules: Names of installed modules.
+        per_worker: Environment variables that each worker gets with a value of its own.
+        changed: Variables that the script, or an import of it, changes before the first step.
+        check: Returns why this process must not be forked now; empty if it may be. Called after imports that have
+            opened a file or started a thread; the modules after the first such refusal are not tried.
+    """
+    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    watched = _Watched(data)
+    os.environ._data = watched  # type: ignore[attr-defined]
+    try:
+        return _import_all(modules, frozenset(per_worker), dict(changed), watched, check)
+    finally:
+        os.environ._data = data  # type: ignore[attr-defined]  # the same object: os.environb has it, too
+        data.clear()
+        data.update(watched)
+
+
+def _import_all(
+    modules: Sequence[str],
+    per_worker: frozenset[str],
+    changed: dict[str, int],
+    watched: _Watched,
+    check: Callable[[], str],
+) -> Trial:
+    imported: list[str] = []
+    refused: dict[str, str] = {}
+    reads: dict[str, str] = {}  # by variable: the module that has read it first
+    known, held = set(sys.modules), _held()
+    for name in modules:
+        if name in sys.modules or not without([name], refused):
+            continue
+        watched.read.clear()
+        why = _import(name)
+        new = [module for module in sys.modules if module not in known]
+        known.update(new)
+        for variable in watched.read:
+            reads.setdefault(variable, name)
+        why = why or next(
+            (f"it reads {found} when it is imported" for found in watched.read if found in per_worker), ""
+        )
+        why = why or next((f"it imports {file}, which may change" for file in _own_files(new)), "")
+        is_unsafe = ""
+        if (now := _held()) != held:
+            is_unsafe, held = check(), now
+        if why or is_unsafe:
+            refused[name] = short(why or is_unsafe)
+        else:
+            imported.append(name)
+        if is_unsafe:
+            break
+    for variable, name in reads.items():
+        # Imports may change a variable themselves. Then all is as in a worker, unless the script has changed it too.
+        if variable in changed and checksum(os.environ.get(variable)) != changed[variable]:
+            refused.setdefault(name, f"it reads {variable} when it is imported, which the script changes")
+    return Trial(tuple(imported), tuple(refused.items()))
+
+
+def _import(name: str) -> str:
+    """Import a module, and return why that fails; empty if it does not.
+
+    A module is not imported if the search finds another file now, such as one that was added beside the script.
+    """
+    top = name.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top) if top not in sys.modules else None
+        if spec is not None and spec.origin is not None and spec.has_location and not is_installed(spec.origin):
+            return f"{spec.origin} hides it"
+        importlib.import_module(name)
+    except BaseException as error:  # SystemExit too
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _own_files(names: Sequence[str]) -> Iterator[str]:
+    """Yield the files of these modules that are not installed."""
+    for name in names:
+        module = sys.modules.get(name)
+        file = vars(module).get("__file__") if hasattr(module, "__dict__") else None
+        # Torch gives modules that it makes up a `__file__` that is no path.
+        if isinstance(file, str) and file.startswith("/") and not is_installed(file):
+            if not name.startswith("flowdist."):
+                yield file
+
+
+def _held() -> tuple[int, frozenset[str]]:
+    """Return what shows that an import has started a thread or opened a file: the threads' number, and descriptors."""
+    return len(os.listdir("/proc/self/task")), frozenset(os.listdir("/proc/self/fd"))  # noqa: PTH208  # names alone
