@@ -42,7 +42,7 @@ LOOK_S, LOOK_S_MAX = 0.5, 10.0  # seconds between two looks for recordings: a te
 
 @dataclass(slots=True)
 class _Role:
-    """What is learned of one role."""
+    """One role, and how far its learned preload is."""
 
     spec: RoleSpec
     key: str

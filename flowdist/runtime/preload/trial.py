@@ -71,51 +71,60 @@ def import_learned(
     watched = _Watched(data)
     os.environ._data = watched  # type: ignore[attr-defined]
     try:
-        return _import_all(modules, frozenset(per_worker), dict(changed), watched, check)
+        return _Importer(watched, per_worker, changed, check).run(modules)
     finally:
         os.environ._data = data  # type: ignore[attr-defined]  # the same object: os.environb has it, too
         data.clear()
         data.update(watched)
 
 
-def _import_all(
-    modules: Sequence[str],
-    per_worker: frozenset[str],
-    changed: dict[str, int],
-    watched: _Watched,
-    check: Callable[[], str],
-) -> Trial:
-    imported: list[str] = []
-    refused: dict[str, str] = {}
-    reads: dict[str, str] = {}  # by variable: the module that has read it first
-    known, held = set(sys.modules), _held()
-    for name in modules:
-        if name in sys.modules or not without([name], refused):
-            continue
-        watched.read.clear()
-        why = _import(name)
-        new = [module for module in sys.modules if module not in known]
-        known.update(new)
-        for variable in watched.read:
-            reads.setdefault(variable, name)
-        why = why or next(
-            (f"it reads {found} when it is imported" for found in watched.read if found in per_worker), ""
-        )
-        why = why or next((f"it imports {file}, which may change" for file in _own_files(new)), "")
-        is_unsafe = ""
-        if (now := _held()) != held:
-            is_unsafe, held = check(), now
-        if why or is_unsafe:
-            refused[name] = short(why or is_unsafe)
-        else:
-            imported.append(name)
-        if is_unsafe:
-            break
-    for variable, name in reads.items():
-        # Imports may change a variable themselves. Then all is as in a worker, unless the script has changed it too.
-        if variable in changed and checksum(os.environ.get(variable)) != changed[variable]:
-            refused.setdefault(name, f"it reads {variable} when it is imported, which the script changes")
-    return Trial(tuple(imported), tuple(refused.items()))
+class _Importer:
+    """Importer of the modules of one trial. The arguments are those of `import_learned`."""
+
+    def __init__(
+        self, watched: _Watched, per_worker: Sequence[str], changed: Changes, check: Callable[[], str]
+    ) -> None:
+        self._watched, self._per_worker, self._changed, self._check = watched, per_worker, dict(changed), check
+        self._known, self._held = set(sys.modules), _held()
+        self._readers: list[tuple[str, str]] = []  # variables that the script changes, and modules that read them
+        self._refused: dict[str, str] = {}
+
+    def run(self, modules: Sequence[str]) -> Trial:
+        """Import the modules, up to one after which this process must not be forked."""
+        imported = []
+        for name in modules:
+            if name in sys.modules or not without([name], self._refused):
+                continue
+            why = self._import(name)
+            unsafe = self._why_unsafe()
+            if why or unsafe:
+                self._refused[name] = short(why or unsafe)
+            else:
+                imported.append(name)
+            if unsafe:
+                break
+        for variable, name in self._readers:
+            # An import may have set the variable to the value that it has in a worker. Else the script has set it.
+            if checksum(os.environ.get(variable)) != self._changed[variable]:
+                self._refused.setdefault(name, f"it reads {variable} when it is imported, which the script changes")
+        return Trial(tuple(imported), tuple(self._refused.items()))
+
+    def _import(self, name: str) -> str:
+        """Import a module, and return why it must not be preloaded; empty if it may be."""
+        self._watched.read.clear()
+        error = _import(name)
+        read = tuple(self._watched.read)
+        self._readers += [(variable, name) for variable in read if variable in self._changed]
+        new = [module for module in sys.modules if module not in self._known]
+        self._known.update(new)
+        why = [f"it reads {variable} when it is imported" for variable in read if variable in self._per_worker]
+        why += [f"it imports {file}, which may change" for file in _own_files(new)]
+        return error or (why[0] if why else "")
+
+    def _why_unsafe(self) -> str:
+        """Return why this process must not be forked after the last import, if that has left a thread or a file."""
+        before, self._held = self._held, _held()
+        return self._check() if self._held != before else ""
 
 
 def _import(name: str) -> str:
@@ -140,9 +149,9 @@ def _own_files(names: Sequence[str]) -> Iterator[str]:
         module = sys.modules.get(name)
         file = vars(module).get("__file__") if hasattr(module, "__dict__") else None
         # Torch gives modules that it makes up a `__file__` that is no path.
-        if isinstance(file, str) and file.startswith("/") and not is_installed(file):
-            if not name.startswith("flowdist."):
-                yield file
+        is_own = isinstance(file, str) and file.startswith("/") and not is_installed(file)
+        if is_own and not name.startswith("flowdist."):
+            yield str(file)
 
 
 def _held() -> tuple[int, frozenset[str]]:
