@@ -98,7 +98,11 @@ def test_a_profile_is_kept_for_its_user_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a/b"
     kept = ProfileCache(folder)
     assert kept.load("k") is None
-    kept.save("k", PROFILE)
+    mask = os.umask(0o002)
+    try:
+        kept.save("k", PROFILE)
+    finally:
+        os.umask(mask)
     assert kept.load("k") == PROFILE and folder.stat().st_mode & 0o777 == 0o700
 
 

@@ -36,7 +36,7 @@ class ProfileCache:
     def load(self, key: str) -> Profile | None:
         """Return the profile with this key, and note that it was used; None if there is none."""
         path = self._path(key)
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
         why = _why_foreign(self._folder, stat.S_ISDIR) or _why_foreign(path, stat.S_ISREG)
         data = read_small(path, FILE_BYTES_MAX) if not why else None
@@ -55,6 +55,7 @@ class ProfileCache:
             if why := _why_foreign(self._folder, stat.S_ISDIR):
                 raise PermissionError(0, why)
             write_atomically(self._path(key), msgspec.json.encode(profile))
+            self._path(key).chmod(0o600)  # with a umask of 002 the group could write it
             self._remove_oldest()
         except OSError as error:
             print(f"flowdist: {self._folder} keeps no learned preload: {error.strerror}", file=sys.stderr)

@@ -34,7 +34,7 @@ class Recorder:
         self._finder = _Finder()
         sys.meta_path.insert(0, self._finder)
         agent_link.before_first_progress.append(self._record_step)
-        if "torch.optim.optimizer" in sys.modules and "torch.compiler" in sys.modules:
+        with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or older than these functions
             _after_optimizer_steps(self._record_step)
 
     def _record_step(self) -> None:
