@@ -152,6 +152,20 @@ def test_a_worker_that_records_is_as_one_that_does_not(spawning: Spawning) -> No
     assert spawning.outcome(plain) == spawning.outcome(recorded)
 
 
+def test_a_learned_server_has_standbys_for_the_workers_that_run(spawning: Spawning) -> None:
+    (spawning.folder / "waits.py").write_text("print('up', flush=True)\nimport signal\nsignal.pause()\n")
+    install(spawning.folder, "good")
+    for id in [spawning.start("waits.py", server=spawning.server("json")) for _ in range(2)]:
+        spawning.output_until(id, "up")
+    (before,) = children(spawning.process.pid)
+    trial(spawning, learned(spawning, "good"))
+    (server,) = set(children(spawning.process.pid)) - {before}
+    end = time.monotonic() + 60
+    while len(children(server)) < 2:
+        assert time.monotonic() < end, "no standbys"
+        time.sleep(0.01)
+
+
 def test_a_retired_server_ends_with_its_last_worker(spawning: Spawning) -> None:
     (spawning.folder / "waits.py").write_text("print('up', flush=True)\nimport signal\nsignal.pause()\n")
     server = spawning.server("json")

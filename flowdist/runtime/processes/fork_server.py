@@ -112,6 +112,7 @@ class _ForkServer:
         self._kept_files = _open_files() - own_files
         self._env, self._imported_env = env, dict(os.environ)
         gc.freeze()  # objects that exist now stay in pages that all workers share
+        self._standbys.expect(imports.standbys)
         self._channel.send(Ready(unsafe, *trial))
 
     def _spawn(self, request: Spawn) -> bool:

@@ -51,9 +51,16 @@ class ForkServerProcess:
         spec: The imports of the server, and what they may read.
         selector: Reports answers of the server on `channel`, with this object as data.
         patience_s: Seconds for the imports; None: PATIENCE_S.
+        standbys: How many workers the server will probably have to start at once.
     """
 
-    def __init__(self, spec: ForkServerSpec, selector: selectors.BaseSelector, patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        spec: ForkServerSpec,
+        selector: selectors.BaseSelector,
+        patience_s: float | None = None,
+        standbys: int = 0,
+    ) -> None:
         """Start the process and send it its imports.
 
         Raises:
@@ -81,7 +88,8 @@ class ForkServerProcess:
         self.deadline_s = time.monotonic() + self.patience_s
         self.waiting: dict[int, Spawn] = {}
         self.running: dict[int, int] = {}  # pids by id; 0 until the worker is forked
-        self.channel.send(Imports(spec.first_path, spec.preload, spec.learned, spec.per_worker, spec.changed))
+        imports = Imports(spec.first_path, spec.preload, spec.learned, spec.per_worker, spec.changed, standbys)
+        self.channel.send(imports)
 
     def end(self) -> int:
         """Kill the process unless it has ended already, reap it, and return its exit code, negative for a signal."""
@@ -125,7 +133,9 @@ class ForkServers:
 
         The agent gets Learned when the server is ready or known to be unusable.
         """
-        self._ensure_started(request.server, LEARN_PATIENCE_S)
+        before = self._servers.get(request.server.without_learned())
+        standbys = len(before.running) if before is not None else 0
+        self._ensure_started(request.server, LEARN_PATIENCE_S, standbys)
         server = self._servers.get(request.server)
         if server is None:
             self._answer(Learned(request.server, self._upkeep[request.server].useless or "it cannot be started"))
@@ -151,11 +161,11 @@ class ForkServers:
             self._preparing = None
             self._answer(Prepared(spec in self._servers))
 
-    def _ensure_started(self, spec: ForkServerSpec, patience_s: float | None = None) -> None:
+    def _ensure_started(self, spec: ForkServerSpec, patience_s: float | None = None, standbys: int = 0) -> None:
         """Start the fork server, unless it runs already or is known to be unusable. A failed start is no error here."""
         if spec not in self._servers and not self._upkeep[spec].useless:
             with contextlib.suppress(OSError, ValueError):  # exec will report what is wrong
-                self._servers[spec] = ForkServerProcess(spec, self._selector, patience_s)
+                self._servers[spec] = ForkServerProcess(spec, self._selector, patience_s, standbys)
 
     def _server_of(self, id: int) -> ForkServerProcess | None:
         """Return the fork server for which the worker waits, or which was asked to fork it; None if there is none."""

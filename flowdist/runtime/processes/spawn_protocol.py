@@ -120,6 +120,7 @@ class Imports(msgspec.Struct, frozen=True, tag=True):
     learned: tuple[str, ...] = ()
     per_worker: tuple[str, ...] = ()
     changed: Changes = ()
+    standbys: int = 0  # workers that this server will probably have to start at once
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
