@@ -131,14 +131,17 @@ def test_a_recording_has_what_is_installed_and_new_in_the_order_of_the_imports(s
     (spawning.folder / "beside.py").write_text("import second")
     code = "import os, sys, json, first, beside\nos.environ['MINE'] = '1'\n{}\nimport csv\n"
     (spawning.folder / "steps.py").write_text(code.format("from flowdist import worker; worker.progress(1)"))
-    (spawning.folder / "ends.py").write_text(code.format("") + "sys.exit(3)")
+    (spawning.folder / "ends.py").write_text(code.format("") + "sys.exit()")
+    (spawning.folder / "fails.py").write_text(code.format("") + "sys.exit(3)")
     server = spawning.server("json")
-    for script, code, modules in (("steps.py", 0, ()), ("ends.py", 3, ("csv", "_csv"))):
+    failing = spawning.start("fails.py", server=server, records=True)
+    assert spawning.outcome(failing).code == 3 and not (spawning.logs(failing) / RECORDING).exists()
+    for script, modules in (("steps.py", ()), ("ends.py", ("csv",))):
         id = spawning.start(script, server=server, records=True)
-        assert spawning.outcome(id).code == code
+        assert spawning.outcome(id).code == 0
         found = read_recording((spawning.logs(id) / RECORDING).read_bytes())
         assert found is not None and found.at_step == (not modules)
-        assert found.modules[:2] == ("first", "second") and set(modules) <= {*found.modules, "_csv"}
+        assert found.modules[:2] == ("first", "second") and set(modules) <= set(found.modules)
         assert "beside" not in found.modules and found.changed == (("MINE", checksum("1")),)
 
 

@@ -31,8 +31,8 @@ Changes = tuple[tuple[str, int], ...]  # names of variables, each with the check
 class Recording(msgspec.Struct, frozen=True):
     """Modules that one worker has imported since it was forked, in the order in which their imports began.
 
-    `at_step` is False if the worker ended without a step. `changed` has the variables that the worker's script, or a
-    module that it imports, has changed since the start.
+    `at_step` is False if the script ended without a step. `changed` has the variables that the script, or a module that
+    it imports, has changed since the start.
     """
 
     modules: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The recorder of a forked worker: it writes the names of the modules that the worker has imported by its first step.
 
 The first step is the first call of `flowdist.worker.progress`, or the end of the first step of an optimizer of torch. A
-worker that comes to neither is recorded when its script ends. The recorder runs once, for some milliseconds, and an
-error in it never reaches the script.
+worker that comes to neither is recorded when its script ends without an error. The recorder runs once, for some
+milliseconds, and an error in it never reaches the script.
 """
 
 from __future__ import annotations

@@ -51,11 +51,13 @@ def run(request: Spawn) -> None:
             runpy._run_module_as_main(command.target)  # type: ignore[attr-defined]
         else:
             _run_script(command.target, main)
+        has_succeeded = True
     except BaseException as error:
+        has_succeeded = isinstance(error, SystemExit) and not error.code
         _trim_traceback(error)
         raise
     finally:
-        if recorder is not None:
+        if recorder is not None and has_succeeded:  # a script that fails may have imported a part of what it needs
             recorder.record_end()
 
 
