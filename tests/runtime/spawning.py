@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,7 @@ from flowdist.runtime.processes.spawn_protocol import (
 )
 from tests.leftovers import VARIABLE
 
+PRELOAD = ("multiprocessing.pool", "json")  # quick; what torch may change has probes of its own
 PROGRAM = """
 import socket
 from flowdist.runtime.processes import fork_servers, spawner
@@ -144,3 +147,36 @@ class Spawning:
 
 def cold_reasons(spawning: Spawning) -> list[str]:
     return [answer.reason for answer in spawning.heard if isinstance(answer, StartedCold)]
+
+
+def write(folder: Path, name: str, code: str) -> None:
+    (folder / f"{name}.py").write_text(textwrap.dedent(code).lstrip("\n") + "\n")
+
+
+def both(
+    spawning: Spawning, *args: str, env: dict[str, str] | None = None, preload: tuple[str, ...] = PRELOAD
+) -> tuple[Outcome, Outcome]:
+    """What a Python program leaves that is started cold, and warm."""
+    server = spawning.server(*preload)
+    cold, warm = spawning.start(*args, env=env), spawning.start(*args, env=env, server=server)
+    outcomes = spawning.outcome(cold), spawning.outcome(warm)
+    assert cold_reasons(spawning) == []
+    return outcomes
+
+
+def plain_outcome(spawning: Spawning, *args: str, env: dict[str, str]) -> Outcome:
+    """What a Python program leaves that no process of flowdist has started."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "stdout.log"), Path(folder, "stderr.log")
+        with out.open("ab") as stdout, err.open("ab") as stderr:
+            code = subprocess.run(
+                [sys.executable, *args],
+                check=False,
+                env={**os.environ, VARIABLE: os.environ[VARIABLE], **env},
+                cwd=spawning.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            ).returncode
+        return Outcome(code, *(file.read_text(errors="backslashreplace") for file in (out, err)))

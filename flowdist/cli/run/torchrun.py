@@ -58,27 +58,30 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
     from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not needed by --help
     from flowdist.torchrun.output import Output
     from flowdist.torchrun.settle import as_here, settle
+    from flowdist.torchrun.store_port import check_store_port, with_store_at
 
     gpus = machine_gpus(os.environ)
     launch = settle(given, os.environ, gpus, machine_cpus())
     loaded = compile_loaded(launch.topology)
-    ours = with_learning(loaded.graph, no_learned_preload)
     show_problems(loaded.warnings)
+    if launch.store_endpoint:
+        check_store_port(launch.store_endpoint)
+    graph = with_learning(with_store_at(loaded.graph, launch.store_endpoint), no_learned_preload)
     for note in launch.notes:
         paint(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
     if launch.log_dir:
         _check_log_dir(launch.log_dir)
     base = Path(launch.log_dir or "runs")
-    prefix = (prefix or loaded.graph.name) if launch.log_dir else ""
+    prefix = (prefix or graph.name) if launch.log_dir else ""
 
     def opener(run_dir: Path, show: Show) -> OpenSink:
         return Output(launch.streams, run_dir, show).open
 
     settings = RunSettings(base, prefix=prefix, opener=opener)
     if launch.rendezvous is None:
-        execute(ours, settings)
-    meet(ours, launch.rendezvous, settings, lambda graph: as_here(graph, ours), gpus)
+        execute(graph, settings)
+    meet(graph, launch.rendezvous, settings, lambda theirs: as_here(theirs, graph), gpus)
 
 
 def _check_log_dir(folder: str) -> None:

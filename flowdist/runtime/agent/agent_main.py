@@ -39,6 +39,7 @@ from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.frames import encode, read_from_controller
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
@@ -112,7 +113,9 @@ class _AgentProcess:
         config, ids, send = self._config, itertools.count(1), self._spawner.send
         self._loop.add_reader(self._spawner, self._read_answers)
         forks = StoreForks(self._loop, send, ids, config.run_dir, config.socket_dir)
-        self._stores = Stores(self._loop, self._handle, forks, config.address)
+        named = self._graph.options.store_endpoint
+        endpoint = endpoint_of(named, 0) if named else Endpoint(config.address, 0)
+        self._stores = Stores(self._loop, self._handle, forks, endpoint)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
         cache = profile_cache(os.environ)
@@ -219,8 +222,7 @@ class _AgentProcess:
                 with contextlib.suppress(OSError):  # a full disk: the workers wait for the notice, then for SIGTERM
                     stop_notice.set_stop_step(self._folder(output), output.step)
             case io.BindStore():
-                port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
-                self._handle(io.StoreBound(output.world, output.generation, port))
+                self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
             case io.EndAgent():

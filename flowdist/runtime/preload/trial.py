@@ -56,7 +56,11 @@ class _Watched(dict[bytes, bytes]):
 
 
 def import_learned(
-    modules: Sequence[str], per_worker: Sequence[str], changed: Changes, check: Callable[[], str]
+    modules: Sequence[str],
+    per_worker: Sequence[str],
+    changed: Changes,
+    look: Callable[[], object],
+    check: Callable[[], str],
 ) -> Trial:
     """Import the modules in their order, and return what became of them.
 
@@ -64,14 +68,16 @@ def import_learned(
         modules: Names of installed modules.
         per_worker: Environment variables that each worker gets with a value of its own.
         changed: Variables that the script, or an import of it, changes before the first step.
-        check: Returns why this process must not be forked now; empty if it may be. Called after imports that have
-            opened a file or started a thread; the modules after the first such refusal are not tried.
+        look: Returns a value that differs when an import has left something, such as a thread. Called after each
+            import, so it has to be quick.
+        check: Returns why this process must not be forked now; empty if it may be. Called when `look` has returned
+            another value; the modules after the first such refusal are not tried.
     """
     data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
     watched = _Watched(data)
     os.environ._data = watched  # type: ignore[attr-defined]
     try:
-        return _Importer(watched, per_worker, changed, check).run(modules)
+        return _Importer(watched, per_worker, changed, look, check).run(modules)
     finally:
         os.environ._data = data  # type: ignore[attr-defined]  # the same object: os.environb has it, too
         data.clear()
@@ -82,10 +88,16 @@ class _Importer:
     """Importer of the modules of one trial. The arguments are those of `import_learned`."""
 
     def __init__(
-        self, watched: _Watched, per_worker: Sequence[str], changed: Changes, check: Callable[[], str]
+        self,
+        watched: _Watched,
+        per_worker: Sequence[str],
+        changed: Changes,
+        look: Callable[[], object],
+        check: Callable[[], str],
     ) -> None:
-        self._watched, self._per_worker, self._changed, self._check = watched, per_worker, dict(changed), check
-        self._known, self._held = set(sys.modules), _held()
+        self._watched, self._per_worker, self._changed = watched, per_worker, dict(changed)
+        self._look, self._check = look, check
+        self._known, self._seen = set(sys.modules), look()
         self._readers: list[tuple[str, str]] = []  # variables that the script changes, and modules that read them
         self._refused: dict[str, str] = {}
 
@@ -122,9 +134,9 @@ class _Importer:
         return error or (why[0] if why else "")
 
     def _why_unsafe(self) -> str:
-        """Return why this process must not be forked after the last import, if that has left a thread or a file."""
-        before, self._held = self._held, _held()
-        return self._check() if self._held != before else ""
+        """Return why this process must not be forked after the last import, if that has left something."""
+        before, self._seen = self._seen, self._look()
+        return self._check() if self._seen != before else ""
 
 
 def _import(name: str) -> str:
@@ -152,8 +164,3 @@ def _own_files(names: Sequence[str]) -> Iterator[str]:
         is_own = isinstance(file, str) and file.startswith("/") and not is_installed(file)
         if is_own and not name.startswith("flowdist."):
             yield str(file)
-
-
-def _held() -> tuple[int, frozenset[str]]:
-    """Return what shows that an import has started a thread or opened a file: the threads' number, and descriptors."""
-    return len(os.listdir("/proc/self/task")), frozenset(os.listdir("/proc/self/fd"))  # noqa: PTH208  # names alone

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 import flowdist.worker  # noqa: F401  # imported once here, so that workers which use it need not wait for it
+from flowdist.runtime.import_leftovers import Generators, has_child, has_position, is_traced, shared_memory
 from flowdist.runtime.preload.trial import Trial, import_learned
 from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.reaper import die_with_parent
@@ -34,6 +35,7 @@ from flowdist.runtime.processes.spawn_protocol import (
 )
 from flowdist.runtime.processes.standby import Standby, StandbyPool, receive_work
 
+GENERATORS = Generators()  # as they are before the imports
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 
 
@@ -106,7 +108,7 @@ class _ForkServer:
         unsafe, trial = shadowed_module(imports.first_path) or _import(imports), Trial((), ())
         if imports.learned and not unsafe:
             check = functools.partial(_why_unsafe, own_files)
-            trial = import_learned(imports.learned, imports.per_worker, imports.changed, check)
+            trial = import_learned(imports.learned, imports.per_worker, imports.changed, _leftovers, check)
             unsafe = "; ".join(f"{name}: {why}" for name, why in trial.refused)
         unsafe = unsafe or _why_unsafe(own_files)
         self._kept_files = _open_files() - own_files
@@ -261,21 +263,36 @@ def _import(imports: Imports) -> str:
     return ""
 
 
+def _leftovers() -> object:
+    """Return what shows that an import has left something for which `_why_unsafe` may refuse this process.
+
+    Shared memory is not looked for: to find it after each of a thousand imports takes a second.
+    """
+    threads, files = os.listdir("/proc/self/task"), os.listdir("/proc/self/fd")  # noqa: PTH208  # names alone
+    return len(threads), frozenset(files), GENERATORS.seeded(), has_child(), is_traced()
+
+
 def _why_unsafe(own_files: set[int]) -> str:
     """Return why workers must not be forked from this process after its imports; empty if they may be.
 
     Args:
         own_files: The descriptors that were open before the imports.
     """
-    if sys.gettrace() is not None or sys.getprofile() is not None:
+    if is_traced():
         return "it is traced or profiled"
+    if seeded := GENERATORS.seeded():
+        return f"an import has seeded the random numbers of {seeded}"
+    if shared := shared_memory(Path("/proc/self/maps")):
+        return f"an import has made memory that processes share ({shared})"
+    if has_child():
+        return "an import has started a process"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
     for fd in sorted(_open_files() - own_files):
         with contextlib.suppress(OSError):
             target = str(Path(f"/proc/self/fd/{fd}").readlink())
-            if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")):
+            if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")) or has_position(fd):
                 return f"an import has opened {target}"
     # Libraries with a fork handler, such as OpenBLAS, stop their threads at this fork. Any thread that still runs
     # would be missing in a forked worker.
