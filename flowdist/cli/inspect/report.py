@@ -76,7 +76,8 @@ def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[st
 def _written_summary(run_dir: Path) -> dict[str, Any] | None:
     """Return the summary that the run wrote at its end; None if there is none that this version of flowdist can use."""
     from flowdist.runtime.run_folder.folder import SUMMARY  # as above
-    from flowdist.runtime.saved_files import Summary, read_saved
+    from flowdist.runtime.run_folder.results import Summary
+    from flowdist.runtime.saved_files import read_saved
 
     summary: dict[str, Any] | None = read_saved(run_dir / SUMMARY, Summary)
     return summary
