@@ -18,8 +18,12 @@ from flowdist.cli.run.console import finish
 from flowdist.errors import FlowdistError
 from flowdist.graph import encode_graph
 from flowdist.record.journal import Header, encode_line
+from flowdist.record.replay import Replay
+from flowdist.report.record.spending import time_of_run
+from flowdist.report.record.summary import summary_of
 from flowdist.runtime.run_folder.results import SavedStatus, Summary
 from flowdist.runtime.run_folder.resume import saved_endpoint
+from flowdist.runtime.run_folder.runs import status_at_end
 from flowdist.runtime.supervisor.host_process import RunResult
 from tests.record.sheets import sheet_of
 from tests.report.records import simulated
@@ -109,6 +113,29 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sheet = sheet_of(header.graph, list(result.lines)[1:], header.known_nodes)
     finish(RunResult("succeeded", "", str(folder), result.job, [], [], sheet), True, str)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("topology", "faults"),
+    [
+        ("gang.py", ("node2@3m/2m", "trainer/1@5m:hang")),
+        ("ps.py", ("ps/0@2m", "node1@4m:lost/1m")),
+        ("core.py", ("controller@1m", "node0@2m:drain")),
+        ("actors.py", ("node1@1m:preempt=20s",)),
+    ],
+)
+def test_no_run_contradicts_itself_at_any_time(topology: str, faults: tuple[str, ...]) -> None:
+    header, *lines = simulated(topology, *faults).lines
+    assert isinstance(header, Header)
+    replay = Replay(header)
+    for number, line in enumerate(lines):
+        replay.hear(line)
+        if number % 7 and number < len(lines) - 1:
+            continue
+        end = {"outcome": replay.job.outcome or "cancelled", "root_cause": ""}
+        summary = {**summary_of(replay.job, ()), **time_of_run(replay.job.graph, replay.sheet), **end}
+        msgspec.json.decode(json.dumps(summary), type=Summary)
+        msgspec.json.decode(msgspec.json.encode(status_at_end(Path("x"), header, replay)), type=SavedStatus)
 
 
 @contextlib.contextmanager
