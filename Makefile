@@ -41,8 +41,10 @@ test: $(VENV)/.dev  ## what every commit has to pass
 test-all: $(VENV)/.dev  ## every test, the slow ones too, with all examples of the long campaigns
 	TEST_ALL=1 $(PYTEST)
 
-frameworks: $(VENV)/.frameworks  ## the frameworks of docs/frameworks.md: each is killed, and ends as without a kill
-	TEST_ALL=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/frameworks
+TIMES ?= 1
+
+frameworks: $(VENV)/.frameworks  ## those of docs/frameworks.md: a worker of each is killed, and it ends as without a kill
+	TIMES=$(TIMES) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/frameworks
 
 chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
 	$(BIN)/python -m tests.chaos --write docs/chaos.md

@@ -216,6 +216,7 @@ class Torchrun(Job):
         for agent in self._agents:
             end(agent)
         self._agents.clear()
+        self._port = free_port()
         event_ns = boot_ns()
         self._start_agent()
         return event_ns
@@ -344,9 +345,12 @@ def steps_after(stamps: list[Stamp], event_ns: int, size: int) -> dict[int, dict
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """By SIGTERM, as a scheduler ends a job."""
+    """By SIGTERM, as a scheduler ends a job; what is left after a minute is killed."""
     process.terminate()
-    process.wait(60)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        end_all()
 
 
 def end_all() -> None:

@@ -7,6 +7,7 @@ worker of one rank once, always after the same step: no test depends on how fast
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,11 +54,8 @@ CASES = [
     Case("rpc_parameter_server", (), 13, rank=0),
     Case("elastic_adamw", (), 13),
 ]
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]  # imports take most of it, on a busy machine
+each_turn = pytest.mark.parametrize("turn", range(int(os.environ.get("TIMES", "1"))))  # make frameworks TIMES=10
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(600)]  # a busy machine imports for minutes
 
 
 def need(*packages: str) -> None:
@@ -79,8 +77,9 @@ def final(job: Job) -> list[str]:
     return [line for line in job.output if line.startswith("final ")]
 
 
+@each_turn
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.example)
-def test_a_run_with_a_kill_ends_with_the_values_of_one_without(case: Case, tmp_path: Path) -> None:
+def test_a_run_with_a_kill_ends_with_the_values_of_one_without(case: Case, turn: int, tmp_path: Path) -> None:
     need(*case.packages)
     ends = []
     for step in (0, case.step):
@@ -111,7 +110,8 @@ def test_lightning_repeats_batches_if_it_saves_within_an_epoch(tmp_path: Path) -
     assert ends[0] != ends[1]
 
 
-def test_a_replica_group_of_torchft_gets_its_state_from_the_other(tmp_path: Path) -> None:
+@each_turn
+def test_a_replica_group_of_torchft_gets_its_state_from_the_other(turn: int, tmp_path: Path) -> None:
     need("torchft")
     ends = []
     for step in (0, 13):
