@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("checkpoints"))
     options = parser.parse_args()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size)
+    # The first call makes an optimizer, for which torch imports 800 modules: on a busy machine 60 s are too short.
+    settings = rpc.TensorPipeRpcBackendOptions(rpc_timeout=600)
+    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=settings)
     if rank == 1:
         train(options)
     rpc.shutdown()
