@@ -42,6 +42,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("checkpoints"))
     options = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     savers = dist.new_group(backend="gloo")  # a saving thread must not use the group that training uses
     torch.manual_seed(1)
