@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all frameworks test-late chaos trust mutated check check-static coverage format bench soak clean
+.PHONY: demo test test-all frameworks test-late chaos gpu trust mutated check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -48,6 +48,10 @@ frameworks: $(VENV)/.frameworks  ## those of docs/frameworks.md: a worker of eac
 
 chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
 	$(BIN)/python -m tests.chaos --write docs/chaos.md
+
+# Nothing is installed: a machine with a GPU may have no network. Its own Python is used if there is no .venv.
+gpu:  ## everything that needs a GPU, in one table and less than ten minutes; exit code 4 without a GPU
+	PYTHONPATH=$(CURDIR) $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m tests.gpu
 
 RUNS ?= 20
 LOADED_RUNS ?= 5

@@ -91,6 +91,7 @@ class Job:
         self.stamps: list[Stamp] = []
         self.env = {**os.environ, "BENCH_STAMPS": str(self.stamps_dir), "BENCH_PID": str(os.getpid())}
         self.env |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        self.env |= {"XDG_CACHE_HOME": str(folder / "cache")}  # no measurement begins with what an earlier one learned
 
     def look(self) -> list[Stamp]:
         """All stamps until now."""

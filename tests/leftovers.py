@@ -6,6 +6,7 @@ one of them, a `with` block, a pipe or a fixture, goes on at once. A test on rea
 running fails.
 
 The limit is `timeout` in pyproject.toml, SLOW_S for tests marked `slow`, or what a test's own `timeout` marker says.
+Time in which the test is ready to run and has no core does not count: a test that computes passes on a busy machine.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pytest_timeout import Settings, is_debugging
 VARIABLE = "FLOWDIST_TESTED_BY"
 SLOW_S = 240.0
 AGAIN_S = 5.0  # a test that hangs on is interrupted again after so long: something of it has caught the first time
+LEFT_MIN_S = 0.1
 TEARDOWN_S = 20.0  # for all fixtures of a test that has failed
 PATIENCE_S = 20.0  # processes of a test that has passed may take so long to end by themselves
 SESSION = uuid.uuid4().hex
@@ -148,11 +150,16 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 
 def _watch(item: pytest.Item, seconds: float) -> None:
     is_first = True
+    began_s = time.monotonic() - _waited_s()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True
         nonlocal is_first
         if is_debugging():
+            return
+        left_s = began_s + seconds - (time.monotonic() - _waited_s())
+        if is_first and left_s > 0:
+            signal.setitimer(signal.ITIMER_REAL, max(left_s, LEFT_MIN_S), AGAIN_S)
             return
         kill(item.stash.get(MARK, f"{SESSION}.0"))
         if not is_first:
@@ -163,6 +170,13 @@ def _watch(item: pytest.Item, seconds: float) -> None:
 
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+
+
+def _waited_s() -> float:
+    """Return how long the main thread of this process was ready to run and had no core so far, in seconds."""
+    with contextlib.suppress(OSError):  # a kernel without these statistics
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _is_in_test(frame: FrameType | None) -> bool:

@@ -38,7 +38,7 @@ HANGING = {
 }
 PASSING = {"a daemon": "run([sys.executable, '-c', DAEMON])", "a fixture that waits": "start_in_fixture()"}
 PROGRAM = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, time
 from subprocess import PIPE, Popen, run
 
 import pytest
@@ -95,6 +95,23 @@ def test_a_test_that_hangs_fails_at_its_limit(body: str, tmp_path: Path) -> None
 def test_a_test_on_real_processes_that_leaves_one_fails(body: str, tmp_path: Path) -> None:
     output = run(tmp_path, body, limit_s=2)
     assert ("2 passed, 1 error" in output and "left processes running: sleep 600" in output) or "longer than" in output
+
+
+COMPUTING = """
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+others = [Popen([sys.executable, "-c", "print('up', flush=True)\\nwhile True: pass"], stdout=PIPE) for _ in range(4)]
+for other in others: other.stdout.readline()
+began, computed = time.monotonic(), time.process_time()
+while time.process_time() < computed + 0.6: pass
+assert time.monotonic() > began + 1
+"""
+
+
+@pytest.mark.parametrize(("then", "result"), few([("", "2 passed"), ("time.sleep(600)", "1 failed, 1 passed")], 1))
+def test_the_limit_does_not_count_time_without_a_core(then: str, result: str, tmp_path: Path) -> None:
+    """A test shares its core with four busy processes, so that 0.6 s of computing take about 3 s."""
+    output = run(tmp_path, f"{COMPUTING}for other in others: other.kill(); other.wait()\n{then}", limit_s=1)
+    assert result in output and ("longer than 1 s" in output) == bool(then)
 
 
 def test_a_test_that_leaves_nothing_passes(tmp_path: Path) -> None:

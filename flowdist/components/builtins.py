@@ -11,13 +11,15 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import CallSite, call_site
-from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import Problem, TopologyProblems, did_you_mean
 from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart
+from flowdist.torchrun.conf import DEAD_TIMERS, TIMERS, as_duration, entries_of, pair_of
 
 DEBUG = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -26,6 +28,13 @@ DEBUG = {
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
 PROCS_MAX = 100_000
+# TorchX's macros, and what they become. `.` is the working folder of the workers: there is no image.
+MACROS = {"app_id": "${run_id}", "replica_id": "${replica_index}", "rank0_env": "MASTER_ADDR", "img_root": "."}
+REFUSED_MACROS = {
+    "base_img_root": "TorchX has given it up, and there is no image here",
+    "macros": "write the macro itself, such as ${app_id}",
+}
+JOB_ID = "flowdist://torchx/${run_id}"  # what TorchX's trackers call the handle of the app
 
 
 class Size(NamedTuple):
@@ -48,8 +57,10 @@ def ddp(
     j: str = "1x2",
     env: Mapping[str, str] | None = None,
     max_retries: int = 0,
+    rdzv_conf: str | None = None,
     mounts: Sequence[str] = (),
     image: str | None = None,
+    metadata: Mapping[str, str] | None = None,
     debug: bool = False,
 ) -> Topology:
     """Distributed data parallel training: one role, one process group, on NNODES logical nodes.
@@ -63,7 +74,9 @@ def ddp(
         j: `[MIN:]NNODESxNPROC`, such as `2x8` or `2:4x8`.
         env: Variables added to the environment of the workers.
         max_retries: Number of failures that restart the job; the next one fails it.
-        mounts, image: Refused: processes on this machine see its files.
+        rdzv_conf: `join_timeout=600,last_call_timeout=30`: how long the job waits below its minimum of nodes, and for
+            more nodes below its maximum, in seconds. torchrun's other timers change nothing.
+        mounts, image, metadata: Refused: processes on this machine see its files, and no scheduler starts them.
         debug: True: set the variables that make torch and NCCL log more.
 
     Returns:
@@ -72,21 +85,27 @@ def ddp(
     Raises:
         TopologyProblems: An argument cannot be read or cannot be honoured.
     """
-    _check(script, m, mounts, image, max_retries)
+    _check(script, m, mounts, image, metadata, max_retries)
     size = parse_j(j)
     program = script or (m or "").rpartition(".")[2]
     experiment, run = names_of(name, program)
-    variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"), **(env or {})}
-    variables |= {"TORCHX_TRACKING_EXPERIMENT_NAME": experiment, **(DEBUG if debug else {})}
+    variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
+    for variable, value in (env or {}).items():
+        variables[variable] = translated(value) if isinstance(value, str) else value  # the compiler checks others
+    variables |= {"TORCHX_TRACKING_EXPERIMENT_NAME": experiment, "TORCHX_TRACKING_RUN_NAME": run}
+    variables |= {"TORCHX_JOB_ID": JOB_ID, **(DEBUG if debug else {})}
     memory = f"{memMB}MB"
-    nodes = [Node(cpu=cpu, gpu=gpu, memory=memory) for _ in range(size.high)]
+    timers = _timers(rdzv_conf or "")
 
-    t = Topology(name_from(run), nodes=nodes if h is None else size.high if size.high > 1 else None)
+    t = Topology(
+        name_from(run),
+        nodes=[Node(cpu=cpu, gpu=gpu, memory=memory) if h is None else Node(resources=h) for _ in range(size.high)],
+    )
     t.role(
         name_from(program),
         script=script,
         module=m,
-        args=list(script_args),
+        args=[translated(word) for word in script_args],
         replicas=f"{size.low}:{size.high}x{size.procs}",
         resources=h,
         cpu=cpu if h is None else None,
@@ -95,6 +114,8 @@ def ddp(
         apart=size.high > 1,
         env=variables,
         restart=Restart("role", max_restarts=max_retries) if max_retries else None,
+        pending_timeout=timers.get("pending_timeout"),
+        join_window=timers.get("join_window"),
     )
     return written_at(t, _caller())
 
@@ -105,18 +126,20 @@ def spmd(
     m: str | None = None,
     name: str = "/",
     h: str | None = None,
+    gpu: int = 0,
     j: str = "1x1",
     env: Mapping[str, str] | None = None,
     max_retries: int = 0,
     mounts: Sequence[str] = (),
     image: str | None = None,
+    metadata: Mapping[str, str] | None = None,
     debug: bool = False,
 ) -> Topology:
-    """One program on N nodes with M processes each: `ddp` with the size of a node given by `h` alone.
+    """One program on N nodes with M processes each: `ddp` with the size of a node given by `h` or `gpu` alone.
 
     Args:
         args: Arguments of the script or module.
-        script, m, name, h, j, env, max_retries, mounts, image, debug: As for `ddp`.
+        script, m, name, h, gpu, j, env, max_retries, mounts, image, metadata, debug: As for `ddp`.
 
     Returns:
         A topology that can be compiled, as that of `ddp`.
@@ -136,7 +159,48 @@ def _caller() -> CallSite:
     return call_site((), depth + 1)
 
 
-def _check(script: str | None, m: str | None, mounts: Sequence[str], image: str | None, max_retries: int) -> None:
+def translated(word: str) -> str:
+    """Translate TorchX's macros in an argument or a variable to flowdist's; `$$` becomes a dollar, as in TorchX.
+
+    Macros of flowdist, such as `${rank}`, stay.
+
+    Raises:
+        TopologyProblems: The word has a macro of TorchX that has no meaning here (FD154).
+    """
+    for name, help in REFUSED_MACROS.items():
+        if found := re.search(rf"\$\{{{name}\b[^}}]*\}}", word):
+            _refuse("FD154", f"{found[0]} in {word!r} cannot be translated", help)
+    names = "|".join(MACROS)
+    pattern = rf"\$(?:(\$)|\{{({names})\}}|({names})\b)"
+    return re.sub(pattern, lambda match: "${$}" if match[1] else MACROS[match[2] or match[3]], word)
+
+
+def _timers(rdzv_conf: str) -> dict[str, str]:
+    """Return the arguments of a role that the timers of --rdzv-conf stand for, as durations.
+
+    Raises:
+        TopologyProblems: An entry cannot be read, is unknown, or is for several hosts (FD154).
+    """
+    timers: dict[str, str] = {}
+    for name, value in map(pair_of, entries_of(rdzv_conf)):
+        message = f"--rdzv_conf {name}={value}"
+        if name in TIMERS:
+            if (duration := as_duration(value)) is None:
+                _refuse("FD154", f"{message}: {value!r} is not a number of seconds", f"write {name}=30")
+            timers[TIMERS[name]] = duration
+        elif name not in DEAD_TIMERS:
+            _refuse("FD154", f"{message} cannot be honoured", did_you_mean(name, [*TIMERS, *DEAD_TIMERS]))
+    return timers
+
+
+def _check(
+    script: str | None,
+    m: str | None,
+    mounts: Sequence[str],
+    image: str | None,
+    metadata: Mapping[str, str] | None,
+    max_retries: int,
+) -> None:
     """Raise TopologyProblems (FD154) for arguments of TorchX that contradict each other or cannot be honoured."""
     if (script is None) == (m is None):
         _refuse("FD154", "exactly one of --script and -m is needed", "write --script main.py, or -m my.module")
@@ -147,6 +211,9 @@ def _check(script: str | None, m: str | None, mounts: Sequence[str], image: str 
     if image is not None:
         help = "leave it out, or run flowdist inside the container"
         _refuse("FD154", f"--image {image}: processes on this machine are in no container", help)
+    if metadata:
+        words = ",".join(f"{key}={value}" for key, value in metadata.items())
+        _refuse("FD154", f"--metadata {words}: no scheduler gets it", "leave it out, or write it into --env")
     if max_retries < 0:
         _refuse("FD154", f"--max_retries {max_retries} is below 0", "write --max_retries 0, or leave it out")
 
@@ -193,7 +260,7 @@ def names_of(name: str, program: str) -> tuple[str, str]:
     experiment, slash, run = name.partition("/")
     if not slash:
         experiment, run = "", name
-    return experiment or "default-experiment", run or name_from(program)
+    return experiment or "default-experiment", run or Path(program).stem
 
 
 def _refuse(code: str, message: str, help: str) -> NoReturn:

@@ -76,22 +76,25 @@ class AgentUpkeep:
         return Next(None, f"its agent died {deaths} times{more} and is not started again (see {self._log})")
 
 
-def why_no_node_is_left(
-    nodes: Collection[NodeName], given_up: Set[NodeName], log: str, *, others_may_join: bool
+def why_nodes_are_too_few(
+    nodes: Collection[NodeName], given_up: Set[NodeName], least: int, log: str, *, others_may_join: bool
 ) -> str:
-    """Return why the run ends for want of a node that could ever run its job; empty: it goes on.
+    """Return why the run ends for want of nodes that could ever run its job; empty: it goes on.
 
-    A run that has given up all of its nodes would wait for room in vain. One that other hosts may join goes on.
+    A run that has given up too many of its nodes would wait for room in vain. One that other hosts may join goes on.
 
     Args:
         nodes: All nodes of the run, also those that a plan of faults adds later or has killed.
         given_up: The nodes whose agent is not started again because it died too often.
+        least: The number of nodes without which the job does not go on: its minimum until it has started, then one.
         log: The file with the last output of the node that was given up last, for the message.
         others_may_join: Whether the controller listens for other hosts.
     """
-    if others_may_join or not given_up >= set(nodes):
+    left = len(set(nodes) - given_up)
+    if others_may_join or left >= least:
         return ""
-    return f"no node of this run is left; everything was stopped (see {log})"
+    short = f"only {left} of at least {least} nodes are left" if left else "no node of this run is left"
+    return f"{short}; everything was stopped (see {log})"
 
 
 class ControllerUpkeep:

@@ -60,12 +60,13 @@ def compile_topology(topology: Topology, problems: Problems, *, is_complete: boo
     """
     top = Fields(owner_of(topology), topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
-    cluster = read_cluster(top)
+    sizes = NamedResources(topology, folder, problems)
+    cluster = read_cluster(top, sizes)
     usual = RoleSpec("", ())
     shared = {name: top.duration(name, getattr(usual, f"{name}_ns")) for name in SHARED}
     if not NAME.fullmatch(topology.name) and not top.is_wrong("name"):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
-    compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
+    compiler = _RoleCompiler(topology, folder, shared, cluster, sizes, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
     beat_ns, lease_ns = read_heartbeat_and_lease(top)
     graph = RoleGraph(
@@ -127,11 +128,17 @@ class _RoleCompiler:
     """Compiler of the roles of one topology, one after the other; it adds what is wrong with a role to `problems`."""
 
     def __init__(
-        self, topology: Topology, folder: Path, shared: Mapping[str, int], cluster: Cluster, problems: Problems
+        self,
+        topology: Topology,
+        folder: Path,
+        shared: Mapping[str, int],
+        cluster: Cluster,
+        sizes: NamedResources,
+        problems: Problems,
     ) -> None:
         self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}
-        self._resources = NamedResources(topology, folder, problems)
+        self._resources = sizes
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
@@ -175,6 +182,7 @@ class _RoleCompiler:
             hang_after_ns=fields.optional_duration("hang_after"),
             start_timeout_ns=fields.optional_duration("start_timeout"),
             preload=read_preload(fields, command, self._folder / workdir),
+            learned_preload=not fields.values["preload"],
             warm=fields.flag("warm", True),
             numa=self._numa(fields, resources),
             virtual_local_rank=fields.flag("virtual_local_rank", False),

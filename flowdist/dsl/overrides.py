@@ -54,8 +54,9 @@ def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) 
         topology.fields["nodes"] = [*declared[:value], *_more_like(declared, value - len(declared))]
 
 
-def _size(node: Node) -> tuple[Any, Any, Any]:
-    return node.cpu, node.gpu, node.memory
+def _size(node: Node) -> dict[str, Any]:
+    """Return the arguments of a node that say how large it is."""
+    return {name: getattr(node, name) for name in ("cpu", "gpu", "memory", "resources")}
 
 
 def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
@@ -63,10 +64,9 @@ def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
 
     Their names are `nodeN` with numbers that no declared node has.
     """
-    cpu, gpu, memory = _size(declared[0])
     taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
     free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
-    return [Node(name, cpu=cpu, gpu=gpu, memory=memory) for name in islice(free, max(0, missing))]
+    return [Node(name, **_size(declared[0])) for name in islice(free, max(0, missing))]
 
 
 def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> None:

@@ -31,6 +31,7 @@ class Node(Frozen):
         cpu: Number of cores.
         gpu: Number of GPUs, a whole number.
         memory: Text such as `"64GiB"`; only 0 needs no unit.
+        resources: Name of a size (see `Resources`) that the node has instead of cpu, gpu and memory.
         labels: Names and values of your choice, which `where=` of roles refers to.
     """
 
@@ -39,6 +40,7 @@ class Node(Frozen):
     cpu: float = 8
     gpu: int = 0
     memory: Memory = "32GiB"
+    resources: str | None = None
     labels: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from flowdist.graph.nodes import Cluster, NodeSpec
 from flowdist.graph.roles import Gate, RoleSpec
-from flowdist.graph.units import MINUTE, MS, SECOND, Ns, Number, PositiveNs
+from flowdist.graph.units import MINUTE, MS, SECOND, Endpoint4, Ns, Number, PositiveNs
 
 
 class Domain(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -44,6 +44,7 @@ class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     bad_node_window_ns: Ns = 60 * MINUTE  # in which `move_after` and `cordon_after` count failures (R22)
     move_after: Number = 2  # failures of one kind of a replica on one node before it runs elsewhere (R22)
     cordon_after: Number = 3  # failures of one kind on one node before the node is cordoned (R22)
+    store_endpoint: Endpoint4 = ""  # where the stores of all generations listen; empty: each at a port of its own
 
     @property
     def silent_after_ns(self) -> int:

@@ -170,6 +170,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     hang_after_ns: LookNs | None = None
     start_timeout_ns: LookNs | None = None
     preload: tuple[str, ...] = ()
+    learned_preload: bool = True  # modules that workers import are preloaded in later starts; else `preload` alone
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU
     virtual_local_rank: bool = False  # each worker has LOCAL_RANK=0 and sees one device

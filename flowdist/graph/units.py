@@ -24,6 +24,7 @@ PositiveCount = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 GpuCount = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Cpus = Annotated[float, Meta(ge=0, le=float(NUMBER_MAX))]
+Endpoint4 = Annotated[str, Meta(pattern=r"^(\d{1,3}(\.\d{1,3}){3}:\d{1,5})?$")]  # `127.0.0.1:29500`, or empty
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -15,7 +15,28 @@ from flowdist.graph.roles import RoleSpec
 
 NOTHING_TO_PRELOAD = "it has nothing to preload"
 PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same flags; others are not known to be safe
-READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "MALLOC_", "LC_", "LANG")
+# Beginnings of the names of variables that are read when a process starts or a module is imported, as was observed: by
+# the interpreter and libc, by the libraries of torch and numpy, by torch and what it imports, and by Hugging Face's
+# packages. None of these reads CUDA_VISIBLE_DEVICES, NCCL_... or GLOO_... before its first use.
+READ_AT_IMPORT = (
+    *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "HOME", "TMP", "TEMP", "XDG_"),
+    *(
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "MKLDNN_",
+        "ONEDNN_",
+        "DNNL_",
+        "OPENBLAS_",
+        "GOTO_",
+        "NPY_",
+        "NUMPY_",
+        "OPENSSL_",
+    ),
+    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCHEXPORT_", "PYTORCH_", "KINETO_", "AOT", "INDUCTOR_", "PT2_"),
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_", "TQDM_", "FSSPEC_", "SYMPY_", "JOBLIB_", "LOKY_"),
+)
 _VARYING = re.compile(
     r"\$\{(replica|replica_index|rank|local_rank|world_size|attempt|generation|log_dir|self\.port:.*?|addresses:.*?)\}"
 )

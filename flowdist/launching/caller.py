@@ -194,7 +194,7 @@ def _by_value(content: tuple[Any, ...], why: str) -> bytes:
         FlowdistError: if cloudpickle is not installed or fails.
     """
     try:
-        import cloudpickle  # type: ignore[import-not-found, unused-ignore]  # optional
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]  # optional
     except ImportError:
         help = "define it at the top of a module or script, or install cloudpickle"
         name = getattr(content[0], "__qualname__", repr(content[0]))

@@ -33,8 +33,13 @@ def die_of(error: BaseException) -> NoReturn:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line of printable characters, WORDS_MAX at most."""
+    """Return the type and the text of an exception in one line of printable characters, WORDS_MAX at most.
+
+    Where a limit of processes is the likely cause, the text names it: the system's own text does not.
+    """
     text = " ".join(str(error).split())
+    if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
+        text += " (a limit of processes or threads? see `ulimit -u`)"
     whole = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return one_line(whole[:WORDS_MAX])[:WORDS_MAX]
 

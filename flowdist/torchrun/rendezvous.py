@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, has_address
 from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.torchrun.conf import entries_of, pair_of
 from flowdist.torchrun.options import Given
 
 C10D_PORT, STATIC_PORT = 29400, 29500
@@ -51,8 +52,8 @@ def conf_of(given: Given) -> list[tuple[str, str]]:
 
     If a name occurs more than once, its last value counts.
     """
-    pairs = (part.partition("=") for part in given.values["rdzv_conf"].split(","))
-    return [(name.strip(), value.strip()) for name, _, value in pairs if value.strip()]
+    pairs = map(pair_of, entries_of(given.values["rdzv_conf"]))
+    return [(name, value) for name, value in pairs if value]
 
 
 def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvous:

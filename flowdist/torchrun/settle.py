@@ -23,6 +23,7 @@ from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.torchrun.conf import DEAD_TIMERS, KNOWN, PLACES, TIMERS, as_duration, entries_of, pair_of
 from flowdist.torchrun.options import BY_KEY, OPTIONS, Given
 from flowdist.torchrun.output import BITS, Streams
 from flowdist.torchrun.rendezvous import (
@@ -35,18 +36,14 @@ from flowdist.torchrun.rendezvous import (
     meets_others,
     rendezvous_of,
 )
+from flowdist.torchrun.variables import idle_variables
+from flowdist.torchrun.words import as_it_is, comma_separated, for_worker
 
 BACKENDS = ("c10d", "static")
 NODES_MAX, PROCS_MAX = 1000, 10_000
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-TIMERS = ("join_timeout", "last_call_timeout")  # entries of --rdzv-conf that are honoured
 # Options without effect on one host.
 ALONE = ("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "node_rank", "local_addr")
-PLACES = ("is_host", "token")  # entries of --rdzv-conf for several hosts
-DEAD_TIMERS = (  # entries of --rdzv-conf without effect
-    *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
-    *("timeout", "store_type"),
-)
 ONE_MACHINE = "one host is asked for"
 OUTAGE = "30s"  # how long several hosts keep their workers without a controller
 
@@ -60,6 +57,7 @@ class Launch(NamedTuple):
     log_dir: str  # empty: the user gave none
     notes: tuple[str, ...]  # for the user, about options without effect and the like
     rendezvous: Rendezvous | None = None  # None: all nodes are on this machine
+    store_endpoint: str = ""  # where the stores listen, as HOST:PORT; empty: each at a port of its own
 
 
 def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> Launch:
@@ -103,7 +101,14 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
         message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
         raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
     kept = msgspec.structs.replace(
-        role, procs=own.procs, command=own.command, env=own.env, workdir=own.workdir, preload=own.preload, warm=own.warm
+        role,
+        procs=own.procs,
+        command=own.command,
+        env=own.env,
+        workdir=own.workdir,
+        preload=own.preload,
+        learned_preload=own.learned_preload,
+        warm=own.warm,
     )
     return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
 
@@ -157,7 +162,8 @@ class _Settler:
         log_dir = self._log_dir()
         self._add_notes(logical)
         notes = tuple(self._notes)
-        return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, notes, rendezvous)
+        launched = written_on_the_command_line(topology)
+        return Launch(launched, streams, run_id, log_dir, notes, rendezvous, self._store_endpoint())
 
     def _refuse(self, key: str, why: str, help: str) -> None:
         """Add the problem that an option, which can be read, cannot be honoured."""
@@ -196,10 +202,9 @@ class _Settler:
         Returns:
             The duration; None if there is a problem.
         """
-        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
-            return f"{text.strip()}s"
-        self._unreadable(key, f"{text!r} is not a number of seconds", f"write {what}=30, or leave it out")
-        return None
+        if (duration := as_duration(text)) is None:
+            self._unreadable(key, f"{text!r} is not a number of seconds", f"write {what}=30, or leave it out")
+        return duration
 
     def _nodes(self) -> tuple[int, int]:
         text = self._values["nnodes"]
@@ -233,18 +238,17 @@ class _Settler:
         if self._values["rdzv_backend"] not in BACKENDS:
             why = "flowdist needs no rendezvous service: the host of --rdzv-endpoint runs the controller"
             self._refuse("rdzv_backend", why, f"leave it out, or write one of {', '.join(BACKENDS)}")
-        for pair in filter(None, (part.strip() for part in self._values["rdzv_conf"].split(","))):
-            self._check_conf(pair)
+        for entry in entries_of(self._values["rdzv_conf"]):
+            self._check_conf(entry)
 
-    def _check_conf(self, pair: str) -> None:
+    def _check_conf(self, entry: str) -> None:
         """Check one NAME=VALUE of --rdzv-conf: add a problem if it is wrong, a note if it has no effect."""
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        known = (*TIMERS, *PLACES, *DEAD_TIMERS)
+        name, value = pair_of(entry)
         is_no = value.lower() in NO
-        if not equals or not value:
-            self._unreadable("rdzv_conf", f"{pair!r} is not a NAME=VALUE", "write --rdzv-conf join_timeout=600")
-        elif name not in known:
-            self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
+        if not value:
+            self._unreadable("rdzv_conf", f"{entry!r} is not a NAME=VALUE", "write --rdzv-conf join_timeout=600")
+        elif name not in KNOWN:
+            self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, KNOWN))
         elif name == "is_host" and not is_no and value.lower() not in YES:
             self._unreadable("rdzv_conf", f"is_host={value} is neither yes nor no", "write is_host=1 or is_host=0")
         elif name == "is_host" and is_no and not self._meets_others:
@@ -291,7 +295,7 @@ class _Settler:
         There is none (None) if this host is the only one, or if the endpoint cannot be read.
         """
         rank = self._whole("node_rank", least=0, most=10**9)
-        self._whole("master_port", least=0, most=65535)
+        self._store_port = self._whole("master_port", least=0, most=65535) or 0
         local = self._values["local_addr"].strip("[]")
         if "local_addr" in self._spelled and not is_this_machine(local):
             self._refuse(
@@ -314,6 +318,22 @@ class _Settler:
         if rank:
             self._refuse("node_rank", ONE_MACHINE, "ask for several nodes, --nnodes 2, or leave --node-rank out")
         return None
+
+    @property
+    def _names_store(self) -> bool:
+        """Whether --master-port names the port of the stores: torchrun's store listens there in the same cases."""
+        values = self._values
+        is_static = values["rdzv_backend"] == "static" and not values["rdzv_endpoint"] and not values["standalone"]
+        return is_static and not self._meets_others and values["master_port"].strip() not in ("", "0")
+
+    def _store_endpoint(self) -> str:
+        """Return where the stores listen, if --master-port names their port.
+
+        They listen at all addresses of this machine, as torchrun's store does, if --master-addr is not loopback.
+        """
+        host = self._values["master_addr"].strip("[]")
+        is_loopback = host in ("", "localhost") or host.startswith("127.")
+        return f"{'127.0.0.1' if is_loopback else '0.0.0.0'}:{self._store_port}" if self._names_store else ""
 
     def _command(self) -> dict[str, Any]:
         script, args = self._given.script, [for_worker(word) for word in self._given.args]
@@ -355,7 +375,7 @@ class _Settler:
         if patience is not None:
             times |= {"grace": f"{patience}s", "stop_grace": f"{patience}s"}
         for name, value in conf_of(self._given):
-            field = {"join_timeout": "pending_timeout", "last_call_timeout": "join_window"}.get(name)
+            field = TIMERS.get(name)
             if field and (duration := self._seconds("rdzv_conf", value, f"--rdzv-conf {name}")):
                 times[field] = duration
         return times
@@ -411,40 +431,27 @@ class _Settler:
     def _add_notes(self, nodes: int) -> None:
         """Add a note that lists the given options without effect, if any; and one if this machine has several nodes."""
         idle = [self._spelled[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
+        idle += idle_variables(self._env, "TORCHELASTIC_") + idle_variables(self._env, "TORCH_ELASTIC_")
         if idle:
             self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")
         if nodes > 1:
             note = f"the {nodes} nodes are logical nodes of this machine: start this command once"
             self._notes.append(f"{note} (or name an --rdzv-endpoint, and start it on each host)")
+        if (name := self._role_name()) != self._values["role"] and "role" in self._spelled:
+            self._notes.append(
+                f"messages and folders call the role {name}: they take lower-case letters, digits and hyphens"
+            )
 
     def _is_idle(self, key: str) -> bool:
         if key not in self._spelled:
             return False
         if key == "rdzv_id":
             return bool(self._values["standalone"])
+        if key in ("master_addr", "master_port") and self._names_store:
+            return False
         static = self._values["rdzv_backend"] == "static"
         if self._meets_others and key in ("rdzv_backend", "rdzv_endpoint", "local_addr"):
             return False
         if self._meets_others and static and key in ("master_addr", "master_port", "node_rank"):
             return key != "node_rank" and bool(self._values["rdzv_endpoint"])
         return BY_KEY[key].stance == "no effect" or key in (*ALONE, "event_log_handler")
-
-
-def comma_separated(text: str) -> tuple[str, ...]:
-    """Return the texts of a filter, split at commas as torchrun does: two commas stand for a comma in a text."""
-    parts = text.replace(",,", "\0").split(",")
-    return tuple(part.strip().replace("\0", ",") for part in parts if part.strip())
-
-
-def as_it_is(word: str) -> str:
-    """Return a word with every `${` escaped, so that flowdist expands no macro in it."""
-    return word.replace("${", "${$}{")
-
-
-def for_worker(word: str) -> str:
-    """Translate torchrun's macros in an argument to flowdist's, and escape everything else that looks like a macro.
-
-    `$local_rank` and `${local_rank}` become flowdist's macro for the worker's local rank, `$$` becomes a dollar.
-    """
-    marked = re.sub(r"\$(\$|local_rank(?![A-Za-z0-9_])|\{local_rank\})", lambda m: "$" if m[1] == "$" else "\0", word)
-    return as_it_is(marked).replace("\0", "${local_rank}")

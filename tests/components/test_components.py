@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.main import cli
+from flowdist.cli.run.components import _notes, variables_of
 from flowdist.components import ddp, names_of, parse_j, spmd
 from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded, load_topology
@@ -40,7 +41,12 @@ def test_the_defaults_are_torchxs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOGLEVEL", raising=False)
     (role,) = graph_of(ddp(m="json.tool")).roles
     assert (role.name, role.command, role.procs, role.restart) == ("tool", ("python", "-m", "json.tool"), 2, None)
-    assert dict(role.env) == {"LOGLEVEL": "WARNING", "TORCHX_TRACKING_EXPERIMENT_NAME": "default-experiment"}
+    assert dict(role.env) == {
+        "LOGLEVEL": "WARNING",
+        "TORCHX_TRACKING_EXPERIMENT_NAME": "default-experiment",
+        "TORCHX_TRACKING_RUN_NAME": "tool",
+        "TORCHX_JOB_ID": "flowdist://torchx/${run_id}",
+    }
     assert graph_of(spmd(m="json.tool")).roles[0].procs == 1
 
 
@@ -57,16 +63,36 @@ def test_debug_wins_and_loglevel_is_the_users() -> None:
 
 
 def test_a_named_size_takes_the_place_of_numbers(tmp_path: Path) -> None:
-    (tmp_path / "flowdist.toml").write_text("[resources.big]\ncpu = 6\n")
+    (tmp_path / "flowdist.toml").write_text('[resources.big]\ncpu = 6\ngpu = 4\nmemory = "64GiB"\n')
     (tmp_path / "x.py").touch()
     (tmp_path / "topology.py").write_text(
-        "from flowdist.components import ddp, spmd\na = spmd(script='x.py', h='big')\nb = ddp(script='x.py', h='big',"
-        " j='2x1', cpu=3)\n"
+        "from flowdist.components import ddp, spmd\na = spmd(script='x.py', h='big', j='1x4')\n"
+        "b = ddp(script='x.py', h='big', j='2x4', cpu=3)\n"
     )
     one = load_topology(f"{tmp_path}/topology.py:a").graph
     two = load_topology(f"{tmp_path}/topology.py:b").graph
     assert one.roles[0].resources.cpu == two.roles[0].resources.cpu == 6
-    assert not one.cluster.given and len(two.cluster.nodes) == 2
+    assert (len(one.cluster.nodes), len(two.cluster.nodes)) == (1, 2)
+    for graph in (one, two):
+        assert {(node.cpu, node.gpu, node.memory) for node in graph.cluster.nodes} == {(6, 4, 64 << 30)}
+        assert graph.roles[0].resources.gpu == 4
+    checked = CliRunner().invoke(cli, ["check", f"{tmp_path}/topology.py:b"])
+    assert checked.exit_code == 0, checked.output
+
+
+def test_spmd_has_gpus_of_its_own() -> None:
+    graph = graph_of(spmd(m="json.tool", j="2x2", gpu=2))
+    assert [node.gpu for node in graph.cluster.nodes] == [2, 2] and graph.roles[0].resources.gpu == 2
+
+
+def test_the_timers_of_rdzv_conf_are_those_of_the_role() -> None:
+    (role,) = graph_of(ddp(m="json.tool", rdzv_conf="'join_timeout=9,last_call_timeout=1.5,timeout=3'")).roles
+    assert (role.pending_timeout_ns, role.join_window_ns) == (9 * 10**9, 1_500_000_000)
+
+
+def test_macros_of_torchx_are_translated_in_arguments_and_variables() -> None:
+    (role,) = graph_of(ddp("--id=$app_id", "$$HOME", "${rank}", m="json.tool", env={"A": "${replica_id}"})).roles
+    assert role.command[-3:] == ("--id=${run_id}", "${$}HOME", "${rank}") and dict(role.env)["A"] == "${replica_index}"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +108,7 @@ def test_a_named_size_takes_the_place_of_numbers(tmp_path: Path) -> None:
 )
 def test_a_name_is_an_experiment_and_a_run(name: str, names: tuple[str, str]) -> None:
     assert names_of(name, "dir/main.py") == names
+    assert names_of("/", "dir/my_main.py") == ("default-experiment", "my_main")
 
 
 @pytest.mark.parametrize(("j", "size"), [("2x8", (2, 2, 8)), ("2:4x8", (2, 4, 8)), (" 1x1 ", (1, 1, 1))])
@@ -117,6 +144,8 @@ def test_a_size_that_makes_no_sense_is_refused(j: str, message: str, help: str) 
         ({"script": "x.py", "mounts": ["type=bind", "src=/a"]}, "--mounts type=bind,src=/a: there is nothing to mount"),
         ({"script": "x.py", "image": "torch:2"}, "--image torch:2: processes on this machine are in no container"),
         ({"script": "x.py", "max_retries": -1}, "--max_retries -1 is below 0"),
+        ({"script": "x.py", "metadata": {"a": "b"}}, "--metadata a=b: no scheduler gets it"),
+        ({"script": "x.py", "env": {"A": "${base_img_root}"}}, "${base_img_root} in '${base_img_root}' cannot be"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(arguments: dict, message: str) -> None:  # type: ignore[type-arg]
@@ -156,10 +185,14 @@ def invoke(*words: str) -> Result:
         ("dist.spmd -j 2 -m json.tool", "error[FD153]: -j 2 can be read in two ways"),
         ("dist.ddp --script no.py", "error[FD109]: role 'no': script 'no.py' is not found"),
         ("dist.ddp -m json.tool --cpu=-1", "error[FD105]: node 'node0', role 'tool': cpu=-1.0 must not be negative"),
-        ("dist.ddp -m json.tool -h huge", "error[FD110]: role 'tool': resources='huge' is unknown"),
+        ("dist.ddp -m json.tool -h huge -j 2x1", "error[FD110]: node 'node0': resources='huge' is unknown"),
         ("dist.ddp -m json.tool --mounts a=b", "error[FD154]: --mounts a=b: there is nothing to mount into"),
         ("dist.ddp -m json.tool --rdzv_port 29500", "error[FD154]: --rdzv_port 29500: each generation has a store"),
         ("dist.ddp -m json.tool --rdzv_backend c10d", "error[FD154]: --rdzv_backend c10d: on one machine"),
+        ("dist.ddp -m json.tool --metadata a=b", "error[FD154]: --metadata a=b: no scheduler gets it"),
+        ("dist.ddp -m json.tool --rdzv_conf join_timeout=x", "error[FD154]: --rdzv_conf join_timeout=x: 'x' is not a"),
+        ("dist.ddp -m json.tool --rdzv_conf is_host=1", "error[FD154]: --rdzv_conf is_host=1 cannot be honoured"),
+        ("dist.ddp -m json.tool -- ${macros.app_id}", "error[FD154]: ${macros.app_id} in '${macros.app_id}' cannot"),
         ("dist.ddp -m json.tool --tee 3", "error[FD154]: --tee 3: the terminal shows all output"),
         ("dist.ddp -m json.tool --env A", "error[FD154]: --env A: 'A' has no value"),
         ("dist.ddp -m json.tool --set tool.cpus=3", "a role has no 'cpus' to set"),
@@ -179,6 +212,32 @@ def test_help_shows_the_options_of_torchx() -> None:
         shown = invoke(component, "--help").output
         assert all(option in shown for option in ("--script", "-j,", "--max_retries", "--mounts", "--debug"))
         assert ("--memMB" in shown) == (component == "dist.ddp")
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("A=1,2;B=3", {"A": "1,2", "B": "3"}),
+        ("A='1,B=2',C=\"\"", {"A": "1,B=2", "C": ""}),
+        ("A=x'y'", {"A": "x'y'"}),
+        ("A=", {"A": ""}),
+    ],
+)
+def test_variables_are_read_as_torchx_reads_them(text: str, values: dict[str, str]) -> None:
+    assert variables_of([text]) == values
+
+
+def test_a_name_that_is_changed_and_what_has_no_effect_is_said() -> None:
+    def notes(**options: str | None) -> list[str]:
+        given = {"name": "/", "script": None, "m": "json.tool", **options}
+        topology = ddp(name=str(given["name"]), m="json.tool")
+        return _notes(topology, given, {"TORCHX_RANK0_HOST": "a"} if "rdzv_conf" in options else {})
+
+    assert notes() == notes(name="exp/run") == notes(name="exp/") == []
+    (said,) = notes(name="exp/trial_1")
+    assert "call the run trial-1" in said and said.endswith("TORCHX_TRACKING_RUN_NAME is trial_1")
+    (said,) = notes(rdzv_conf="join_timeout=3,timeout=9")
+    assert "nothing here: timeout=9 of --rdzv_conf, TORCHX_RANK0_HOST=a (" in said
 
 
 @pytest.mark.real

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.fork_policy import ForkServerUpkeep
-from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep, Next, why_no_node_is_left
+from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep, Next, why_nodes_are_too_few
 from flowdist.graph import MINUTE, MS, SECOND
 
 
@@ -50,10 +50,16 @@ def test_a_fault_brings_an_agent_back_though_its_deaths_were_too_many():
 
 def test_a_run_ends_when_all_of_its_nodes_are_given_up_unless_other_hosts_may_join():
     nodes, log = ["node0", "node1"], "runs/x/node1.log"
-    assert why_no_node_is_left(nodes, {"node1"}, log, others_may_join=False) == ""
+    assert why_nodes_are_too_few(nodes, {"node1"}, 1, log, others_may_join=False) == ""
     because = "no node of this run is left; everything was stopped (see runs/x/node1.log)"
-    assert why_no_node_is_left(nodes, {"node1", "node0"}, log, others_may_join=False) == because
-    assert why_no_node_is_left(nodes, {"node1", "node0"}, log, others_may_join=True) == ""
+    assert why_nodes_are_too_few(nodes, {"node1", "node0"}, 1, log, others_may_join=False) == because
+    assert why_nodes_are_too_few(nodes, {"node1", "node0"}, 1, log, others_may_join=True) == ""
+
+
+def test_a_run_ends_when_fewer_nodes_are_left_than_its_job_starts_on():
+    because = "only 1 of at least 2 nodes are left; everything was stopped (see node1.log)"
+    assert why_nodes_are_too_few(["node0", "node1"], {"node1"}, 2, "node1.log", others_may_join=False) == because
+    assert why_nodes_are_too_few(["node0", "node1"], {"node1"}, 2, "node1.log", others_may_join=True) == ""
 
 
 def test_r21_another_controller_takes_over_at_once_and_the_next_ones_after_longer_and_longer_pauses():

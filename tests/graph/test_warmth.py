@@ -55,6 +55,17 @@ def test_another_interpreter_for_python_starts_cold() -> None:
     assert cold_because(spec(OURS, "train.py"), "/opt/python", OURS) == ""
 
 
+@pytest.mark.parametrize("name", ["TMPDIR", "HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_JIT", "NPY_ENABLE"])
+def test_a_variable_that_torch_numpy_or_hugging_face_read_at_import_may_not_differ(name: str) -> None:
+    cold = spec("python", "x.py", env=((name, "/cache/${rank}"),))
+    assert cold_because(cold, OURS, OURS) == f"{name} differs from worker to worker"
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MY_RANK"])
+def test_a_variable_that_is_read_at_its_first_use_may_differ(name: str) -> None:
+    assert cold_because(spec("python", "x.py", env=((name, "${local_rank}"),)), OURS, OURS) == ""
+
+
 def test_a_variable_that_no_import_reads_may_differ() -> None:
     assert cold_because(spec("python", "x.py", env=(("MY_RANK", "${rank}"),)), OURS, OURS) == ""
     assert cold_because(spec("python", "x.py", env=(("PYTHONPATH", "/x/${role}"),)), OURS, OURS) == ""

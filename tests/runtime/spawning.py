@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +21,14 @@ from flowdist.runtime.processes.spawn_protocol import (
     Channel,
     Ended,
     ForkServerSpec,
-    Signal,
+    Request,
     Spawn,
     Spawned,
     StartedCold,
 )
 from tests.leftovers import VARIABLE
 
+PRELOAD = ("multiprocessing.pool", "json")  # quick; what torch may change has probes of its own
 PROGRAM = """
 import socket
 from flowdist.runtime.processes import fork_servers, spawner
@@ -53,7 +56,7 @@ class Spawning:
         argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        self._last = 0
+        self.last = 0
         self.heard: list[Answer] = []
 
     def __enter__(self) -> Spawning:
@@ -81,20 +84,20 @@ class Spawning:
         server: ForkServerSpec | None = None,
         env: dict[str, str] | None = None,
         cpus: tuple[int, ...] = (),
+        records: bool = False,
     ) -> int:
         """A Python program; its id."""
-        self._last += 1
+        self.last += 1
         argv = (sys.executable, *args)
-        folder = str(self.logs(self._last))
-        self.send(
-            Spawn(self._last, argv, {**os.environ, **self._mark, **(env or {})}, str(self.folder), folder, server, cpus)
-        )
-        return self._last
+        folder = str(self.logs(self.last))
+        whole = {**os.environ, **self._mark, **(env or {})}
+        self.send(Spawn(self.last, argv, whole, str(self.folder), folder, server, cpus, records))
+        return self.last
 
     def logs(self, id: int) -> Path:
         return self.folder.parent / f"logs of {self.folder.name}" / str(id)
 
-    def send(self, request: Spawn | Signal) -> None:
+    def send(self, request: Request) -> None:
         self._channel.send(request)
 
     def until(self, kind: type, id: int, seconds: float = 60.0) -> Answer:
@@ -104,11 +107,17 @@ class Spawning:
             for answer in self.heard:
                 if isinstance(answer, kind) and getattr(answer, "id", id) == id:
                     return answer
-            if not select.select([self._channel], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not self.listen(max(0.0, end - time.monotonic())):
                 raise AssertionError(f"no {kind.__name__} of {id} among {self.heard}")
-            answers = self._channel.receive()
-            assert answers is not None, "the spawner has ended"
-            self.heard += answers  # type: ignore[arg-type]
+
+    def listen(self, seconds: float) -> bool:
+        """Waits for answers, which `heard` has then; False if none comes."""
+        if not select.select([self._channel], [], [], seconds)[0]:
+            return False
+        answers = self._channel.receive()
+        assert answers is not None, "the spawner has ended"
+        self.heard += answers  # type: ignore[arg-type]
+        return True
 
     def pid(self, id: int) -> int:
         answer = self.until(Spawned, id)
@@ -138,3 +147,36 @@ class Spawning:
 
 def cold_reasons(spawning: Spawning) -> list[str]:
     return [answer.reason for answer in spawning.heard if isinstance(answer, StartedCold)]
+
+
+def write(folder: Path, name: str, code: str) -> None:
+    (folder / f"{name}.py").write_text(textwrap.dedent(code).lstrip("\n") + "\n")
+
+
+def both(
+    spawning: Spawning, *args: str, env: dict[str, str] | None = None, preload: tuple[str, ...] = PRELOAD
+) -> tuple[Outcome, Outcome]:
+    """What a Python program leaves that is started cold, and warm."""
+    server = spawning.server(*preload)
+    cold, warm = spawning.start(*args, env=env), spawning.start(*args, env=env, server=server)
+    outcomes = spawning.outcome(cold), spawning.outcome(warm)
+    assert cold_reasons(spawning) == []
+    return outcomes
+
+
+def plain_outcome(spawning: Spawning, *args: str, env: dict[str, str]) -> Outcome:
+    """What a Python program leaves that no process of flowdist has started."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "stdout.log"), Path(folder, "stderr.log")
+        with out.open("ab") as stdout, err.open("ab") as stderr:
+            code = subprocess.run(
+                [sys.executable, *args],
+                check=False,
+                env={**os.environ, VARIABLE: os.environ[VARIABLE], **env},
+                cwd=spawning.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            ).returncode
+        return Outcome(code, *(file.read_text(errors="backslashreplace") for file in (out, err)))

@@ -180,8 +180,14 @@ def test_r21_no_effect_is_carried_out_that_the_journal_cannot_record(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", ["yes", "no"])
 def test_r21_workers_that_outlived_their_run_are_killed_when_it_is_resumed(tmp_path: Path, warm: str) -> None:
-    """Simulate `pkill -9 flowdist`: flowdist's own processes are killed at once, workers are not."""
-    (tmp_path / "enduring.py").write_text("import signal\nprint('works', flush=True)\nsignal.pause()\n")
+    """Simulate `pkill -9 flowdist`: flowdist's own processes are killed at once.
+
+    This worker has cleared the signal that the kernel would send it at the death of its parent (PR_SET_PDEATHSIG), as
+    the children of workers are without it.
+    """
+    (tmp_path / "enduring.py").write_text(
+        "import ctypes, signal\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\nprint('works', flush=True)\nsignal.pause()\n"
+    )
     (tmp_path / "topology.py").write_text(
         "from flowdist import Topology\n"
         "t = Topology('enduring')\n"

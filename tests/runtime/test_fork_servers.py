@@ -62,9 +62,7 @@ def test_one_fork_server_serves_all_that_import_the_same(spawning: Spawning) -> 
 
 
 def test_modules_are_imported_once(spawning: Spawning) -> None:
-    (spawning.folder / "heavy.py").write_text(
-        "import os\nos.write(os.open('imports', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'x')"
-    )
+    (spawning.folder / "heavy.py").write_text("with open('imports', 'a') as file:\n    file.write('x')\n")
     (spawning.folder / "uses.py").write_text("import heavy")
     server = spawning.server("heavy")
     ids = [spawning.start("uses.py", server=server) for _ in range(5)]
@@ -81,6 +79,18 @@ def test_modules_are_imported_once(spawning: Spawning) -> None:
         ),
         ("import socket\nkept = socket.create_server(('127.0.0.1', 0))", "has opened socket:"),
         ("import select\nkept = select.epoll()", "has opened anon_inode:"),
+        ("kept = open('heavy.py')", "has opened /"),
+        ("import os\nkept = os.pipe()", "has opened pipe:"),
+        (
+            "import multiprocessing\nlock = multiprocessing.Lock()",
+            "has made memory that processes share (/dev/shm/sem.",
+        ),
+        ("import mmap\nkept = mmap.mmap(-1, 8)", "has made memory that processes share (/dev/zero"),
+        (
+            "import subprocess\nkept = subprocess.Popen('cat', stdin=subprocess.PIPE)",  # it ends with its parent
+            "an import has started a process",
+        ),
+        ("import random\nrandom.seed(1)", "an import has seeded the random numbers of random"),
         ("import sys\nsys.setprofile(lambda *_: None)", "traced or profiled"),
         (
             "import sys, types\ncuda = sys.modules['torch.cuda'] = types.ModuleType('torch.cuda')\n"
@@ -103,6 +113,18 @@ def test_what_an_import_does_may_forbid_forking(spawning: Spawning, code: str, r
     late = spawning.start("says.py", server=server)
     assert spawning.outcome(late).code == 0 and len(cold_reasons(spawning)) == 1
     assert children(spawning.process.pid) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", ["numpy.random.seed(1)", "torch.manual_seed(1)"])
+def test_an_import_that_seeds_forbids_it(spawning: Spawning, seeds: str) -> None:
+    """All workers draw the same numbers then, as they would without flowdist."""
+    module = seeds.partition(".")[0]
+    pytest.importorskip(module)
+    (spawning.folder / "heavy.py").write_text(f"import {module}\n{seeds}")
+    assert spawning.outcome(spawning.start("says.py", server=spawning.server("heavy"))).code == 0
+    (told,) = cold_reasons(spawning)
+    assert told.startswith(f"an import has seeded the random numbers of {module}")
 
 
 def test_a_module_that_hides_one_of_ours_forbids_it(spawning: Spawning) -> None:
@@ -153,15 +175,16 @@ def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_coun
 
 
 def test_files_that_an_import_has_opened_stay_open_and_ours_do_not(spawning: Spawning) -> None:
-    (spawning.folder / "heavy.py").write_text("kept = open('heavy.py')")
+    """The file has no position that processes could share."""
+    (spawning.folder / "heavy.py").write_text("kept = open('/dev/zero', 'rb', 0)")
     (spawning.folder / "reads.py").write_text(
-        "import heavy, os\nprint(heavy.kept.read())\nprint(sorted(os.listdir('/proc/self/fd'), key=int)[4:])"
+        "import heavy, os\nprint(heavy.kept.read(2))\nprint(sorted(os.listdir('/proc/self/fd'), key=int)[4:])"
     )
     server = spawning.server("heavy")
     other = spawning.start("waits.py", server=server)
     spawning.output_until(other, "up")
     outcome = spawning.outcome(spawning.start("reads.py", server=server))
-    assert outcome.out == "kept = open('heavy.py')\n['4']\n", outcome  # 3 is the file, 4 the folder that is listed
+    assert outcome.out == "b'\\x00\\x00'\n['4']\n", outcome  # 3 is the file, 4 the folder that is listed
 
 
 def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:

@@ -17,6 +17,11 @@ def test_an_exception_is_one_line_that_a_terminal_does_not_obey() -> None:
     assert len(in_words(ValueError("\x1b" * 1000))) == WORDS_MAX
 
 
+@pytest.mark.parametrize("error", [BlockingIOError(11, "Try again"), RuntimeError("can't start new thread")], ids=repr)
+def test_an_exception_that_a_limit_of_processes_may_have_caused_names_the_limit(error: Exception) -> None:
+    assert in_words(error).endswith(" (a limit of processes or threads? see `ulimit -u`)")
+
+
 @given(st.lists(nasty_text, min_size=1, max_size=3))
 @settings(max_examples=examples(40, 300), deadline=None)
 def test_the_last_exception_of_a_log_is_read_as_it_was_named(

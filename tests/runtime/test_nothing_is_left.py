@@ -97,6 +97,27 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         assert job.alive() == []
 
 
+@pytest.mark.parametrize("how", [pytest.param((), id="cold"), pytest.param(WARM, id="warm", marks=pytest.mark.slow)])
+def test_sigkill_of_everything_that_watches_workers(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """Supervisor, guardian and spawner are killed at one moment: the kernel alone is left to end the workers."""
+    (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nwhile True:\n    signal.pause()\n")
+    with Job(tmp_path, "waits.py", "--replicas", "2", *how) as job:
+        job.until("up", 2)
+        guardian = job.named("flowdist.runtime.agent.guardian")[0]
+        (server,) = job.named("flowdist/runtime/processes/fork_server_boot.py")[:1] or [None]
+        workers = [int(file.read_text()) for file in job.run_dir.glob("trainer/*/attempt_1/0/pid")]
+        assert len(workers) == 2 and (server is not None) == bool(how)
+        parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in workers}
+        spawner = next(pid for pid in children(guardian) if {pid, server} & parents)
+        watchers = [job.process.pid, guardian, spawner]
+        with Deaths(job.alive()) as deaths:
+            assert {*watchers, *workers} <= set(deaths.pids)
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # one that stands still sees no other die
+                for pid in watchers:
+                    os.kill(pid, number)
+            assert deaths.survivors() == []
+
+
 @pytest.mark.slow
 def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) -> None:
     """The workers end with their fork server; their successors are forked from a new one."""

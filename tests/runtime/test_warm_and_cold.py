@@ -6,18 +6,16 @@ import importlib.util
 import os
 import re
 import signal
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.runtime.spawning import Outcome, Spawning, cold_reasons
+from tests.choosing import slow
+from tests.runtime.spawning import PRELOAD, Outcome, Spawning, both, plain_outcome, write
 
 pytestmark = pytest.mark.real
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
-PRELOAD = ("multiprocessing.pool", "json")  # quick; what torch may change has probes of its own
 
 # What each probe prints, and how it ends, is all that is compared; `1 2` are its arguments.
 PROBES = {
@@ -25,7 +23,7 @@ PROBES = {
     "main": """
         import sys
         print(__name__, __file__, __package__, __spec__, __doc__, __loader__.get_filename("__main__"), __annotations__)
-        print(sys.modules["__main__"].__dict__ is globals(), sorted(globals()), __builtins__)
+        print(sys.modules["__main__"].__dict__ is globals(), list(globals()), __builtins__)
     """,
     "path": "import sys; print(sys.path)",
     "beside": "import neighbour; print(neighbour.__name__, neighbour.__file__)",
@@ -115,7 +113,12 @@ PROBES = {
         os.close(read)
         os.write(write, b"x")
     """,
-    "environment": "import os; print(sorted(os.environ.items())); os.system('env | sort')",
+    "environment": """
+        import os
+        os.environ.pop('FLOWDIST_TESTED_BY')
+        print(sorted(os.environ.items()))
+        os.system('env | sort')
+    """,
     "place": "import os; print(os.getcwd(), os.getpgrp() == os.getpid() == os.getsid(0))",
     "umask": "import os; print(os.umask(0), os.nice(0), os.sched_getaffinity(0))",
     "files": """
@@ -250,6 +253,89 @@ PROBES = {
         """
         for method in ("fork", "spawn", "forkserver")
     },
+    **{
+        f"results_{method}": f"""
+        import multiprocessing, sys
+        from concurrent.futures import ProcessPoolExecutor
+        class Point:
+            def __init__(self, x): self.x = x
+        def make(x):
+            return Point(x)
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("{method}")
+            with context.Pool(2) as pool:
+                print([point.x for point in pool.map(make, range(3))], pool.apply(make, (4,)).x)
+            with ProcessPoolExecutor(2, mp_context=context) as pool:
+                print([point.x for point in pool.map(make, range(3))])
+            queue = context.Queue()
+            process = context.Process(target=queue.put, args=(Point(5),))
+            process.start()
+            found = queue.get()
+            print(found.x, type(found) is Point, type(found).__module__)
+            process.join()
+            with context.Manager() as manager:
+                shared = manager.dict(point=Point(6))
+                print(shared["point"].x)
+        """
+        for method in ("fork", "spawn", "forkserver")
+    },
+    "who_has_kept_main": """
+        import multiprocessing, sys, types
+        main = sys.modules["__main__"]
+        print(sys.modules["__mp_main__"] is main, sys.modules["__mp_main__"].__dict__ is globals())
+        kept = [(name, value) for name, module in list(sys.modules.items()) for value in list(vars(module).values())
+                if isinstance(value, types.ModuleType) and value.__name__ == "__main__" and value is not main]
+        print(kept)
+    """,
+    # Limits, priorities, masks and capabilities, the position in the tree of processes, and what Linux keeps besides.
+    "limits": """
+        import os, resource
+        names = [name for name in dir(resource) if name.startswith("RLIMIT")]
+        print([(name, resource.getrlimit(getattr(resource, name))) for name in names])
+        kept = ("Umask", "Groups", "Sig", "Cap", "NoNewPrivs", "Seccomp", "Cpus_allowed", "Mems_allowed", "Threads")
+        print([line for line in open("/proc/self/status").read().splitlines() if line.startswith(kept)])
+        for name in ("oom_score_adj", "timerslack_ns", "personality", "coredump_filter", "cgroup", "loginuid"):
+            print(name, open(f"/proc/self/{name}").read())
+        print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
+    """,
+    "sys_and_gc": """
+        import faulthandler, gc, signal, sys, threading, warnings
+        hooks = ("displayhook", "excepthook", "breakpointhook", "unraisablehook")
+        print([getattr(sys, name) is getattr(sys, f"__{name}__") for name in hooks])
+        print(threading.excepthook is threading.__excepthook__, sys.gettrace(), sys.getprofile(), sys.exc_info())
+        print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.getdlopenflags(), sys.get_asyncgen_hooks())
+        print(hasattr(sys, "last_type"), hasattr(sys, "ps1"), [getattr(f, "__name__", type(f)) for f in sys.meta_path])
+        print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks, gc.garbage)
+        print(warnings.filters, warnings.defaultaction, faulthandler.is_enabled(), signal.getitimer(signal.ITIMER_REAL))
+        main = threading.main_thread()
+        print(main.name, main.ident == threading.get_ident(), threading.stack_size())
+    """,
+    "excepthook_at_exit": """
+        import atexit, sys
+        atexit.register(lambda: print(sys.excepthook is sys.__excepthook__, hasattr(sys, "last_type")))
+        sys.exit(0)
+    """,
+    "logging_is_untouched": """
+        import logging
+        root = logging.root
+        print(root.handlers, root.level, root.disabled, root.filters, logging.getLoggerClass(), logging.raiseExceptions)
+        logging.basicConfig(format="%(levelname)s %(processName)s %(threadName)s %(filename)s %(lineno)d %(message)s")
+        logging.getLogger("mine").error("some text")
+        logging.getLogger("mine").exception("other text")
+    """,
+    "atexit_of_modules": """
+        import multiprocessing.util  # first, as in the fork server: handlers are called in the order of the imports
+        import atexit, logging, os, threading, weakref
+        atexit.register(lambda: os.write(1, b"registered first\\n"))
+        multiprocessing.util.Finalize(None, os.write, (1, b"finalized\\n"), exitpriority=5)
+        class Node: pass
+        node = Node()
+        weakref.finalize(node, os.write, 1, b"weak\\n")
+        threading._register_atexit(os.write, 1, b"threads\\n")
+        logging.getLogger().addHandler(handler := logging.StreamHandler())
+        handler.close = lambda: os.write(1, b"handler closed\\n")
+        atexit.register(lambda: os.write(1, b"registered last\\n"))
+    """,
     "shared_memory": """
         from multiprocessing import shared_memory
         memory = shared_memory.SharedMemory(create=True, size=8)
@@ -278,8 +364,9 @@ ENDS = {  # the others end well: a probe that fails by mistake would fail alike 
     **dict.fromkeys(("exit_text", "exit_tuple", "syntax", "excepthook", "last_words", "pipe"), 1),
     **dict.fromkeys(("raises", "raises_in_order", "raises_while", "raises_group", "raises_own"), 1),
 }
-TORCH_PROBES = {
-    f"loader_{method}": f"""
+TORCH_PROBES = (
+    {
+        f"loader_{method}": f"""
         import torch
         from torch.utils.data import DataLoader, Dataset
         class Numbers(Dataset):
@@ -289,27 +376,94 @@ TORCH_PROBES = {
             loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="{method}")
             print([batch for batch in loader])
     """
-    for method in ("fork", "spawn", "forkserver")
-} | {
-    "parallel": """
+        for method in ("fork", "spawn", "forkserver")
+    }
+    | {
+        f"loader_of_main_{method}": f"""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+        class Sample:
+            def __init__(self, x): self.x = x
+        class Batch:
+            def __init__(self, samples): self.x, self.samples = torch.stack([s.x for s in samples]), samples
+            def pin_memory(self): return self
+        class Samples(Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i): return Sample(torch.tensor(i))
+        def collate(samples): return Batch(samples)
+        def begin(number): torch.utils.data.get_worker_info().dataset.number = number
+        if __name__ == "__main__":
+            options = dict(batch_size=4, num_workers=2, multiprocessing_context="{method}", persistent_workers=True)
+            loader = DataLoader(Samples(), collate_fn=collate, worker_init_fn=begin, **options)
+            for epoch in range(2):
+                batches = list(loader)
+                print([(type(b) is Batch, type(b.samples[0]) is Sample, b.x.tolist()) for b in batches])
+            import torch.multiprocessing as mp
+            with mp.get_context("{method}").Pool(2) as pool:
+                print([sample.x for sample in pool.map(Sample, [torch.tensor(1), torch.tensor(2)])])
+    """
+        for method in ("fork", "spawn", "forkserver")
+    }
+    | {
+        "profiler": """
+        import torch
+        from torch.profiler import ProfilerActivity, profile, record_function
+        a = torch.ones(8, 8, requires_grad=True)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as measured:
+            with record_function("mine"):
+                (a @ a).relu().sum().backward()
+        print(sorted((event.key, event.count) for event in measured.key_averages()))
+        measured.export_chrome_trace("trace.json")
+        import json
+        names = {event.get("name") for event in json.load(open("trace.json"))["traceEvents"]}
+        print({"mine", "aten::mm", "aten::relu"} <= names)
+    """,
+        "numbers": """
+        import numpy, torch
+        a = numpy.arange(90000.0).reshape(300, 300) / 1e4
+        print((a @ a).sum(), numpy.linalg.eigvalsh(a + a.T)[-1], numpy.fft.fft(a).real.sum())
+        numpy.random.seed(1); torch.manual_seed(1)
+        print(numpy.random.rand(2), torch.rand(2), torch.randperm(5), numpy.random.default_rng(2).random())
+    """,
+        "saves": """
+        import io, torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(2, 2)
+        file = io.BytesIO()
+        torch.save(Net(), file)
+        file.seek(0)
+        net = torch.load(file, weights_only=False)
+        print(type(net) is Net, type(net).__module__)
+        file.seek(0)
+        try:
+            torch.load(file)
+        except Exception as error:
+            print(type(error), str(error)[:300])
+    """,
+        "parallel": """
         import torch
         print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.distributed.get_debug_level())
         a = torch.ones(600, 600)
         print((a @ a).sum(), a.exp().sum() > 0, (a.requires_grad_() * 2).sum().backward(), a.grad.sum())
     """,
-    "cuda": "import torch; print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.cuda.device_count())",
-    "spawned": """
+        "cuda": "import torch.cuda as c; print(c.is_initialized(), c._is_in_bad_fork(), c.device_count())",
+        "spawned": """
         import torch.multiprocessing as mp
         def worker(i, text): print(i, text, flush=True)
         if __name__ == "__main__":
             mp.spawn(worker, args=("hello",), nprocs=1)
     """,
-    "seeded": "import torch; torch.manual_seed(3); print(torch.rand(2), torch.initial_seed())",
-}
-
-
-def write(folder: Path, name: str, code: str) -> None:
-    (folder / f"{name}.py").write_text(textwrap.dedent(code).lstrip("\n") + "\n")
+        "environment_with_torch": """
+            import os, torch
+            os.environ.pop('FLOWDIST_TESTED_BY')
+            print(sorted(os.environ.items()))
+            os.system('env | sort')
+        """,
+        "seeded": "import torch; torch.manual_seed(3); print(torch.rand(2), torch.initial_seed())",
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -335,16 +489,6 @@ def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawning]:
         yield spawning
 
 
-def both(
-    spawning: Spawning, *args: str, env: dict[str, str] | None = None, preload: tuple[str, ...] = PRELOAD
-) -> tuple[Outcome, Outcome]:
-    server = spawning.server(*preload)
-    cold, warm = spawning.start(*args, env=env), spawning.start(*args, env=env, server=server)
-    outcomes = spawning.outcome(cold), spawning.outcome(warm)
-    assert cold_reasons(spawning) == []
-    return outcomes
-
-
 @pytest.mark.parametrize("probe", PROBES)
 def test_a_script(spawning: Spawning, probe: str) -> None:
     cold, warm = both(spawning, f"probe_{probe}.py", "1", "2", env={"SOME": "thing"})
@@ -354,12 +498,26 @@ def test_a_script(spawning: Spawning, probe: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_cold_script_behaves_as_by_plain_python(spawning: Spawning, probe: str) -> None:
+    """A comparison with cold workers says nothing about what all workers of flowdist have in common."""
+    env = {"SOME": "thing"}
+    cold = spawning.outcome(spawning.start(f"probe_{probe}.py", "1", "2", env=env))
+    assert cold == plain_outcome(spawning, f"probe_{probe}.py", "1", "2", env=env)
+
+
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("probe", TORCH_PROBES)
 def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
     cold, warm = both(spawning, f"probe_{probe}.py", preload=("torch",))
-    assert warm == cold
+    assert without_times(warm) == without_times(cold)
     assert cold.code == 0, cold.err
+
+
+def without_times(outcome: Outcome) -> Outcome:
+    """Return the outcome without lines of torch's profiler that have a time and a process id."""
+    return outcome._replace(err=re.sub(r"USDT:.*\n", "", outcome.err))
 
 
 @pytest.mark.slow
@@ -451,19 +609,53 @@ def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
     assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["run_main.py", "run_main.py", "fork_server_boot.py"]
 
 
-@pytest.mark.slow
-def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:
-    code = (
-        "import random; print(random.random())\nimport multiprocessing as m; print(m.current_process().authkey.hex())"
-    )
-    if HAS_TORCH:
-        code += "\nimport torch, numpy; print(torch.rand(1).item(), torch.initial_seed()); print(numpy.random.rand())"
+DRAWS = """
+import multiprocessing, os, random, secrets, tempfile, uuid
+print(random.random(), random.Random().random(), secrets.token_hex(8), os.urandom(8).hex(), uuid.uuid4(), uuid.uuid1())
+print(os.path.basename(tempfile.mktemp()), multiprocessing.current_process().authkey.hex(), random.getrandbits(64))
+"""
+DRAWS_WITH_TORCH = """
+import numpy, torch
+print(torch.rand(1).item(), torch.initial_seed(), torch.Generator().seed(), numpy.random.rand())
+print(numpy.random.default_rng().random(), numpy.random.RandomState().rand(), torch.randperm(997)[:9].prod().item())
+print(torch.empty((), dtype=torch.int64).random_().item())
+"""
+
+
+def drawn(spawning: Spawning, name: str, preload: tuple[str, ...], **env: str) -> list[list[str]]:
+    """What two warm workers draw that run at one time."""
+    server = spawning.server(*preload, env=env)
+    ids = [spawning.start(f"{name}.py", server=server, env=env) for _ in range(2)]
+    outcomes = [spawning.outcome(id) for id in ids]
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    return [outcome.out.split() for outcome in outcomes]
+
+
+@pytest.mark.parametrize(
+    ("code", "preload"),
+    [
+        (DRAWS, ("random", "uuid", "tempfile", "secrets", "multiprocessing")),
+        *slow([(DRAWS + DRAWS_WITH_TORCH, ("torch", "numpy", "uuid", "tempfile", "torch.utils.data"))]),
+    ],
+    ids=["standard library", "torch"],
+)
+def test_two_of_them_draw_different_numbers(spawning: Spawning, code: str, preload: tuple[str, ...]) -> None:
+    if "torch" in preload and not HAS_TORCH:
+        pytest.skip("torch is not installed")
     write(spawning.folder, "draws", code)
-    server = spawning.server("torch" if HAS_TORCH else "json")
-    ids = [spawning.start("draws.py", server=server) for _ in range(2)]
-    first, second = (spawning.outcome(id).out.split() for id in ids)
-    assert len(first) == len(second) >= 2
+    first, second = drawn(spawning, "draws", preload)
+    assert len(first) == len(second) >= 9
     assert not set(first) & set(second)
+
+
+def test_hashes_of_texts_are_those_of_the_fork_server_or_of_the_given_seed(spawning: Spawning) -> None:
+    """Two cold workers hash alike only if the seed is given; the documentation says that warm ones always do."""
+    write(spawning.folder, "hashes", "import sys; print(hash('some text'), sys.flags.hash_randomization)")
+    first, second = drawn(spawning, "hashes", PRELOAD)
+    assert first == second
+    seed = {"PYTHONHASHSEED": "7"}
+    first, second = drawn(spawning, "hashes", PRELOAD, **seed)
+    assert first == second == spawning.outcome(spawning.start("hashes.py", env=seed)).out.split()
 
 
 def test_a_signal_from_outside(spawning: Spawning) -> None:

@@ -86,7 +86,7 @@ LINES = [
 def test_a_command_line_is_read_as_torchrun_reads_it(torch_parser: Any, line: str) -> None:
     import shlex
 
-    from flowdist.torchrun.settle import comma_separated
+    from flowdist.torchrun.words import comma_separated
 
     theirs = vars(torch_parser.parse_args(shlex.split(line)))
     ours = read_options(shlex.split(line), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,31 @@ def test_modules_programs_and_variables(tmp_path: Path) -> None:
             "0 of 2: /x",
             "1 of 2: /x",
         ]
+
+
+BY_PORT = """
+import os, signal, sys, torch, torch.distributed as dist
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=size)
+ones = torch.ones(1)
+dist.all_reduce(ones)
+if (rank, os.environ["TORCHELASTIC_RESTART_COUNT"]) == (1, "0"):
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+print("sum", ones.item(), "by port", os.environ["MASTER_PORT"], flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@needs_torch
+def test_a_script_that_names_the_store_by_its_port_finds_it_after_a_kill_too(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(BY_PORT)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = ["--nproc-per-node=2", "--max-restarts=2", "--master-port", port, "t.py", f"tcp://localhost:{port}"]
+    with Job(tmp_path, *words, verb="torchrun") as job:
+        assert job.finish() == 0 and job.alive() == [], job.text
+        assert job.text.count(f"sum 2.0 by port {port}") == 2
+    with socket.create_server(("127.0.0.1", int(port))), Job(tmp_path, *words, verb="torchrun") as job:
+        assert job.finish() != 0 and f"127.0.0.1:{port} cannot be bound" in job.text

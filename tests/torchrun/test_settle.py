@@ -9,8 +9,11 @@ import pytest
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND, JobOptions, Resources
+from flowdist.torchrun.options import read_options
 from flowdist.torchrun.rendezvous import Rendezvous, host_of, is_this_machine
-from flowdist.torchrun.settle import as_here, comma_separated, for_worker
+from flowdist.torchrun.settle import as_here, settle
+from flowdist.torchrun.store_port import check_store_port
+from flowdist.torchrun.words import comma_separated, for_worker
 from tests.torchrun.harness import outcome_of, what_becomes_of
 
 
@@ -144,9 +147,9 @@ def test_masks_by_local_rank_reach_beyond_nine() -> None:
 
 
 def test_several_nodes_are_said_to_be_of_this_machine() -> None:
-    became = what_becomes_of(["--nnodes", "2", "--rdzv-conf", "timeout=9", "--master-port", "1", "x.py"])
+    became = what_becomes_of(["--nnodes", "2", "--rdzv-conf", "timeout=9", "--start-method", "fork", "x.py"])
     assert became.notes.splitlines() == [
-        "these change nothing here: --master-port 1, timeout=9 of --rdzv-conf (docs/torchrun.md says why)",
+        "these change nothing here: --start-method fork, timeout=9 of --rdzv-conf (docs/torchrun.md says why)",
         "the 2 nodes are logical nodes of this machine: start this command once "
         "(or name an --rdzv-endpoint, and start it on each host)",
     ]
@@ -272,3 +275,45 @@ def test_this_machine_is_known_by_its_names_and_addresses() -> None:
         assert not is_this_machine(host)
     assert host_of("head:29500") == host_of("head") == "head"
     assert host_of("[::1]:29500") == host_of("[::1]") == host_of("::1") == "::1"
+
+
+def test_the_stores_listen_at_the_port_that_torchruns_store_would_have() -> None:
+    def endpoint(*words: str) -> str:
+        return settle(read_options([*words, "x.py"], {}), {}, (), 2).store_endpoint
+
+    assert endpoint() == endpoint("--master-port", "0") == ""
+    assert (
+        endpoint("--master-port", "29611") == endpoint("--nnodes", "2", "--master-port", "29611") == "127.0.0.1:29611"
+    )
+    assert endpoint("--master-port", "29611", "--master-addr", "localhost") == "127.0.0.1:29611"
+    assert endpoint("--master-port", "29611", "--master-addr", socket.gethostname()) == "0.0.0.0:29611"
+    for other in ("--standalone", "--rdzv-endpoint=localhost:1", "--rdzv-backend=c10d", "--nnodes=2 --node-rank=0"):
+        assert endpoint("--master-port", "29611", *other.split()) == "", "it names the port of something else there"
+    assert "--master-port" not in what_becomes_of(["--master-port", "29611", "x.py"]).notes
+    assert "--master-port" in what_becomes_of(["--standalone", "--master-port", "29611", "x.py"]).notes
+
+
+def test_a_port_that_is_taken_is_refused_before_the_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(FlowdistError, match="cannot be bound: address already in use"):
+            check_store_port(endpoint)
+    check_store_port(endpoint)
+
+
+def test_quotation_marks_around_the_timers_are_removed() -> None:
+    for conf in ("'join_timeout=5,last_call_timeout=1,timeout=5'", "join_timeout='5',last_call_timeout=\"1\""):
+        role = outcome_of("--rdzv-conf", conf, "x.py").role
+        assert (role.pending_timeout_ns, role.join_window_ns) == (5 * SECOND, SECOND)
+    assert "is not a NAME=VALUE" in what_becomes_of(["--rdzv-conf", "join_timeout=''", "x.py"]).refused
+
+
+def test_a_role_whose_name_is_changed_is_said() -> None:
+    assert "call the role trainer-x" in what_becomes_of(["--role", "Trainer_X", "x.py"]).notes
+    assert what_becomes_of(["--role", "trainer", "x.py"]).notes == ""
+
+
+def test_a_variable_that_changes_nothing_is_said_when_it_is_set() -> None:
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCH_ELASTIC_WORKER_IDENTICAL": "0", "TORCHX_IMAGE": "x"}
+    notes = what_becomes_of(["x.py"], env).notes
+    assert notes == "these change nothing here: TORCHELASTIC_ENABLE_FILE_TIMER=1 (docs/torchrun.md says why)"

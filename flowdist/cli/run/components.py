@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from flowdist.cli.run.console import Shown
 from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
 from flowdist.cli.shared.common import show_problems, verb
 from flowdist.cli.shared.options import FaultOptions, fault_options, json_option, runs_option, set_option
+from flowdist.cli.shared.terminal import paint
 from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.text.quotes import unquoted
+from flowdist.torchrun.conf import DEAD_TIMERS, entries_of, pair_of
+from flowdist.torchrun.variables import idle_variables
 
 TORCHX_OPTIONS = (
     click.option("--script", metavar="FILE", help="The script; its own arguments stand after --."),
@@ -31,7 +36,11 @@ TORCHX_OPTIONS = (
     click.option("--debug", is_flag=True, help="Set the variables that make torch and NCCL log more."),
     click.option("--mounts", multiple=True, help="Refused: the processes see the files of this machine."),
     click.option("--image", help="Refused: the processes run on this machine, in no container."),
+    click.option("--metadata", help="Refused: no scheduler gets it."),
+    click.option("--gpu", type=int, default=0, help="GPUs of a node (default: 0)."),
 )
+# One NAME=VALUE: up to a comma or semicolon before the next NAME=, but not to one inside quotation marks.
+PAIR = re.compile(r"""(?:=\s*"[^"]*"|=\s*'[^']*'|(?![,;]\s*[A-Za-z_]\w*=).)+""", re.DOTALL)
 REFUSED = {
     "rdzv_port": "each generation has a store on a port of its own",
     "rdzv_backend": "on one machine there is nothing to choose",
@@ -39,8 +48,10 @@ REFUSED = {
 }
 DDP_OPTIONS = (
     click.option("--cpu", type=float, default=2, help="Cores of a node (default: 2)."),
-    click.option("--gpu", type=int, default=0, help="GPUs of a node (default: 0)."),
     click.option("--memMB", "memMB", type=int, default=1024, help="Memory of a node in MB (default: 1024)."),
+    click.option(
+        "--rdzv_conf", "--rdzv-conf", metavar="A=1,B=2", help="join_timeout and last_call_timeout, in seconds."
+    ),
     click.option("--rdzv_port", "--rdzv-port", help=f"Refused: {REFUSED['rdzv_port']}."),
     click.option("--rdzv_backend", "--rdzv-backend", help=f"Refused: {REFUSED['rdzv_backend']}."),
     click.option("--tee", help=f"Refused: {REFUSED['tee']}."),
@@ -79,6 +90,8 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
         loaded = compile_loaded(written_on_the_command_line(topology), sets)
         if not as_json:
             show_problems(loaded.warnings)
+            for note in _notes(topology, of_component, os.environ):
+                paint(f"flowdist: {note}", fg="yellow", err=True)
         shown = Shown(display.quiet, as_json, live=not display.plain)
         settings = RunSettings(Path(base), plan, shown=shown, detach=display.detach, metrics_port=display.metrics_port)
         execute(loaded.graph, settings)
@@ -101,6 +114,8 @@ def _topology(component: Callable[..., Topology], args: tuple[str, ...], options
             if (value := options.pop(option, None)) is not None:
                 raise TopologyProblems([Problem("FD154", f"--{option} {value}: {why}", "leave it out", CLI)])
         options["env"] = variables_of(options["env"])
+        if options["metadata"] is not None:
+            options["metadata"] = variables_of([options["metadata"]])
         if options["j"] is None:
             del options["j"]  # the default of the component
         return component(*args, **options)
@@ -109,19 +124,42 @@ def _topology(component: Callable[..., Topology], args: tuple[str, ...], options
         raise TopologyProblems(problems, where="on the command line") from None
 
 
+def _notes(topology: Topology, options: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+    """Return what the user should know about: a name that is changed, and what has no effect.
+
+    Args:
+        topology: The topology of the component.
+        options: The options of the component.
+        env: The environment variables.
+    """
+    notes: list[str] = []
+    name = options["name"]
+    run = name.partition("/")[2] if "/" in name else name
+    if run not in ("", topology.name):
+        changed = f"folders and messages call the run {topology.name}: they take lower-case letters, digits and hyphens"
+        notes.append(f"{changed}; TORCHX_TRACKING_RUN_NAME is {run}")
+    entries = [entry for entry in entries_of(options.get("rdzv_conf") or "") if pair_of(entry)[0] in DEAD_TIMERS]
+    idle = [f"{entry} of --rdzv_conf" for entry in entries] + idle_variables(env, "TORCHX_")
+    if idle:
+        notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchx.md says why)")
+    return notes
+
+
 def variables_of(texts: Iterable[str]) -> dict[str, str]:
     """Return the variables of `A=1,B=2`, read as TorchX does: a comma without a NAME= after it is part of the value.
+
+    Quotation marks around a value are removed; what is between them is not split.
 
     Raises:
         TopologyProblems: A part has no `=`.
     """
     values: dict[str, str] = {}
     for text in texts:
-        for pair in re.split(r"[,;](?=[A-Za-z_]\w*=)", text):
+        for pair in PAIR.findall(text):
             name, equals, value = pair.partition("=")
             if not equals or not name:
                 raise TopologyProblems([Problem("FD154", f"--env {text}: {pair!r} has no value", "write A=1,B=2", CLI)])
-            values[name.strip()] = value
+            values[name.strip()] = unquoted(value) if value.strip()[:1] in ("'", '"') else value
     return values
 
 

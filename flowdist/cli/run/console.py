@@ -131,6 +131,7 @@ def finish(
     from flowdist.report.record.spending import time_of_run  # imported after the run, so that its start is not delayed
     from flowdist.report.record.summary import summary_of, summary_text
     from flowdist.runtime.run_folder.folder import JOINED, SUMMARY
+    from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
     from flowdist.runtime.run_folder.root_cause import root_cause_text
     from flowdist.runtime.run_folder.runs import write_status
 
@@ -140,6 +141,8 @@ def finish(
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
     (run_dir / SUMMARY).write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
     write_status(run_dir, result.job, result.sheet)
+    if result.outcome == "failed" and (why := write_outer_error_file(result.job, run_dir, os.environ, mask)):
+        paint(f"flowdist: {why}", fg="yellow", err=True)
     if as_json:
         print_json("run", **summary)
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.run.execution import RunSettings, execute, needs_linux
+from flowdist.cli.run.execution import RunSettings, execute, learned_option, needs_linux, with_learning
 from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import show_problems, verb
 from flowdist.cli.shared.terminal import paint
@@ -36,9 +36,10 @@ class _Command(click.Command):
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     options_metavar="[torchrun's own options]",
 )
+@learned_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]")
 @click.pass_context
-def command(ctx: click.Context, words: tuple[str, ...]) -> None:
+def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool) -> None:
     """Run a command line of torchrun unchanged, as a topology with one role.
 
     \b
@@ -46,6 +47,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     flowdist torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 -m package.train
 
     Every option is honoured, reported as without effect, or refused with a reason: see docs/torchrun.md.
+    --no-learned-preload is flowdist's own, and comes first: nothing that earlier workers imported is preloaded.
     """
     try:
         given = read_options(words, os.environ)
@@ -56,26 +58,30 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not needed by --help
     from flowdist.torchrun.output import Output
     from flowdist.torchrun.settle import as_here, settle
+    from flowdist.torchrun.store_port import check_store_port, with_store_at
 
     gpus = machine_gpus(os.environ)
     launch = settle(given, os.environ, gpus, machine_cpus())
     loaded = compile_loaded(launch.topology)
     show_problems(loaded.warnings)
+    if launch.store_endpoint:
+        check_store_port(launch.store_endpoint)
+    graph = with_learning(with_store_at(loaded.graph, launch.store_endpoint), no_learned_preload)
     for note in launch.notes:
         paint(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
     if launch.log_dir:
         _check_log_dir(launch.log_dir)
     base = Path(launch.log_dir or "runs")
-    prefix = (prefix or loaded.graph.name) if launch.log_dir else ""
+    prefix = (prefix or graph.name) if launch.log_dir else ""
 
     def opener(run_dir: Path, show: Show) -> OpenSink:
         return Output(launch.streams, run_dir, show).open
 
     settings = RunSettings(base, prefix=prefix, opener=opener)
     if launch.rendezvous is None:
-        execute(loaded.graph, settings)
-    meet(loaded.graph, launch.rendezvous, settings, lambda graph: as_here(graph, loaded.graph), gpus)
+        execute(graph, settings)
+    meet(graph, launch.rendezvous, settings, lambda theirs: as_here(theirs, graph), gpus)
 
 
 def _check_log_dir(folder: str) -> None:

@@ -10,7 +10,7 @@ from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.facts import Charge, PastFailure
 from flowdist.control.job.phases import LIVE_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.events import CheckpointOffered
+from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.graph import Gate, NodeSpec, RoleSpec
 from flowdist.graph.capacity import Capacity, Need
@@ -69,6 +69,7 @@ class Replica:
     had_output: bool = False  # it had shown output before it stalled
     known_addresses: Addresses = ()  # the addresses that were last sent to it
     failures: list[PastFailure] = field(default_factory=list)
+    exited: ReplicaExited | None = None  # the report of its last failure; it names the worker that failed first
 
     @property
     def restarts(self) -> int:

@@ -51,6 +51,7 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
         note_left(job, replica)  # it ended before it could answer the notice
     else:
         job.end_attempt(replica)
+        replica.exited = event
         why = _why(event)
         kind = event.kind or "exit"
         job.note_failure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from flowdist.dsl.read.fields import NAME, RESERVED, Fields, parse_sizes
+from flowdist.dsl.read.resources import NamedResources
 from flowdist.dsl.words import Node
 from flowdist.graph import Cluster, JobOptions, NodeSpec
 from flowdist.graph.units import COUNT_MAX
@@ -12,8 +13,8 @@ from flowdist.graph.units import COUNT_MAX
 HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 
 
-def read_cluster(top: Fields) -> Cluster:
-    """Return the nodes of a topology, whose arguments are `top`.
+def read_cluster(top: Fields, sizes: NamedResources) -> Cluster:
+    """Return the nodes of a topology, whose arguments are `top`. Nodes may have one of the named `sizes`.
 
     If the topology declares no nodes, `given` of the result is false. Nodes that cannot be used add errors; if none can
     be used, `given` is false, too.
@@ -30,7 +31,7 @@ def read_cluster(top: Fields) -> Cluster:
     specs: dict[str, NodeSpec] = {}
     for i, node in enumerate(top.items("nodes", Node, help=HELP)):
         if isinstance(node, Node):
-            spec = _read_node(node, i, specs, top)
+            spec = _read_node(node, i, specs, top, sizes)
             specs[spec.name] = spec
         else:
             message = f"nodes[{i}] is not a Node"
@@ -65,7 +66,7 @@ def _read_count(top: Fields, nodes: int | str) -> Cluster:
     return Cluster(given=False)
 
 
-def _read_node(node: Node, index: int, taken: Collection[str], top: Fields) -> NodeSpec:
+def _read_node(node: Node, index: int, taken: Collection[str], top: Fields, sizes: NamedResources) -> NodeSpec:
     """Return the graph's value of one `Node`; add an error if its name is unusable, or one of those `taken`."""
     name = f"node{index}" if node.name is None else str(node.name)
     fields = Fields(f"node {name!r}", vars(node), node.site, top.problems)
@@ -75,9 +76,13 @@ def _read_node(node: Node, index: int, taken: Collection[str], top: Fields) -> N
         fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
     elif name in taken:
         fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-    cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
+    if node.resources is None:
+        cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
+    else:
+        size = sizes.of_node(fields)
+        cpu, gpu, memory = size.cpu, size.gpu, size.memory
     spec = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
-    for argument, parts in (("nodes", ("cpu", "gpu", "memory")), ("labels", ("labels",))):
+    for argument, parts in (("nodes", ("cpu", "gpu", "memory", "resources")), ("labels", ("labels",))):
         if fields.is_wrong(*parts):
             top.problems.mark_wrong(top.owner, argument)
     return spec

@@ -54,8 +54,15 @@ class NamedResources:
             share,
         )
 
+    def of_node(self, fields: Fields) -> Resources:
+        """Return the size that a node names. An unknown name adds an error, once for all nodes and roles with it."""
+        size, name = self._named(fields), fields.values["resources"]
+        if isinstance(name, str) and fields.is_wrong("resources"):
+            self._problems.mark_wrong(FILE, name)
+        return size
+
     def _named(self, fields: Fields) -> Resources:
-        """Return the size that the role names; the default size if it names none.
+        """Return the size that the role or node names; the default size if it names none.
 
         An unknown name adds an error, and returns the default size.
         """

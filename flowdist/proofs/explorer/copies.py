@@ -37,7 +37,7 @@ SKIPPED = {
         *("pending", "seated", "unseated", "seats", "portless", "candidates", "waiting", "leaving", "vacant"),
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "stalled_with_output"),
-    "Replica": ("procs", "starts_in_place"),
+    "Replica": ("procs", "starts_in_place", "exited"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed"),
     "Node": ("spec", "free", "order", "lost_because"),
     "Notice": ("because",),

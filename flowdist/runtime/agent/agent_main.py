@@ -26,6 +26,7 @@ from flowdist.control.protocol.events import ReplicaUnkillable
 from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin, Report, ToController
 from flowdist.graph import decode_graph
 from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
+from flowdist.runtime.agent.learning import LearnedPreload
 from flowdist.runtime.agent.lease_watch import LeasePage
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -33,10 +34,12 @@ from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
+from flowdist.runtime.preload.cache import profile_cache
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.frames import encode, read_from_controller
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
@@ -110,9 +113,13 @@ class _AgentProcess:
         config, ids, send = self._config, itertools.count(1), self._spawner.send
         self._loop.add_reader(self._spawner, self._read_answers)
         forks = StoreForks(self._loop, send, ids, config.run_dir, config.socket_dir)
-        self._stores = Stores(self._loop, self._handle, forks, config.address)
+        named = self._graph.options.store_endpoint
+        endpoint = endpoint_of(named, 0) if named else Endpoint(config.address, 0)
+        self._stores = Stores(self._loop, self._handle, forks, endpoint)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
+        cache = profile_cache(os.environ)
+        self._learning = LearnedPreload(self._graph, cache, self._loop, send, self._stores.fork_from)
         self._workers = Workers(
             config,
             self._graph,
@@ -124,6 +131,7 @@ class _AgentProcess:
             self._sockets,
             self._gpus,
             self._stores,
+            self._learning,
         )
 
     async def _keep_connected(self) -> None:
@@ -214,8 +222,7 @@ class _AgentProcess:
                 with contextlib.suppress(OSError):  # a full disk: the workers wait for the notice, then for SIGTERM
                     stop_notice.set_stop_step(self._folder(output), output.step)
             case io.BindStore():
-                port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
-                self._handle(io.StoreBound(output.world, output.generation, port))
+                self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
             case io.EndAgent():
@@ -251,6 +258,8 @@ class _AgentProcess:
                 case spawner.Prepared():
                     self._stores.end_waiting(answer.is_usable)
                     self._handle(io.WarmedUp())
+                case spawner.Learned():
+                    self._learning.handle_answer(answer)
                 case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
                     if not self._stores.handle_answer(answer):
                         self._workers.handle_answer(answer)

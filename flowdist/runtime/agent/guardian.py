@@ -21,7 +21,7 @@ import msgspec
 
 from flowdist.runtime.agent.lease_watch import LeasePage, LeaseWatch
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
-from flowdist.runtime.last_words import print_unexpected
+from flowdist.runtime.last_words import die_of, print_unexpected
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.run_folder.cleanup import remove_folder
@@ -157,4 +157,7 @@ def _reap_any() -> dict[int, int]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        die_of(error)

@@ -46,11 +46,11 @@ class WorkerExits:
             folder: The worker's log folder, in which its error is looked up.
             was_killed: Whether the agent has sent SIGKILL to the attempt.
         """
-        code = injected_code(folder, code)
+        ended_by, code = signal_name(code) if code < 0 else None, injected_code(folder, code)
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
-        name = signal_name(code) if code < 0 else None
-        detail = error_line(folder, self._mask)
+        name = ended_by if code < 0 else None
+        detail = error_line(folder, self._mask, ended_by)
         timed_out = collective_timeout(folder, self._mask, aborted=name == "ABRT")
         if timed_out not in detail:  # the last line of stderr is one of a stack trace
             detail = timed_out

@@ -1,6 +1,6 @@
 """Running of the user's script or module in a forked worker, as `python script.py` would run it.
 
-The worker gets a fresh `__main__`, its own arguments, environment and random numbers. An exception of the script
+The worker gets an empty `__main__`, its own arguments, environment and random numbers. An exception of the script
 reaches the interpreter, which ends as usual; only the frames of flowdist are removed from the printed traceback.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
+from flowdist.runtime.preload.recorder import Recorder
 from flowdist.runtime.processes.spawn_protocol import Spawn
 from flowdist.runtime.umask import restore_umask
 
@@ -41,17 +42,34 @@ def run(request: Spawn) -> None:
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
     importlib.invalidate_caches()  # files may have been created since the imports
     _reseed()
-    old, main = sys.modules["__main__"], ModuleType("__main__")
-    main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
-    sys.modules["__main__"] = main
+    main = _emptied_main()
+    recorder = Recorder(request.folder) if request.records else None
     try:
         if command.is_module:
             runpy._run_module_as_main(command.target)  # type: ignore[attr-defined]
         else:
             _run_script(command.target, main)
+        has_succeeded = True
     except BaseException as error:
+        has_succeeded = isinstance(error, SystemExit) and not error.code
         _trim_traceback(error)
         raise
+    finally:
+        if recorder is not None and has_succeeded:  # a script that fails may have imported a part of what it needs
+            recorder.record_end()
+
+
+def _emptied_main() -> ModuleType:
+    """Return the module `__main__`, empty as that of an interpreter which has run nothing yet.
+
+    It stays the same object: modules such as multiprocessing and dill have kept `__main__` when they were imported.
+    """
+    main = sys.modules["__main__"]
+    builtins = main.__dict__["__builtins__"]
+    main.__dict__.clear()
+    main.__dict__.update(ModuleType("__main__").__dict__)
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
+    return main
 
 
 def _run_script(script: str, main: ModuleType) -> None:
@@ -83,7 +101,12 @@ def _reseed() -> None:
 
 
 def _trim_traceback(error: BaseException) -> None:
-    """Have the interpreter print the traceback of the error without the frames of flowdist."""
+    """Have the interpreter print the traceback of the error without the frames of flowdist.
+
+    It prints none of SystemExit, for which sys.excepthook stays what the user expects.
+    """
+    if isinstance(error, SystemExit):
+        return
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next

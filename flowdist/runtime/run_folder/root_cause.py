@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol.events import ReplicaExited
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.worker_env.worker_errors import last_lines, raised_ns, read_error_file
@@ -22,20 +23,29 @@ HELP = {
 def root_cause_text(job: JobState, run_dir: Path) -> str:
     """Return the traceback, or else the last lines of stderr, of a worker whose failure has ended the job.
 
-    It is the first worker that has left either, of the replicas that the reason of the job's end names.
+    It is the worker that failed first, of the first replica that the reason of the job's end names and that has left
+    either. A worker that was killed may have written nothing about that: then the text does not call its last lines the
+    cause.
 
     Returns:
         The text for the terminal; empty if no such worker has left anything.
     """
-    for folder in _failed_workers(job, run_dir):
+    for folder, exited in failed_workers(job, run_dir):
         error = read_error_file(folder)
         lines = error.traceback.splitlines() if error is not None else []
         lines = lines or last_lines(folder / "stderr.log", LINES_MAX)
         if lines:
             lines = [printable(worker_line(line, colours=False)) for line in lines]
             help = [f"help: {text}" for sign, text in HELP.items() if sign in lines]
-            return "\n".join([f"Root cause, from {_place(folder)}:", *(f"  {line}" for line in lines), *help]) + "\n"
+            title = _title(exited) if exited is not None and error is None else "Root cause"
+            return "\n".join([f"{title}, from {_place(folder)}:", *(f"  {line}" for line in lines), *help]) + "\n"
     return ""
+
+
+def _title(exited: ReplicaExited) -> str:
+    """Return what the last lines of a failed worker are called: not the cause, if a signal came from outside."""
+    was_killed = exited.kind in ("signal", "oom") and exited.signal and not exited.detail
+    return f"Last lines before SIG{exited.signal}" if was_killed else "Root cause"
 
 
 def _place(folder: Path) -> str:
@@ -44,20 +54,33 @@ def _place(folder: Path) -> str:
     return f"{node}, {Path(*folder.parts[-4:])}" if node else str(folder)
 
 
-def _failed_workers(job: JobState, run_dir: Path) -> list[Path]:
-    """Return the folders of the workers of the replicas that the reason of the job's end names, in their last attempts.
+def failed_workers(job: JobState, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
+    """Return the folders of the workers that failed first, of the replicas that the reason of the job's end names.
 
-    The replicas are in the order of the graph, the workers of each replica in the order of their failures.
+    The replicas are in the order of the graph. Of several workers with an error file, that of the earliest failed
+    first: another may end sooner. A worker without one is believed to have failed first if the report says so. Without
+    a report of the last attempt, the folders of all of its workers are returned.
     """
     named = [replica for replica in job.replicas.values() if str(replica.id) in job.ending_reason.split()]
-    folders: list[Path] = []
+    folders: list[tuple[Path, ReplicaExited | None]] = []
     for replica in named:
         base = run_dir / replica.id.role / str(replica.id.index)
         numbers = [path.name.removeprefix("attempt_") for path in base.glob("attempt_*")]
         last = max((int(number) for number in numbers if number.isdecimal()), default=None)
-        if last is not None:
-            found = (base / f"attempt_{last}").glob("*")
-            workers = sorted(path for path in found if path.name.isdecimal() and os.path.isdir(path))  # noqa: PTH112
-            # by the time of the error file; workers without one come last
-            folders += sorted(workers, key=lambda folder: raised_ns(folder) or float("inf"))
+        if last is None:
+            continue
+        attempt, exited = base / f"attempt_{last}", replica.exited
+        workers = _by_error_file(attempt)
+        if exited is None or exited.attempt != last:
+            folders += [(folder, None) for folder in workers]
+            continue
+        reported = attempt / str(exited.local_rank)
+        has_raised = raised_ns(reported) is not None
+        folders.append((workers[0] if has_raised else reported, exited))
     return folders
+
+
+def _by_error_file(attempt: Path) -> list[Path]:
+    """Return the folders of the workers of an attempt by the times of their error files; those without come last."""
+    folders = (path for path in attempt.glob("*") if path.name.isdecimal() and os.path.isdir(path))  # noqa: PTH112
+    return sorted(folders, key=lambda folder: (raised_ns(folder) or float("inf"), int(folder.name)))

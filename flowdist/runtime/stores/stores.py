@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -19,10 +20,11 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.spawn_protocol import Ended, ForkServerSpec, Spawned, SpawnRefused, StartedCold
 from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
-from flowdist.runtime.wire.addresses import family_of
+from flowdist.runtime.wire.addresses import Endpoint, family_of
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
 BACKLOG = 1024
+REBIND_S, REBIND_PAUSE_S = 30.0, 0.005  # how long a store waits until the last one has left their common port
 
 
 class Stores:
@@ -30,24 +32,35 @@ class Stores:
 
     Args:
         loop: The agent's event loop.
-        handle: Passes to the pure agent that a store host has ended, by itself or because `kill` was called.
+        handle: Passes to the pure agent that a store is bound, or that its host has ended, by itself or because `kill`
+            was called.
         forks: Starts store hosts from the node's fork server, where there is one.
-        address: The node's address, at which stores listen.
+        endpoint: The node's address, at which stores listen, and the port that all of them have; 0: each store has a
+            port of its own.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[io.StoreExited], None], forks: StoreForks, address: str
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[io.StoreBound | io.StoreExited], None],
+        forks: StoreForks,
+        endpoint: Endpoint,
     ) -> None:
-        self._loop, self._handle, self._forks, self._address = loop, handle, forks, address
+        self._loop, self._handle, self._forks, self._endpoint = loop, handle, forks, endpoint
         self.awaited: ForkServerSpec | None = None  # a fork server: no store host starts before it is ready or unusable
         self._deferred: dict[StoreKey, None] = {}
+        self._binding: dict[StoreKey, asyncio.TimerHandle] = {}  # wait until their port is free
         self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
         self._hosted: dict[StoreKey, None] = {}  # served by forks of the template process
         self._template: TemplateProcess | None = None
         self.has_torch = importlib.util.find_spec("torch") is not None
 
-    def bind(self, key: StoreKey, eager: bool) -> int:
-        """Bind the listening socket of a generation's store and return its port.
+    def bind(self, key: StoreKey, eager: bool) -> None:
+        """Bind the listening socket of a generation's store, and pass its port to the pure agent (StoreBound).
+
+        If all stores have one port, the last generation's store, which has been killed, may not have ended yet. The
+        new one waits for that, because until then the old one could get its connections. If the port stays taken for
+        REBIND_S or cannot be bound, the pure agent gets StoreExited.
 
         Without torch flowdist does not serve the store: it closes the socket and leaves the port to the worker of
         rank 0.
@@ -56,23 +69,37 @@ class Stores:
             key: The world and the generation.
             eager: Whether to start the store host now instead of at the first connection.
         """
-        listening = socket.create_server((self._address, 0), family=family_of(self._address), backlog=BACKLOG)
+        self._try_to_bind(key, eager, self._loop.time() + REBIND_S)
+
+    def _try_to_bind(self, key: StoreKey, eager: bool, until: float) -> None:
+        self._binding.pop(key, None)
+        try:
+            listening = socket.create_server(self._endpoint, family=family_of(self._endpoint.host), backlog=BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and self._loop.time() < until:
+                again = self._loop.call_later(REBIND_PAUSE_S, self._try_to_bind, key, eager, until)
+                self._binding[key] = again
+            else:
+                self._handle(io.StoreExited(*key, f"its port cannot be bound: {error.strerror}"))
+            return
         port: int = listening.getsockname()[1]
         if not self.has_torch:
             listening.close()
-            return port
-        self._listening[key] = listening
-        if eager:
-            self._start_host(key)
         else:
-            self._loop.add_reader(listening, self._start_host, key)
-        return port
+            self._listening[key] = listening
+            if eager:
+                self._start_host(key)
+            else:
+                self._loop.add_reader(listening, self._start_host, key)
+        self._handle(io.StoreBound(*key, port))
 
     def kill(self, key: StoreKey) -> None:
         """End a store: kill its host, whose end is reported, or close its socket if it has no host yet.
 
         Clients lose their connections. A store that is unknown, or has ended, is no error.
         """
+        if (waiting := self._binding.pop(key, None)) is not None:
+            waiting.cancel()
         listening = self._listening.pop(key, None)
         if listening is not None:
             self._loop.remove_reader(listening)

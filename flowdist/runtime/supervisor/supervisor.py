@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from flowdist.control.job.state import JobState
-from flowdist.control.process_restarts import why_no_node_is_left
+from flowdist.control.process_restarts import why_nodes_are_too_few
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.control.protocol.ids import NodeName, unnamed_nodes
@@ -125,7 +125,7 @@ class Supervisor:
         self._hooks = Hooks(graph, run_dir)
         self._nodes: dict[NodeName, LocalNode] = {}
         self._given_up: set[NodeName] = set()
-        self._no_nodes = ""  # why the run ends because all of its nodes were given up; empty: it does not
+        self._too_few_nodes = ""  # why the run ends because it has given up too many of its nodes; empty: it does not
         self._interrupts = 0
         self._is_alone = False  # the run is being ended without a controller
         self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
@@ -169,7 +169,8 @@ class Supervisor:
         finally:
             await self._wind_down()
         lost = (
-            self._no_nodes or f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
+            self._too_few_nodes
+            or f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
         )
         failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
         return host.result(self._injector.never_fired(), failure)
@@ -218,7 +219,7 @@ class Supervisor:
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
         """Report to the controller that nothing of the node runs any more.
 
-        If the node was given up, show the cause, and end the run if no node is left.
+        If the node was given up, show the cause, and end the run if too few nodes are left for its job.
         """
         self.operate(NodeGone(node, cause))
         if not is_given_up:
@@ -227,8 +228,9 @@ class Supervisor:
         self._given_up.add(node)
         log = f"{self._host.run_dir / node}.log"
         may_join = self._hosting is not None
-        self._no_nodes = why_no_node_is_left(self._nodes, self._given_up, log, others_may_join=may_join)
-        if self._no_nodes:
+        least = 1 if self._host.state.admitted else self._host.state.graph.cluster.min_nodes
+        self._too_few_nodes = why_nodes_are_too_few(self._nodes, self._given_up, least, log, others_may_join=may_join)
+        if self._too_few_nodes:
             self._host.over.set()
 
     async def _until_over(self) -> None:

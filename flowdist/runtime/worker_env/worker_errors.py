@@ -25,6 +25,20 @@ COLLECTIVE_TIMEOUT = re.compile(
     r"|failed to pass monitoredBarrier in \d+ ms"
 )
 
+# Signals that a process gets for what it did itself, and the lines about it that libraries print, the most telling
+# first: uncaught exceptions of C++, failed assertions, glibc's heap checks, glog and Rust, and Python's faulthandler.
+OWN_FAULT = ("ABRT", "BUS", "FPE", "ILL", "SEGV", "SYS", "TRAP")
+LAST_WORDS = (
+    re.compile(r"what\(\): .+"),
+    re.compile(
+        r"Assertion .* failed|^F\d{4} |Check failed: |panicked at "
+        r"|stack smashing detected|double free|corrupt|(?:malloc|calloc|realloc|free|munmap_chunk)\(\): "
+        r"|bus error"
+    ),
+    re.compile(r"terminate called "),
+    re.compile(r"Fatal Python error: "),
+)
+
 
 class WorkerError(NamedTuple):
     """The error of a worker, from its error file. Either text may be empty."""
@@ -75,7 +89,7 @@ def last_lines(file: Path, count: int, tail_bytes: int = TAIL_BYTES) -> list[str
     return [line for line in lines if line.strip()][-count:]
 
 
-def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
+def error_line(folder: Path, mask: Callable[[str], str] = str, signal: str | None = None) -> str:
     """Return the error of a worker in one line, such as `ValueError: bad shape`; empty if it has left none.
 
     The line is the first of the message in its error file, cut at ERROR_LINE_MAX characters; without that file, the
@@ -85,12 +99,24 @@ def error_line(folder: Path, mask: Callable[[str], str] = str) -> str:
     Args:
         folder: The log folder of the worker.
         mask: Returns a text with the values of secrets hidden.
+        signal: The signal that has ended the worker, without SIG. The last line of stderr need have nothing to do with
+            it: instead of it counts what a library has printed about the signal, if the worker was at fault itself.
     """
     error = read_error_file(folder)
     if error is not None:
         return _plain(next(iter(mask(error.message).splitlines()), ""))[:ERROR_LINE_MAX]
-    lines = last_lines(folder / "stderr.log", 1)
+    if signal is None:
+        lines = last_lines(folder / "stderr.log", 1)
+    else:
+        lines = _last_words(folder) if signal in OWN_FAULT else []
     return _plain(mask(lines[0])).strip()[:200] if lines else ""
+
+
+def _last_words(folder: Path) -> list[str]:
+    """Return the line of stderr that says most about the signal that has ended the worker; no line if none does."""
+    lines = last_lines(folder / "stderr.log", ABORT_LINES, ABORT_BYTES)
+    found = ([line for line in lines if sign.search(line)][-1:] for sign in LAST_WORDS)
+    return next((line for line in found if line), [])
 
 
 def _plain(line: str) -> str:

@@ -1,0 +1,35 @@
+"""The port of --master-port, at which the stores of all generations listen if the job runs on one machine.
+
+A script that calls `init_process_group(init_method="tcp://127.0.0.1:29611")` finds the store there. Under
+TORCHELASTIC_USE_AGENT_STORE=True torch makes each rank a client: where nothing listens, all ranks would wait.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph
+
+
+def with_store_at(graph: RoleGraph, endpoint: str) -> RoleGraph:
+    """Return the graph with stores that listen at this HOST:PORT; empty: each at a port of its own."""
+    options = msgspec.structs.replace(graph.options, store_endpoint=endpoint)
+    return msgspec.structs.replace(graph, options=options)
+
+
+def check_store_port(endpoint: str) -> None:
+    """Check that a store can listen at this HOST:PORT, so that a port that is taken is reported before the start.
+
+    Raises:
+        FlowdistError: Another program listens there, or the port cannot be bound.
+    """
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        message = f"--master-port {port}: {endpoint} cannot be bound: {(error.strerror or str(error)).lower()}"
+        help = "name another port, or leave the option out: each generation then has a free one"
+        raise FlowdistError(message, help=help) from None
