@@ -34,6 +34,11 @@ register_optimizer_step_post_hook(kill)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return variables with which flowdist learns its preload, as it does by default, in a cache of the test's own."""
+    return {**OFFLINE, "FLOWDIST_LEARNED_PRELOAD": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
 class Case(NamedTuple):
     """One example, the packages that it needs, and the step after which the worker of a rank is killed."""
 
@@ -87,7 +92,7 @@ def test_a_run_with_a_kill_ends_with_the_values_of_one_without(case: Case, turn:
         folder.mkdir()
         path = script(folder, case.example, step, case.rank)
         words = ("--nproc-per-node", "2", "--max-restarts", "1", path.name)
-        with Job(folder, *words, verb="torchrun", env=OFFLINE) as job:
+        with Job(folder, *words, verb="torchrun", env=environment(tmp_path)) as job:
             assert job.finish() == 0 and job.alive() == [], job.text
             assert (folder / "killed").exists() == bool(step), job.text
             ends.append(final(job))
@@ -103,7 +108,7 @@ def test_lightning_repeats_batches_if_it_saves_within_an_epoch(tmp_path: Path) -
         folder.mkdir()
         path = script(folder, "lightning_fit", step)
         words = ("--nproc-per-node", "2", "--max-restarts", "1", path.name, "--save-steps", "5")
-        with Job(folder, *words, verb="torchrun", env=OFFLINE) as job:
+        with Job(folder, *words, verb="torchrun", env=environment(tmp_path)) as job:
             assert job.finish() == 0 and job.alive() == [], job.text
             assert ("your dataloader is not resumable" in job.text) == bool(step), job.text
             ends.append(final(job))
@@ -130,7 +135,7 @@ def group(folder: Path, number: int, address: str, step: int = 0) -> Job:
     """Start one replica group, which is a job of one worker."""
     (folder / f"group{number}").mkdir()
     path = script(folder / f"group{number}", "torchft_ddp", step, rank=0)
-    env = {"REPLICA_GROUP_ID": str(number), "TORCHFT_LIGHTHOUSE": address}
+    env = {**environment(folder), "REPLICA_GROUP_ID": str(number), "TORCHFT_LIGHTHOUSE": address}
     return Job(path.parent, "--max-restarts", "1", path.name, verb="torchrun", env=env)
 
 
