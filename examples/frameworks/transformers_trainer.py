@@ -52,6 +52,7 @@ def main() -> None:
     if trainer.is_world_process_zero():
         print("final", sum(value.double().square().sum().item() for value in model.parameters()), flush=True)
     if dist.is_initialized():
+        dist.barrier()  # a process that ends right after another collective can hang in torch 2.13
         dist.destroy_process_group()
 
 
