@@ -38,7 +38,8 @@ class StepCounter:
     def __init__(self, send: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send, self._clock = send, clock
         self._is_on = False
-        self._is_watching = False
+        self._is_hooked = False
+        self._at_first_step: list[Callable[[], None]] = []
         self._optimizer: weakref.ref[Any] | None = None
         self._count = 0
         self._send_at_s = 0.0
@@ -49,21 +50,36 @@ class StepCounter:
         Returns:
             Whether steps are counted.
         """
+        self._is_on = is_managed() and os.environ.get(SWITCH) != "0" and self._hook()
+        return self._is_on
+
+    def at_first_step(self, call: Callable[[], None]) -> None:
+        """Have `call` called once, at the first step of an optimizer or the first call of `progress()`.
+
+        Without torch only the latter counts. Whether steps are counted makes no difference.
+        """
+        self._at_first_step.append(call)
+        self._hook()
+
+    def _hook(self) -> bool:
+        """Have torch call this counter after each step, and return whether it does: torch may not be imported here."""
         register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
-        if register is None or not is_managed() or os.environ.get(SWITCH) == "0":
-            return False
-        torch = sys.modules["torch"]
+        if register is not None and not self._is_hooked:
+            torch = sys.modules["torch"]
 
-        def after_step(optimizer: object, args: object, kwargs: object) -> None:
-            if not torch.compiler.is_compiling():  # else the message would become a part of the user's graph
-                self.note_step(optimizer)
+            def after_step(optimizer: object, args: object, kwargs: object) -> None:
+                if not torch.compiler.is_compiling():  # else the message would become a part of the user's graph
+                    self._pass_first_step()
+                    self.note_step(optimizer)
 
-        self._is_on = True
-        if not self._is_watching:
-            self._is_watching = True
+            self._is_hooked = True
             register(after_step)
-            os.register_at_fork(after_in_child=self.stop)  # a child, such as a DataLoader's, is not the worker
-        return True
+            os.register_at_fork(after_in_child=self._leave)
+        return self._is_hooked
+
+    def _pass_first_step(self) -> None:
+        while self._at_first_step:
+            self._at_first_step.pop()()
 
     def note_step(self, optimizer: object) -> None:
         """Count a step of an optimizer, and report the count if that is due.
@@ -88,8 +104,14 @@ class StepCounter:
         self._count, self._send_at_s = 0, 0.0
 
     def stop(self) -> None:
-        """Count no more steps: the script reports its own, or this is a forked child."""
+        """Count no more steps, because the script reports its own."""
+        self._pass_first_step()
         self._is_on = False
+
+    def _leave(self) -> None:
+        """Do nothing more in a forked child, such as a DataLoader's, which is not the worker."""
+        self._is_on = False
+        self._at_first_step.clear()
 
 
 step_counter = StepCounter(link.send_now)
