@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-late chaos gpu trust mutated check check-static coverage format bench soak clean
+.PHONY: demo test test-all frameworks test-late chaos gpu trust mutated check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -23,6 +23,11 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.frameworks: $(VENV)/.dev
+	@echo "installing accelerate, transformers, Lightning, torchdata and torchft into $(VENV) ..."
+	$(INSTALL) --editable '.[dev,frameworks]'
+	@touch $@
+
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
 	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
@@ -35,6 +40,11 @@ test: $(VENV)/.dev  ## what every commit has to pass
 
 test-all: $(VENV)/.dev  ## every test, the slow ones too, with all examples of the long campaigns
 	TEST_ALL=1 $(PYTEST)
+
+TIMES ?= 1
+
+frameworks: $(VENV)/.frameworks  ## those of docs/frameworks.md: a worker of each is killed, and it ends as without a kill
+	TIMES=$(TIMES) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/frameworks
 
 chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
 	$(BIN)/python -m tests.chaos --write docs/chaos.md

@@ -55,6 +55,7 @@ print("up", flush=True)
 time.sleep(3600)
 """
 LOOK_S = 0.02
+STEPS = 10  # that every rank does before the event
 
 
 class Stamp(NamedTuple):
@@ -81,15 +82,16 @@ class Job:
     What befalls it returns when it did, once all that it takes was found out.
     """
 
-    def __init__(self, folder: Path, size: Size, *, in_place: bool = False) -> None:
-        self.folder, self.size = folder, size
+    def __init__(self, folder: Path, size: Size, script: str = SCRIPT, arguments: tuple[str, ...] = ()) -> None:
+        self.folder, self.size, self.arguments = folder, size, arguments
         self.stamps_dir = folder / "stamps"
         self.stamps_dir.mkdir()
-        (folder / "script.py").write_text(IN_PLACE if in_place else SCRIPT)
+        (folder / "script.py").write_text(script)
         self._read: dict[str, int] = {}
         self.stamps: list[Stamp] = []
         self.env = {**os.environ, "BENCH_STAMPS": str(self.stamps_dir), "BENCH_PID": str(os.getpid())}
         self.env |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        self.env |= {"XDG_CACHE_HOME": str(folder / "cache")}  # no measurement begins with what an earlier one learned
 
     def look(self) -> list[Stamp]:
         """All stamps until now."""
@@ -149,6 +151,10 @@ class Job:
     def is_over(self) -> bool:
         raise NotImplementedError
 
+    def start_again(self) -> int:
+        """End the job in order, and start the same command once more; return when it was started."""
+        raise NotImplementedError
+
     def said(self) -> str:
         """Its last words, for when it went wrong."""
         texts = [file.read_text(errors="replace") for file in sorted(self.folder.glob("*.txt"))]
@@ -158,8 +164,17 @@ class Job:
 class Torchrun(Job):
     """An agent for each node; the first hosts the store, unless it is `outside`."""
 
-    def __init__(self, folder: Path, size: Size, *, shares_store: bool, outside: bool = False) -> None:
-        super().__init__(folder, size)
+    def __init__(
+        self,
+        folder: Path,
+        size: Size,
+        script: str = SCRIPT,
+        arguments: tuple[str, ...] = (),
+        *,
+        shares_store: bool = False,
+        outside: bool = False,
+    ) -> None:
+        super().__init__(folder, size, script, arguments)
         self._port = free_port()
         self._outside = outside
         if not shares_store:
@@ -185,7 +200,7 @@ class Torchrun(Job):
         command += [f"--rdzv-endpoint=127.0.0.1:{self._port}", "--local-addr=127.0.0.1"]
         command += ["--rdzv-conf=is_host=0"] if self._outside else []
         with (self.folder / f"agent{len(self._agents)}.txt").open("wb") as output:
-            argv = [*command, "script.py"]
+            argv = [*command, "script.py", *self.arguments]
             agent = subprocess.Popen(argv, cwd=self.folder, env=self.env, stdout=output, stderr=output)
         self._agents.append(agent)
 
@@ -198,12 +213,45 @@ class Torchrun(Job):
     def is_over(self) -> bool:
         return all(agent.poll() is not None for agent in self._agents)
 
+    def start_again(self) -> int:
+        for agent in self._agents:
+            end(agent)
+        self._agents.clear()
+        self._port = free_port()
+        event_ns = boot_ns()
+        self._start_agent()
+        return event_ns
+
+
+class FlowdistTorchrun(Job):
+    """`flowdist torchrun` on one node, as a user types it. What it learns of the script is of this job alone."""
+
+    def __init__(self, folder: Path, size: Size, script: str = SCRIPT, arguments: tuple[str, ...] = ()) -> None:
+        super().__init__(folder, size, script, arguments)
+        self.env["XDG_CACHE_HOME"] = str(folder / "cache")
+        self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "flowdist", "torchrun", f"--nproc-per-node={self.size.procs}"]
+        command += ["--max-restarts=100", "script.py", *self.arguments]
+        with (self.folder / "flowdist.txt").open("wb") as output:
+            self._run = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=output, stderr=output)
+
+    def is_over(self) -> bool:
+        return self._run.poll() is not None
+
+    def start_again(self) -> int:
+        end(self._run)
+        event_ns = boot_ns()
+        self._start()
+        return event_ns
+
 
 class Flowdist(Job):
     """One `flowdist run`. `options` are for its command line."""
 
-    def __init__(self, folder: Path, size: Size, options: tuple[str, ...], *, in_place: bool = False) -> None:
-        super().__init__(folder, size, in_place=in_place)
+    def __init__(self, folder: Path, size: Size, options: tuple[str, ...], script: str = SCRIPT) -> None:
+        super().__init__(folder, size, script)
         command = [sys.executable, "-m", "flowdist", "run", "script.py", "--max-restarts", "100", *options]
         command += ["--replicas", f"1:{size.most}x{size.procs}", "--nodes", str(size.nodes), "--runs", "r"]
         with (folder / "flowdist.txt").open("wb") as output:
@@ -272,6 +320,38 @@ def own_descendants() -> None:
     become_subreaper()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+def are_many(stamps: list[Stamp], workers: int) -> bool:
+    """Whether so many ranks have each done some steps at full size."""
+    steps = [stamp.rank for stamp in stamps if stamp.word == "step" and stamp.size == workers]
+    return all(steps.count(rank) >= STEPS for rank in range(workers))
+
+
+def steps_after(stamps: list[Stamp], event_ns: int, size: int) -> dict[int, dict[str, int]]:
+    """By rank, the first time of each word in a generation of this size that was made after the event.
+
+    Only ranks that have completed a step. A process that outlives the event has stamped its new group before it.
+    """
+    found: dict[int, dict[str, int]] = {}
+    last: dict[int, dict[str, int]] = {}  # by process: what it came to before its present group
+    for stamp in sorted(stamps, key=lambda stamp: stamp.t_ns):
+        if stamp.t_ns < event_ns or stamp.size != size:
+            continue
+        if stamp.word != "step":
+            last.setdefault(stamp.pid, {})[stamp.word] = stamp.t_ns
+        elif stamp.pid in last:
+            found[stamp.rank] = {**last.pop(stamp.pid), "step": stamp.t_ns}
+    return found
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM, as a scheduler ends a job; what is left after a minute is killed."""
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        end_all()
 
 
 def end_all() -> None:

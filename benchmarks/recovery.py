@@ -24,14 +24,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import first_step
 import torchrun_restart
-from launchers import Flowdist, Job, Size, Stamp, Torchrun, end_all, own_descendants
+from launchers import (
+    IN_PLACE,
+    SCRIPT,
+    Flowdist,
+    Job,
+    Size,
+    Stamp,
+    Torchrun,
+    are_many,
+    end_all,
+    own_descendants,
+    steps_after,
+)
 from sections import write_section
 
 MODES = ("torchrun", "defaults", "warm", "cold", "in-place")
 RATED = ("warm", "in-place")
 START_S = 150.0  # to get to full size
-STEPS = 10  # that every rank does before the event
 THREE, TWO_OF_3, ONE_OF_3 = Size(3, 3), Size(2, 3), Size(1, 3)
 
 
@@ -81,6 +93,8 @@ def main() -> None:
     options = _options()
     own_descendants()
     chance = random.Random(options.seed)
+    first_steps = first_step.run(options.scripts, options.trials, chance)
+    first_step.report(first_steps)
     results: dict[str, dict[str, list[Trial]]] = {name: {mode: [] for mode in options.modes} for name in options.rows}
     turns = [(turn, name, mode) for turn in range(options.trials) for name in options.rows for mode in options.modes]
     turns = [turn for turn in turns if turn[0] < _trials(options, turn[1], turn[2])]
@@ -95,14 +109,28 @@ def main() -> None:
     counts = torchrun_restart.count(options.restarts, options.peer_restarts) if options.restarts else {}
     report(results, counts)
     if options.load:
-        results, counts = merged(json.loads(options.load.read_text()), results, counts)
+        saved = json.loads(options.load.read_text())
+        results, counts = merged(saved, results, counts)
+        first_steps = merged_steps(saved, first_steps)
     if options.save:
-        saved = {
-            name: {mode: [t._asdict() for t in trials] for mode, trials in row.items()} for name, row in results.items()
-        }
-        options.save.write_text(json.dumps({"rows": saved, "restarts": counts}, indent=1))
-    if options.write_docs:
+        rows, scripts = (
+            {name: {mode: [t._asdict() for t in trials] for mode, trials in row.items()} for name, row in found.items()}
+            for found in (results, first_steps)
+        )
+        options.save.write_text(json.dumps({"rows": rows, "scripts": scripts, "restarts": counts}, indent=1))
+    if options.write_docs and results:
         write_section("recovery", table(results, counts))
+    if options.write_docs and first_steps:
+        write_section("first step", first_step.table(first_steps))
+
+
+def merged_steps(saved: dict[str, Any], results: first_step.Results) -> first_step.Results:
+    """The same of the headline: a script that was measured now takes the place of the earlier one."""
+    earlier = {
+        name: {mode: [first_step.Trial(**trial) for trial in trials] for mode, trials in row.items()}
+        for name, row in saved.get("scripts", {}).items()
+    }
+    return {**earlier, **results}
 
 
 def merged(
@@ -119,7 +147,8 @@ def merged(
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default=",".join(ROWS), type=lambda text: text.split(","))
+    parser.add_argument("--scripts", default=",".join(first_step.SCRIPTS), type=_names, help="of the headline")
+    parser.add_argument("--rows", default=",".join(ROWS), type=_names)
     parser.add_argument("--modes", default="torchrun,warm,cold,in-place", type=lambda text: text.split(","))
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--slow-trials", type=int, default=None, help="of torchrun, where it takes half a minute")
@@ -131,9 +160,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--write-docs", action="store_true", help="replace the table of docs/benchmarks.md")
     options = parser.parse_args()
     unknown = [*set(options.rows).difference(ROWS), *set(options.modes).difference(MODES)]
+    unknown += set(options.scripts).difference(first_step.SCRIPTS)
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; rows are {', '.join(ROWS)}, modes {', '.join(MODES)}")
+        known = f"rows are {', '.join(ROWS)}, modes {', '.join(MODES)}, scripts {', '.join(first_step.SCRIPTS)}"
+        parser.error(f"unknown: {', '.join(unknown)}; {known}")
     return options
+
+
+def _names(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
 
 
 def _trials(options: argparse.Namespace, row: str, mode: str) -> int:
@@ -152,14 +187,14 @@ def measure(row: Row, mode: str, chance: random.Random) -> Trial:
                 job.until(bool, START_S)
                 job.note_start()
             workers = row.size.nodes * row.size.procs
-            if not job.until(lambda stamps: _are_many(stamps, workers), START_S):
+            if not job.until(lambda stamps: are_many(stamps, workers), START_S):
                 return Trial(None, 0.0, {}, f"it did not start: {job.said()}")
             time.sleep(chance.uniform(0, row.phase_s))
             event_ns = row.hit(job)
-            recovered = job.until(lambda stamps: len(_again(stamps, event_ns, row.after)) == row.after, row.cap_s)
+            recovered = job.until(lambda stamps: len(steps_after(stamps, event_ns, row.after)) == row.after, row.cap_s)
             if not recovered:
                 return Trial(None, 0.0, {}, job.said())
-            again = _again(job.look(), event_ns, row.after)
+            again = steps_after(job.look(), event_ns, row.after)
             phases = {**_journal_phases(job, event_ns), **_stamp_phases(again)}
             return Trial(
                 (max(stamps["step"] for stamps in again.values()) - event_ns) / 1e9,
@@ -174,30 +209,8 @@ def start(row: Row, mode: str, folder: Path) -> Job:
     if mode in ("torchrun", "defaults"):
         return Torchrun(folder, row.size, shares_store=mode == "defaults", outside=row.outside)
     options = ("--set", "trainer.warm=false") if mode == "cold" else ()
-    return Flowdist(folder, row.size, (*options, "--set", "trainer.apart=true"), in_place=mode == "in-place")
-
-
-def _are_many(stamps: list[Stamp], workers: int) -> bool:
-    """Whether so many ranks have each done some steps at full size."""
-    steps = [stamp.rank for stamp in stamps if stamp.word == "step" and stamp.size == workers]
-    return all(steps.count(rank) >= STEPS for rank in range(workers))
-
-
-def _again(stamps: list[Stamp], event_ns: int, size: int) -> dict[int, dict[str, int]]:
-    """By rank, the first time of each word in a generation of this size whose group was made after the event.
-
-    Only ranks that have completed an all_reduce.
-    """
-    found: dict[int, dict[str, int]] = {}
-    last: dict[int, dict[str, int]] = {}  # by process: what it came to before its present group
-    for stamp in sorted(stamps, key=lambda stamp: stamp.t_ns):
-        if stamp.t_ns < event_ns or stamp.size != size:
-            continue
-        if stamp.word != "step":
-            last.setdefault(stamp.pid, {})[stamp.word] = stamp.t_ns
-        elif "group" in last.get(stamp.pid, {}):
-            found[stamp.rank] = {**last.pop(stamp.pid), "step": stamp.t_ns}
-    return found
+    script = IN_PLACE if mode == "in-place" else SCRIPT
+    return Flowdist(folder, row.size, (*options, "--set", "trainer.apart=true"), script)
 
 
 def _stamp_phases(again: dict[int, dict[str, int]]) -> dict[str, int]:

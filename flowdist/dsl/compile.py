@@ -182,6 +182,7 @@ class _RoleCompiler:
             hang_after_ns=fields.optional_duration("hang_after"),
             start_timeout_ns=fields.optional_duration("start_timeout"),
             preload=read_preload(fields, command, self._folder / workdir),
+            learned_preload=not fields.values["preload"],
             warm=fields.flag("warm", True),
             numa=self._numa(fields, resources),
             virtual_local_rank=fields.flag("virtual_local_rank", False),

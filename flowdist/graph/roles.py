@@ -170,6 +170,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     hang_after_ns: LookNs | None = None
     start_timeout_ns: LookNs | None = None
     preload: tuple[str, ...] = ()
+    learned_preload: bool = True  # modules that workers import are preloaded in later starts; else `preload` alone
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU
     count_steps: bool = True  # optimizer steps of workers that report no progress are counted

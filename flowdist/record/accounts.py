@@ -7,6 +7,7 @@ run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
@@ -252,6 +253,18 @@ def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> f
         graph: The role graph of the job.
         spent: Nanoseconds by role and bucket.
     """
-    tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
-    total = sum(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
-    return sum(spent[name]["productive"] for name in tasks) / max(total, 1)
+    return productive_share([spec.name for spec in graph.roles if spec.kind == "task"], spent) or 0.0
+
+
+def productive_share(tasks: Iterable[str], spent: Mapping[str, Mapping[Bucket, int]]) -> float | None:
+    """Return the productive share, from 0 to 1, of the time of these roles before they were done; None without time.
+
+    Args:
+        tasks: Names of roles.
+        spent: Nanoseconds by role and bucket, with or without the buckets that are 0.
+    """
+    total: Counter[Bucket] = Counter()
+    for name in tasks:
+        total.update(spent[name])
+    whole = total.total() - total["done"]
+    return total["productive"] / whole if whole else None

@@ -7,23 +7,28 @@ The process that holds the state of the job makes the status; the terminal, --js
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from flowdist.control.job.facts import Incident
+from flowdist.control.job.facts import Incident, IncidentPhase
 from flowdist.control.job.parts import Node, Replica, Role, World
-from flowdist.control.job.phases import PHASES, ReplicaPhase, WorldPhase
+from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import SECOND, WHOLE
-from flowdist.record.accounts import Spent, goodput_of
+from flowdist.graph.roles import RoleKind
+from flowdist.record.accounts import Bucket, Spent, goodput_of
 from flowdist.record.journal import Record
 
 JobPhase = Literal["starting", "running", "ending"] | Outcome
+NodePhase = Literal["up", "cordoned", "leaving", "unheard", "lost", "expected"]
+Count = Annotated[int, Meta(ge=0)]  # of anything, nanoseconds too
+Step = Annotated[int, Meta(ge=-1)]  # -1: none yet
 SAID_MAX = 50
 RATE_WINDOW_NS = 30 * SECOND
 
@@ -31,7 +36,7 @@ RATE_WINDOW_NS = 30 * SECOND
 class Decision(msgspec.Struct, frozen=True):
     """Message of the controller about one of its decisions, with its time in nanoseconds since the start of the job."""
 
-    t_ns: int
+    t_ns: Count
     text: str
     level: Level = "info"
 
@@ -46,20 +51,20 @@ class RoleStatus(msgspec.Struct, frozen=True):
     """
 
     name: str
-    kind: str
-    outcome: str | None
-    min_replicas: int
-    max_replicas: int
-    target: int
+    kind: RoleKind
+    outcome: RoleOutcome | None
+    min_replicas: Count
+    max_replicas: Count
+    target: Count
     has_readiness: bool
-    phases: dict[ReplicaPhase, int]
-    workers: int
-    generation: int
-    step: int
-    steps_per_s: float | None
-    restarts: int
-    charged: int
-    budget: int | None
+    phases: dict[ReplicaPhase, Count]
+    workers: Count
+    generation: Count
+    step: Step
+    steps_per_s: Annotated[float, Meta(ge=0)] | None
+    restarts: Count
+    charged: Count
+    budget: Count | None
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
@@ -70,9 +75,9 @@ class WorldStatus(msgspec.Struct, frozen=True):
 
     name: WorldName
     phase: WorldPhase
-    generation: int
-    size: int
-    checkpoints: int
+    generation: Count
+    size: Count
+    checkpoints: Count
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
@@ -80,23 +85,23 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
     name: str
     phase: ReplicaPhase
-    attempt: int
+    attempt: Count
     node: NodeName | None
-    step: int
-    stalled: str  # which sign of life is missing; empty: none
+    step: Step
+    stalled: Stall  # which sign of life is missing; empty: none
     has_seat_to_come: bool  # the replica waits for a seat: its number is below the target of the role
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """Node and its resources at one moment. `phase` is up, cordoned, leaving, unheard, lost or expected.
+    """Node and its resources at one moment.
 
     `because` says why the node is cordoned or lost; empty if it is neither.
     """
 
     name: NodeName
-    phase: str
+    phase: NodePhase
     because: str = ""
-    replicas: int = 0
+    replicas: Count = 0
     cpu: float = 0.0
     cpu_free: float = 0.0
     gpu: int = 0
@@ -111,13 +116,13 @@ class IncidentStatus(msgspec.Struct, frozen=True):
     `opened_ns` is nanoseconds since the start of the job.
     """
 
-    number: int
-    opened_ns: int
-    phase: str
+    number: Count
+    opened_ns: Count
+    phase: IncidentPhase
     kind: str
     root: str
     reason: str
-    awaits: int
+    awaits: Count
 
 
 class RestartCount(msgspec.Struct, frozen=True):
@@ -128,7 +133,7 @@ class RestartCount(msgspec.Struct, frozen=True):
 
     role: str
     cause: str
-    replicas: int
+    replicas: Count
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -136,21 +141,21 @@ class Status(msgspec.Struct, frozen=True):
 
     name: str
     run_id: str
-    now_ns: int
-    epoch: int
+    now_ns: Count
+    epoch: Count
     state: JobPhase
     reason: str
     roles: tuple[RoleStatus, ...]
     worlds: tuple[WorldStatus, ...]
     replicas: tuple[ReplicaStatus, ...]
     nodes: tuple[NodeStatus, ...]
-    incidents: dict[str, int]  # number of incidents, by kind
+    incidents: dict[str, Count]  # number of incidents, by kind
     open_incidents: tuple[IncidentStatus, ...]
     restarts: tuple[RestartCount, ...]
     held_up_by: tuple[str, ...]
     said: tuple[Decision, ...]
-    time_ns: Spent = {}  # by role and bucket; empty: unknown
-    goodput: float | None = None  # share of the time of tasks, 0 to 1
+    time_ns: dict[str, dict[Bucket, Count]] = {}  # by role and bucket; empty: unknown
+    goodput: Annotated[float, Meta(ge=0, le=1)] | None = None  # share of the time of tasks, 0 to 1
 
 
 class RecentDecisions:
@@ -293,7 +298,8 @@ def _world(job: JobState, world: World) -> WorldStatus:
 
 def _node(name: NodeName, node: Node) -> NodeStatus:
     """Return the status of a node that has joined at some time: phase with reason, replicas, free resources."""
-    phase, gpu_free = "up", sum(node.free.devices) / WHOLE
+    phase: NodePhase = "up"
+    gpu_free = sum(node.free.devices) / WHOLE
     if not node.usable:
         phase = "lost"
     elif node.is_leaving:

@@ -101,7 +101,14 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
         message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
         raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
     kept = msgspec.structs.replace(
-        role, procs=own.procs, command=own.command, env=own.env, workdir=own.workdir, preload=own.preload, warm=own.warm
+        role,
+        procs=own.procs,
+        command=own.command,
+        env=own.env,
+        workdir=own.workdir,
+        preload=own.preload,
+        learned_preload=own.learned_preload,
+        warm=own.warm,
     )
     return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
 

@@ -7,11 +7,13 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 COMMIT_TIMEOUT_S = 30.0
 STOP_STEP_TIMEOUT_S = 30.0
+before_first_progress: list[Callable[[], None]] = []  # each is called once, before the first report of a step is sent
 
 
 class Info(NamedTuple):

@@ -209,12 +209,14 @@ def saved_file(draw: Random, folder: Path) -> Case:
     """The folder of a run that is over, with a byte or a value of one of its other files changed."""
     run = simulated("gang.py", "node2@3m/2m", "trainer/1@5m:hang")
     journal = _sealed([encode_line(line) for line in run.lines])
-    case = _run_folder(folder, encode_graph(_header(run.lines).graph), journal)
+    _run_folder(folder, encode_graph(_header(run.lines).graph), journal)
     name = draw.choice(list(_saved()))
     for other, data in _saved().items():
         how = mutations.of_bytes if draw.randrange(3) == 0 else _mutated_json
         (folder / "runs/mutated" / other).write_bytes(how(draw, data) if other == name else data)
-    return Case([*case.commands, ["run", "--resume", "mutated", "--runs", str(folder / "runs")]])
+    readers = [["status", "mutated"], ["report", "mutated"], ["list"]]  # other commands read the journal alone
+    commands = [[*verb, *more] for verb in readers for more in ([], ["--json"])]
+    return Case([[*command, "--runs", str(folder / "runs")] for command in (*commands, ["run", "--resume", "mutated"])])
 
 
 def _run_folder(folder: Path, graph: bytes, journal: bytes) -> Case:

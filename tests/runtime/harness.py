@@ -17,9 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from flowdist.cli.shared.records import RecordFile
 from flowdist.control.protocol.events import Event
 from flowdist.record.journal import Header, Line, Record, decode_lines
+from flowdist.runtime.run_folder.results import SavedStatus, Summary
 from flowdist.runtime.wire.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
 
 MARK = "FLOWDIST_TEST_MARK"
@@ -88,10 +91,14 @@ class Job:
         raise AssertionError(f"{text!r} never came:\n" + "\n".join(self.output))
 
     def finish(self) -> int:
-        """Reads to the end; the exit code."""
+        """Reads to the end; the exit code. What the run has written about its end may not contradict itself."""
         for _ in self.lines():
             pass
-        return self.process.wait()
+        code = self.process.wait()
+        for name, kind in (("summary.json", Summary), ("status.json", SavedStatus)):
+            if (path := self.run_dir / name).exists() and (data := path.read_bytes()):  # empty: on a full disk
+                msgspec.json.decode(data, type=kind)
+        return code
 
     @property
     def text(self) -> str:

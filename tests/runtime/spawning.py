@@ -21,7 +21,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     Channel,
     Ended,
     ForkServerSpec,
-    Signal,
+    Request,
     Spawn,
     Spawned,
     StartedCold,
@@ -56,7 +56,7 @@ class Spawning:
         argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        self._last = 0
+        self.last = 0
         self.heard: list[Answer] = []
 
     def __enter__(self) -> Spawning:
@@ -84,20 +84,20 @@ class Spawning:
         server: ForkServerSpec | None = None,
         env: dict[str, str] | None = None,
         cpus: tuple[int, ...] = (),
+        records: bool = False,
     ) -> int:
         """A Python program; its id."""
-        self._last += 1
+        self.last += 1
         argv = (sys.executable, *args)
-        folder = str(self.logs(self._last))
-        self.send(
-            Spawn(self._last, argv, {**os.environ, **self._mark, **(env or {})}, str(self.folder), folder, server, cpus)
-        )
-        return self._last
+        folder = str(self.logs(self.last))
+        whole = {**os.environ, **self._mark, **(env or {})}
+        self.send(Spawn(self.last, argv, whole, str(self.folder), folder, server, cpus, records))
+        return self.last
 
     def logs(self, id: int) -> Path:
         return self.folder.parent / f"logs of {self.folder.name}" / str(id)
 
-    def send(self, request: Spawn | Signal) -> None:
+    def send(self, request: Request) -> None:
         self._channel.send(request)
 
     def until(self, kind: type, id: int, seconds: float = 60.0) -> Answer:
@@ -107,11 +107,17 @@ class Spawning:
             for answer in self.heard:
                 if isinstance(answer, kind) and getattr(answer, "id", id) == id:
                     return answer
-            if not select.select([self._channel], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not self.listen(max(0.0, end - time.monotonic())):
                 raise AssertionError(f"no {kind.__name__} of {id} among {self.heard}")
-            answers = self._channel.receive()
-            assert answers is not None, "the spawner has ended"
-            self.heard += answers  # type: ignore[arg-type]
+
+    def listen(self, seconds: float) -> bool:
+        """Waits for answers, which `heard` has then; False if none comes."""
+        if not select.select([self._channel], [], [], seconds)[0]:
+            return False
+        answers = self._channel.receive()
+        assert answers is not None, "the spawner has ended"
+        self.heard += answers  # type: ignore[arg-type]
+        return True
 
     def pid(self, id: int) -> int:
         answer = self.until(Spawned, id)

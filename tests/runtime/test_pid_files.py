@@ -81,7 +81,7 @@ def finds_its_pid(spawning: Spawning, id: int) -> bool:
 def says(standing: Standing) -> int:
     """A worker that prints its pid file and ends, before its start is registered anywhere."""
     (standing.folder / "late").touch()
-    folder = standing.logs(standing._last + 1)
+    folder = standing.logs(standing.last + 1)
     return standing.start("says.py", str(folder / "pid"), server=standing.spec)
 
 

@@ -37,7 +37,7 @@ def command(named: RunOptions) -> None:
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
     over = end.state not in ("running", "died")
-    written = _written_summary(run_dir) if over else None
+    written = _written_summary(run_dir, end) if over else None
     record, summary = (None, written) if written is not None else _from_journal(run_dir)
     summary |= {"root_cause": mask(summary["root_cause"])}
     if summary["root_cause"] and written is None and (warning := not_hidden(graph, os.environ)):
@@ -73,13 +73,17 @@ def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[st
     click.echo(f"\nlogs, journal and checkpoints: {run_dir}")
 
 
-def _written_summary(run_dir: Path) -> dict[str, Any] | None:
-    """Return the summary that the run wrote at its end; None if there is none that this version of flowdist can use."""
+def _written_summary(run_dir: Path, end: End) -> dict[str, Any] | None:
+    """Return the summary that the run wrote at its end; None if there is none that this version of flowdist can use.
+
+    A summary with another outcome than `end`, which comes from the journal if that has it, is not used either.
+    """
     from flowdist.runtime.run_folder.folder import SUMMARY  # as above
-    from flowdist.runtime.saved_files import Summary, read_saved
+    from flowdist.runtime.run_folder.results import Summary
+    from flowdist.runtime.saved_files import read_saved
 
     summary: dict[str, Any] | None = read_saved(run_dir / SUMMARY, Summary)
-    return summary
+    return summary if summary is not None and summary["outcome"] == end.state else None
 
 
 def _from_journal(run_dir: Path) -> tuple[RecordFile, dict[str, Any]]:

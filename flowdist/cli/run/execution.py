@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
+import msgspec
 
 from flowdist import __version__
 from flowdist.cli.run.console import LINES, Console, Shown, finish
@@ -57,6 +58,11 @@ display_options = gathered(
 )
 
 
+learned_option = click.option(
+    "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/run.md."
+)
+
+
 class RunSettings(NamedTuple):
     """Settings of one run: faults, folder, terminal, background, metrics and other hosts."""
 
@@ -71,6 +77,14 @@ class RunSettings(NamedTuple):
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
     hosting: Hosting | None = None  # lets other hosts join; the graph then has the node of this host alone
     truncate_at: int | None = None  # the first line of the resumed journal that is cut off before; None: none
+
+
+def with_learning(graph: RoleGraph, no_learned_preload: bool) -> RoleGraph:
+    """Return the graph, in which with --no-learned-preload no role preloads what its earlier workers have imported."""
+    if not no_learned_preload:
+        return graph
+    roles = tuple(msgspec.structs.replace(role, learned_preload=False) for role in graph.roles)
+    return msgspec.structs.replace(graph, roles=roles)
 
 
 def needs_linux(verb: str) -> None:

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
+from flowdist.cli.run.execution import (
+    DisplayOptions,
+    RunSettings,
+    display_options,
+    execute,
+    learned_option,
+    needs_linux,
+    with_learning,
+)
 from flowdist.cli.shared.common import load, show_problems, verb
 from flowdist.cli.shared.options import (
     FaultOptions,
@@ -56,6 +64,7 @@ class StartOptions(NamedTuple):
     base: str
     listen: str | None
     job_id: str | None
+    no_learned_preload: bool
 
 
 @verb("run", cls=_Run)
@@ -82,6 +91,7 @@ class StartOptions(NamedTuple):
     runs_option,
     click.option("--listen", metavar="HOST:PORT", help="Let other hosts join by flowdist join, each as a node."),
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
+    learned_option,
 )
 @display_options
 def command(
@@ -105,7 +115,7 @@ def command(
     graph = None
     if start.resume is None:
         loaded = _load(named, script)
-        graph = loaded.graph
+        graph = with_learning(loaded.graph, start.no_learned_preload)
         if start.listen is None and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
     settings = RunSettings(
@@ -129,10 +139,11 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
     """Refuse options that do not go together.
 
     Raises:
-        FlowdistError: --resume with a topology, parameters, overrides or nodes; --truncate-at without --resume; --seed
-            without --rate; --id without --listen; or --listen with --json.
+        FlowdistError: --resume with a topology, parameters, overrides, nodes or --no-learned-preload; --truncate-at
+            without --resume; --seed without --rate; --id without --listen; or --listen with --json.
     """
-    if start.resume is not None and (named.target or named.params or named.sets or named.nodes):
+    changes = (named.target, named.params, named.sets, named.nodes, start.no_learned_preload)
+    if start.resume is not None and any(changes):
         help = f"write flowdist run --resume {start.resume}"
         raise FlowdistError("--resume takes the topology of that run", help=help)
     if start.truncate_at is not None and start.resume is None:

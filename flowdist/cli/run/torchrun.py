@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.run.execution import RunSettings, execute, needs_linux
+from flowdist.cli.run.execution import RunSettings, execute, learned_option, needs_linux, with_learning
 from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import show_problems, verb
 from flowdist.cli.shared.terminal import paint
@@ -36,9 +36,10 @@ class _Command(click.Command):
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     options_metavar="[torchrun's own options]",
 )
+@learned_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]")
 @click.pass_context
-def command(ctx: click.Context, words: tuple[str, ...]) -> None:
+def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool) -> None:
     """Run a command line of torchrun unchanged, as a topology with one role.
 
     \b
@@ -46,6 +47,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     flowdist torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 -m package.train
 
     Every option is honoured, reported as without effect, or refused with a reason: see docs/torchrun.md.
+    --no-learned-preload is flowdist's own, and comes first: nothing that earlier workers imported is preloaded.
     """
     try:
         given = read_options(words, os.environ)
@@ -64,7 +66,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     show_problems(loaded.warnings)
     if launch.store_endpoint:
         check_store_port(launch.store_endpoint)
-    graph = with_store_at(loaded.graph, launch.store_endpoint)
+    graph = with_learning(with_store_at(loaded.graph, launch.store_endpoint), no_learned_preload)
     for note in launch.notes:
         paint(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""

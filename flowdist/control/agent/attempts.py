@@ -103,7 +103,7 @@ class Attempt:
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
 
     def concerns(self, event: io.WorkerInput) -> bool:
-        """Return whether the event of a worker changes anything: the attempt is not over, and has a worker of that rank.
+        """Return whether the event of a worker matters: the attempt is not over, and has a worker of that rank.
 
         The rank is what a process says of itself. Of a suspended attempt only the exits of workers matter.
         """

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind
 
+IncidentPhase = Literal["stopping", "starting", "closed"]
 FREE = "a change of membership, not counted"
 
 
@@ -141,7 +142,7 @@ class Incident:
     suspects: dict[NodeName, int] = field(default_factory=dict)  # nodes that may have caused a failure: since when (ns)
     first_failed: dict[WorldName, NodeName] = field(default_factory=dict)  # by world: node of its first failed replica
     deferred: list[Deferred] = field(default_factory=list)  # failures that are not judged yet, in order of time
-    phase: Literal["stopping", "starting", "closed"] = "stopping"
+    phase: IncidentPhase = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None  # the role whose budget was charged; None while the incident is open, or if none is
     result: str = ""  # "re-formed", then "recovered", or why it did not; see `recovery.settled_result`

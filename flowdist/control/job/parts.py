@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.facts import Charge, PastFailure
-from flowdist.control.job.phases import LIVE_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
+from flowdist.control.job.phases import LIVE_PHASES, PHASES, UP_PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, WorldName
@@ -64,7 +64,7 @@ class Replica:
     is_elastic: bool = False  # its workers can leave their generation without ending
     starts_in_place: int = 0  # number of attempts that began with suspended workers, none of them lost
     in_place: bool = False  # its last order to stop leaves its workers suspended
-    stalled: str = ""  # what is missing: progress, output or start (R15); empty: it has not stalled
+    stalled: Stall = ""  # what is missing (R15); empty: it has not stalled
     stalled_ns: int = 0  # when the stall was reported (ns)
     had_output: bool = False  # it had shown output before it stalled
     known_addresses: Addresses = ()  # the addresses that were last sent to it
@@ -176,7 +176,7 @@ class Role:
     warning_sent: bool = False  # a notice says that the role finds no room
     has_stepped: bool = False  # a world of it has reported a step: each new generation is expected to
     is_cold: bool = False  # a notice says that its workers are not forked
-    outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
+    outcome: RoleOutcome | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: when its dependents were last marked
     has_minimum: bool = False  # whether it had its minimum when its own worlds were last marked
     seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase

@@ -19,6 +19,8 @@ LIVE_PHASES: frozenset[str] = UP_PHASES | {"stopping"}
 OVER_PHASES: frozenset[str] = frozenset({"succeeded", "ended"})
 PHASES: tuple[ReplicaPhase, ...] = get_args(ReplicaPhase)
 
+RoleOutcome = Literal["succeeded", "failed", "ignored", "stopped"]
+Stall = Literal["", "progress", "output", "start"]  # the sign of life that a stalled replica misses; empty: not stalled
 WorldPhase = Literal[
     "waiting",  # for gates, nodes, the join window or back-off
     "opening",  # members are chosen, the store is being bound

@@ -17,7 +17,7 @@ from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.facts import Charge, Fact, Failure, Incident, PastFailure
 from flowdist.control.job.parts import Node, Notice, Replica, Role, World
-from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
+from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, Stall, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind, RoleGraph
@@ -165,7 +165,7 @@ class JobState:
         replica.phase = phase
         self.touch(world)
 
-    def set_stalled(self, replica: Replica, by: str, had_output: bool = False) -> None:
+    def set_stalled(self, replica: Replica, by: Stall, had_output: bool = False) -> None:
         """Record whether a replica has stalled, and update the counts of its world. No other function does.
 
         Args:

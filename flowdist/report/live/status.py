@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.graph import format_duration
-from flowdist.record.status import Decision, NodeStatus, ReplicaStatus, RoleStatus, Status
+from flowdist.record.status import Decision, NodePhase, NodeStatus, ReplicaStatus, RoleStatus, Status
 from flowdist.report.record.trace import stamp
 from flowdist.text.printable import joined
 
 STRIP_MAX = 64  # with more nodes, the strip with a character each is left out
 OVERDUE_S = 2.0  # without a heartbeat; agents send two a second by default
 NAMES_MAX = 6  # replicas or nodes in one list
-MARKS = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
+MARKS: dict[NodePhase, str] = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
 STYLES = {
     **dict.fromkeys(("running", "succeeded"), "green"),
     **dict.fromkeys(("starting", "ending", "cancelled", "warning", "refused"), "yellow"),
@@ -243,7 +243,7 @@ def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
     overdue = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_overdue(node)]
     if overdue:
         yield [Span(f"  ! no heartbeat: {_listed(overdue)}", "yellow")]
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[NodePhase, str], list[str]] = {}
     for node in nodes:
         if node.phase != "up":
             groups.setdefault((node.phase, node.because), []).append(node.name)

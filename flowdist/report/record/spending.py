@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowdist.graph import RoleGraph
-from flowdist.record.accounts import BUCKETS, Spent, goodput_of
+from flowdist.record.accounts import BUCKETS, Spent, productive_share
 from flowdist.record.timesheet import Timesheet
 
 SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out of the line
@@ -24,12 +24,11 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
         spent: Nanoseconds by role and bucket.
     """
     tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
-    had_time = any(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
     times = {
         name: {bucket: buckets[bucket] for bucket in BUCKETS if buckets[bucket]} for name, buckets in spent.items()
     }
     return {
-        "goodput": goodput_of(graph, spent) if had_time else None,
+        "goodput": productive_share(tasks, spent),
         "tasks": tasks,
         "time_ns": times,
         "time_s": {name: {bucket: ns / 1e9 for bucket, ns in buckets.items()} for name, buckets in times.items()},

@@ -26,6 +26,7 @@ from flowdist.control.protocol.events import ReplicaUnkillable
 from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin, Report, ToController
 from flowdist.graph import decode_graph
 from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
+from flowdist.runtime.agent.learning import LearnedPreload
 from flowdist.runtime.agent.lease_watch import LeasePage
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -33,6 +34,7 @@ from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
+from flowdist.runtime.preload.cache import profile_cache
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.stores.store_forks import StoreForks
@@ -116,6 +118,8 @@ class _AgentProcess:
         self._stores = Stores(self._loop, self._handle, forks, endpoint)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
+        cache = profile_cache(os.environ)
+        self._learning = LearnedPreload(self._graph, cache, self._loop, send, self._stores.fork_from)
         self._workers = Workers(
             config,
             self._graph,
@@ -127,6 +131,7 @@ class _AgentProcess:
             self._sockets,
             self._gpus,
             self._stores,
+            self._learning,
         )
 
     async def _keep_connected(self) -> None:
@@ -253,6 +258,8 @@ class _AgentProcess:
                 case spawner.Prepared():
                     self._stores.end_waiting(answer.is_usable)
                     self._handle(io.WarmedUp())
+                case spawner.Learned():
+                    self._learning.handle_answer(answer)
                 case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
                     if not self._stores.handle_answer(answer):
                         self._workers.handle_answer(answer)

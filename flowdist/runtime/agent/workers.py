@@ -22,6 +22,7 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import Addresses, ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.runtime.agent.learning import LearnedPreload
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
@@ -70,6 +71,7 @@ class Workers:
         sockets: The connections of the workers to this agent.
         gpus: The GPUs of the node.
         stores: The stores of the node.
+        learning: Chooses the fork server of each worker.
     """
 
     def __init__(
@@ -84,10 +86,12 @@ class Workers:
         sockets: WorkerSocket,
         gpus: GpuGuard,
         stores: Stores,
+        learning: LearnedPreload,
     ) -> None:
         self._config, self._graph, self._paths = config, graph, paths
         self._handle, self._report, self._send = handle, report, send
         self._ids, self._sockets, self._gpus, self._stores = ids, sockets, gpus, stores
+        self._learning = learning
         self._ports = Ports(config.run_id, config.number, config.address)
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # the order and the local rank
         self._pids: dict[int, int] = {}  # of the workers that were reported to run
@@ -156,11 +160,10 @@ class Workers:
     ) -> None:
         start = attempt.start
         argv, attempt.server = self._command(start, role, local_rank, attempt.ports, env)
-        id = next(self._ids)
+        id, folder, server = next(self._ids), self._folder(start, local_rank), attempt.server
         self._workers[id] = (start, local_rank)
-        self._send(
-            spawner.Spawn(id, argv, env, role.workdir, str(self._folder(start, local_rank)), attempt.server, cores)
-        )
+        records = server is not None and self._learning.records(role, local_rank, folder)
+        self._send(spawner.Spawn(id, argv, env, role.workdir, str(folder), server, cores, records))
 
     def _command(
         self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int], env: dict[str, str]
@@ -168,7 +171,8 @@ class Workers:
         """Return the command of a worker, and the fork server that it may be forked from; None: it needs exec."""
         values = macro_values(start, role, local_rank, self._paths, ports)
         argv = expand_command(role.command, values, os.environ)
-        return argv, fork_server_spec(role, argv, os.environ, env, values)
+        server = fork_server_spec(role, argv, os.environ, env, values)
+        return argv, self._learning.server_for(role, server) if server is not None else None
 
     def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """Have a suspended worker continue in another attempt, by the changed part of its environment.

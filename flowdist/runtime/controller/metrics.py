@@ -17,7 +17,7 @@ from flowdist.control.incidents.health import CHOSEN_KINDS
 from flowdist.control.job.state import PHASES
 from flowdist.errors import FlowdistError
 from flowdist.graph.policies import FailureKind
-from flowdist.record.status import Status
+from flowdist.record.status import NodePhase, Status
 from flowdist.runtime.controller.host_registry import address_of
 from flowdist.runtime.controller.limits import SCRAPES_MAX, Connections
 from flowdist.runtime.controller.refusals import Refusals
@@ -28,7 +28,7 @@ PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JOB_STATES = ("starting", "running", "ending", "succeeded", "failed", "cancelled")
 CAUSES: tuple[str, ...] = (*get_args(FailureKind), *sorted(CHOSEN_KINDS))
-NODE_STATES = ("up", "cordoned", "leaving", "unheard", "lost", "expected")
+NODE_STATES: tuple[NodePhase, ...] = get_args(NodePhase)
 
 
 class Family(NamedTuple):

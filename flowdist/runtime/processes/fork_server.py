@@ -7,6 +7,7 @@ almost no frame of flowdist is below the user's code.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -16,8 +17,11 @@ import sys
 import warnings
 from pathlib import Path
 
+import msgspec
+
 import flowdist.worker  # noqa: F401  # imported once here, so that workers which use it need not wait for it
 from flowdist.runtime.import_leftovers import Generators, has_child, has_position, is_traced, shared_memory
+from flowdist.runtime.preload.trial import Trial, import_learned
 from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
@@ -59,6 +63,7 @@ class _ForkServer:
         self._selector.register(channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
         self._standbys = StandbyPool(self._selector, fork)
+        self._env = self._imported_env = dict[str, str]()  # the environment before and after the imports
 
     def run(self) -> Spawn:
         """Serve requests and keep the pool of standbys; in a forked worker, return the request for that worker."""
@@ -90,7 +95,7 @@ class _ForkServer:
                     self._get_ready(request)
                 case Spawn():
                     if self._spawn(request):
-                        return request
+                        return self._with_imported_env(request)
                 case Signal():
                     self._children.signal(request.id, request.number)
                 case _:
@@ -99,11 +104,18 @@ class _ForkServer:
 
     def _get_ready(self, imports: Imports) -> None:
         """Import the modules, and send the spawner Ready, which says whether this process is safe to fork from."""
-        own_files = _open_files()
-        unsafe = shadowed_module(imports.first_path) or _import(imports) or _why_unsafe(own_files)
+        own_files, env = _open_files(), dict(os.environ)
+        unsafe, trial = shadowed_module(imports.first_path) or _import(imports), Trial((), ())
+        if imports.learned and not unsafe:
+            check = functools.partial(_why_unsafe, own_files)
+            trial = import_learned(imports.learned, imports.per_worker, imports.changed, _leftovers, check)
+            unsafe = "; ".join(f"{name}: {why}" for name, why in trial.refused)
+        unsafe = unsafe or _why_unsafe(own_files)
         self._kept_files = _open_files() - own_files
+        self._env, self._imported_env = env, dict(os.environ)
         gc.freeze()  # objects that exist now stay in pages that all workers share
-        self._channel.send(Ready(unsafe))
+        self._standbys.expect(imports.standbys)
+        self._channel.send(Ready(unsafe, *trial))
 
     def _spawn(self, request: Spawn) -> bool:
         """Start a worker: assign it to a standby process if one waits, else fork; send the spawner the result.
@@ -144,7 +156,17 @@ class _ForkServer:
         request, files = receive_work(channel)
         os.chdir(request.cwd)
         _install_stdio(files)
-        return request
+        return self._with_imported_env(request)
+
+    def _with_imported_env(self, request: Spawn) -> Spawn:
+        """Return the request with the variables that imports have set or unset, as they would in the worker itself."""
+        env = dict(request.env)
+        for name in {**self._env, **self._imported_env}:
+            after = self._imported_env.get(name)
+            if self._env.get(name) != after and env.get(name) == self._env.get(name):
+                env.pop(name, None)
+                env |= {name: after} if after is not None else {}
+        return msgspec.structs.replace(request, env=env)
 
     def _drop_inherited(self, *keep: int) -> None:
         """In a forked child, begin a session, and close the descriptors of the fork server, with which the child dies.
@@ -239,6 +261,15 @@ def _import(imports: Imports) -> str:
         except BaseException as error:  # SystemExit too
             return f"preload: {name}: {type(error).__name__}: {error}"
     return ""
+
+
+def _leftovers() -> object:
+    """Return what shows that an import has left something for which `_why_unsafe` may refuse this process.
+
+    Shared memory is not looked for: to find it after each of a thousand imports takes a second.
+    """
+    threads, files = os.listdir("/proc/self/task"), os.listdir("/proc/self/fd")  # noqa: PTH208  # names alone
+    return len(threads), frozenset(files), GENERATORS.seeded(), has_child(), is_traced()
 
 
 def _why_unsafe(own_files: set[int]) -> str:

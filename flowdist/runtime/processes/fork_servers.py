@@ -28,8 +28,11 @@ from flowdist.runtime.processes.spawn_protocol import (
     Ended,
     ForkServerSpec,
     Imports,
+    Learn,
+    Learned,
     Prepared,
     Ready,
+    Retire,
     Signal,
     Spawn,
     Spawned,
@@ -37,6 +40,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     StartedCold,
 )
 
+LEARN_PATIENCE_S = 300.0  # for imports that nothing waits for, beside workers that use every core
 BOOT = Path(__file__).with_name("fork_server_boot.py")
 
 
@@ -46,15 +50,24 @@ class ForkServerProcess:
     Args:
         spec: The imports of the server, and what they may read.
         selector: Reports answers of the server on `channel`, with this object as data.
+        patience_s: Seconds for the imports; None: PATIENCE_S.
+        standbys: How many workers the server will probably have to start at once.
     """
 
-    def __init__(self, spec: ForkServerSpec, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self,
+        spec: ForkServerSpec,
+        selector: selectors.BaseSelector,
+        patience_s: float | None = None,
+        standbys: int = 0,
+    ) -> None:
         """Start the process and send it its imports.
 
         Raises:
             OSError, ValueError: if the interpreter of the spec cannot be started.
         """
         self.spec = spec
+        self.patience_s = PATIENCE_S if patience_s is None else patience_s
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -72,10 +85,11 @@ class ForkServerProcess:
         self._selector, self.channel = selector, Channel(ours)
         self._selector.register(self.channel, selectors.EVENT_READ, self)
         self.is_ready = False
-        self.deadline_s = time.monotonic() + PATIENCE_S  # for the imports
+        self.deadline_s = time.monotonic() + self.patience_s
         self.waiting: dict[int, Spawn] = {}
         self.running: dict[int, int] = {}  # pids by id; 0 until the worker is forked
-        self.channel.send(Imports(spec.first_path, spec.preload))
+        imports = Imports(spec.first_path, spec.preload, spec.learned, spec.per_worker, spec.changed, standbys)
+        self.channel.send(imports)
 
     def end(self) -> int:
         """Kill the process unless it has ended already, reap it, and return its exit code, negative for a signal."""
@@ -102,6 +116,7 @@ class ForkServers:
         self._upkeep: defaultdict[ForkServerSpec, ForkServerUpkeep] = defaultdict(ForkServerUpkeep)
         self._reported_cold: dict[ForkServerSpec, None] = {}  # for these StartedCold was answered
         self._preparing: ForkServerSpec | None = None  # a Prepare that is not answered yet
+        self._retired: set[ForkServerSpec] = set()  # end with their last worker
 
     def prepare(self, spec: ForkServerSpec) -> None:
         """Start a fork server before the first worker asks for it; the agent sends at most one such request.
@@ -113,16 +128,44 @@ class ForkServers:
         if spec not in self._servers:
             self._answer_prepared(spec)
 
+    def learn(self, request: Learn) -> None:
+        """Start a fork server with learned modules, beside the one that workers use until then.
+
+        The agent gets Learned when the server is ready or known to be unusable.
+        """
+        before = self._servers.get(request.server.without_learned())
+        standbys = len(before.running) if before is not None else 0
+        self._ensure_started(request.server, LEARN_PATIENCE_S, standbys)
+        server = self._servers.get(request.server)
+        if server is None:
+            self._answer(Learned(request.server, self._upkeep[request.server].useless or "it cannot be started"))
+        elif server.is_ready:
+            self._answer(Learned(request.server, "", request.server.learned))
+
+    def retire(self, request: Retire) -> None:
+        """End a fork server at once if it has no workers, else when its last worker has ended."""
+        self._retired.add(request.server)
+        self._end_retired(request.server)
+
+    def _end_retired(self, spec: ForkServerSpec) -> None:
+        server = self._servers.get(spec)
+        if spec in self._retired and (server is None or not (server.running or server.waiting)):
+            self._retired.discard(spec)
+            if server is not None:
+                self._remove(server)
+
     def _answer_prepared(self, spec: ForkServerSpec) -> None:
-        if self._preparing == spec:
+        if self._preparing == spec and spec not in self._servers and spec.learned:
+            self.prepare(spec.without_learned())
+        elif self._preparing == spec:
             self._preparing = None
             self._answer(Prepared(spec in self._servers))
 
-    def _ensure_started(self, spec: ForkServerSpec) -> None:
+    def _ensure_started(self, spec: ForkServerSpec, patience_s: float | None = None, standbys: int = 0) -> None:
         """Start the fork server, unless it runs already or is known to be unusable. A failed start is no error here."""
         if spec not in self._servers and not self._upkeep[spec].useless:
             with contextlib.suppress(OSError, ValueError):  # exec will report what is wrong
-                self._servers[spec] = ForkServerProcess(spec, self._selector)
+                self._servers[spec] = ForkServerProcess(spec, self._selector, patience_s, standbys)
 
     def _server_of(self, id: int) -> ForkServerProcess | None:
         """Return the fork server for which the worker waits, or which was asked to fork it; None if there is none."""
@@ -132,7 +175,8 @@ class ForkServers:
     def spawn(self, request: Spawn) -> bool:
         """Have a worker forked by the fork server that its request names, now or once that server is ready.
 
-        The server is started if needed. Once for each server that was given up, the agent gets StartedCold.
+        The server is started if needed. In place of one with learned modules that was given up, the server without them
+        is used. Once for each other server that was given up, the agent gets StartedCold.
 
         Returns:
             False if the caller has to start the worker by exec: the request names no server, or the server cannot be
@@ -141,8 +185,11 @@ class ForkServers:
         spec = request.server
         if spec is None:
             return False
+        self._retired.discard(spec)
         self._ensure_started(spec)
         server = self._servers.get(spec)
+        if server is None and spec.learned:
+            return self.spawn(msgspec.structs.replace(request, server=spec.without_learned()))
         if server is None:
             reason = self._upkeep[spec].useless
             if reason and spec not in self._reported_cold:
@@ -189,13 +236,14 @@ class ForkServers:
         for answer in received:
             match answer:
                 case Ready():
-                    self._handle_ready(server, answer.unsafe)
+                    self._handle_ready(server, answer)
                 case Spawned():
                     server.running[answer.id] = answer.pid
                     self._answer(answer)
                 case Ended() | SpawnRefused():
                     del server.running[answer.id]
                     self._answer(answer)
+                    self._end_retired(server.spec)
                 case _:
                     raise TypeError(f"not from a fork server: {answer}")
 
@@ -205,27 +253,32 @@ class ForkServers:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def abandon_slow(self) -> None:
-        """Kill the servers whose imports have taken more than PATIENCE_S, and start their workers by exec."""
+        """Kill the servers whose imports take too long, and start the workers that wait for them without them."""
         for server in list(self._servers.values()):
             if not server.is_ready and server.deadline_s <= time.monotonic():
-                self._upkeep[server.spec].is_slow(PATIENCE_S)
+                self._upkeep[server.spec].is_slow(server.patience_s)
                 self._abandon(server)
 
-    def _handle_ready(self, server: ForkServerProcess, unsafe: str) -> None:
-        if unsafe:
-            self._upkeep[server.spec].is_unsafe(unsafe)
-            self._abandon(server)
+    def _handle_ready(self, server: ForkServerProcess, ready: Ready) -> None:
+        if ready.unsafe:
+            self._upkeep[server.spec].is_unsafe(ready.unsafe)
+            self._abandon(server, ready.refused)
             return
         server.is_ready = True
+        if server.spec.learned:
+            self._answer(Learned(server.spec, "", ready.imported))
         waiting, server.waiting = server.waiting, {}
         for request in waiting.values():
             self.spawn(request)
         self._answer_prepared(server.spec)
+        self._end_retired(server.spec)
 
-    def _abandon(self, server: ForkServerProcess) -> None:
+    def _abandon(self, server: ForkServerProcess, refused: tuple[tuple[str, str], ...] = ()) -> None:
         """Kill a server that has forked nothing, and start the workers that wait for it anew, normally by exec."""
         if server.spec in self._servers:
             self._remove(server)
+        if server.spec.learned:
+            self._answer(Learned(server.spec, self._upkeep[server.spec].useless, (), refused))
         for request in server.waiting.values():
             if not self.spawn(request):
                 self._start(request)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
+from flowdist.runtime.preload.recorder import Recorder
 from flowdist.runtime.processes.spawn_protocol import Spawn
 from flowdist.runtime.umask import restore_umask
 from flowdist.worker.step_counter import step_counter
@@ -44,14 +45,20 @@ def run(request: Spawn) -> None:
     _reseed()
     step_counter.watch()
     main = _emptied_main()
+    recorder = Recorder(request.folder) if request.records else None
     try:
         if command.is_module:
             runpy._run_module_as_main(command.target)  # type: ignore[attr-defined]
         else:
             _run_script(command.target, main)
+        has_succeeded = True
     except BaseException as error:
+        has_succeeded = isinstance(error, SystemExit) and not error.code
         _trim_traceback(error)
         raise
+    finally:
+        if recorder is not None and has_succeeded:  # a script that fails may have imported a part of what it needs
+            recorder.record_end()
 
 
 def _emptied_main() -> ModuleType:

@@ -15,6 +15,7 @@ import msgspec
 
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.left_files import read_number
+from flowdist.runtime.preload.profile import Changes
 from flowdist.runtime.wire.framing import FrameBuffer
 from flowdist.runtime.wire.framing import encode as encode
 
@@ -30,6 +31,13 @@ class ForkServerSpec(msgspec.Struct, frozen=True):
     cwd: str
     first_path: str  # sys.path[0]
     preload: tuple[str, ...]
+    learned: tuple[str, ...] = ()  # modules that are imported after those of `preload`, if each passes its trial
+    per_worker: tuple[str, ...] = ()  # environment variables that learned modules must not read
+    changed: Changes = ()  # variables that the script changes
+
+    def without_learned(self) -> ForkServerSpec:
+        """Return the key of the fork server that has nothing learned, and can serve the same workers."""
+        return msgspec.structs.replace(self, learned=(), per_worker=(), changed=())
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
@@ -46,10 +54,23 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     folder: str
     server: ForkServerSpec | None = None
     cpus: tuple[int, ...] = ()  # cores that the worker is bound to; none: those that the spawner may use
+    records: bool = False  # a worker that is forked leaves a recording of its imports in `folder`
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True):
     """Request to start a fork server before the first worker needs it. Answered by Prepared."""
+
+    server: ForkServerSpec
+
+
+class Learn(msgspec.Struct, frozen=True, tag=True):
+    """Request to start a fork server with learned modules, for which no worker waits. Answered by Learned."""
+
+    server: ForkServerSpec
+
+
+class Retire(msgspec.Struct, frozen=True, tag=True):
+    """Request to end a fork server once it has no workers any more. A later Spawn may start the server again."""
 
     server: ForkServerSpec
 
@@ -96,18 +117,41 @@ class Imports(msgspec.Struct, frozen=True, tag=True):
 
     first_path: str  # becomes sys.path[0]; empty: no entry is added
     preload: tuple[str, ...]
+    learned: tuple[str, ...] = ()
+    per_worker: tuple[str, ...] = ()
+    changed: Changes = ()
+    standbys: int = 0  # workers that this server will probably have to start at once
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Answer of a fork server after its imports. `unsafe` says why it must not be forked from; normally empty."""
+    """Answer of a fork server after its imports. `unsafe` says why it must not be forked from; normally empty.
+
+    `imported` has the learned modules that were imported by name. `refused` has those because of which the server is
+    unsafe, each with the reason.
+    """
 
     unsafe: str = ""
+    imported: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True):
     """Answer: the fork server of a Prepare is ready; or, if not `is_usable`, must not be used."""
 
     is_usable: bool
+
+
+class Learned(msgspec.Struct, frozen=True, tag=True):
+    """Answer: a fork server with learned modules is ready; or, if `unsafe` says why, was given up for good.
+
+    It comes after a Learn, and also when such a server that a Prepare or a Spawn has started is ready or given up. The
+    spawner starts workers for a server that was given up from the one `without_learned`.
+    """
+
+    server: ForkServerSpec
+    unsafe: str = ""
+    imported: tuple[str, ...] = ()  # the learned modules that were imported by name; these bring all others
+    refused: tuple[tuple[str, str], ...] = ()  # learned modules that make the server unsafe, each with the reason
 
 
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
@@ -121,8 +165,8 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Request = Spawn | Prepare | Signal | CancelSpawn | Imports
-Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
+Request = Spawn | Prepare | Learn | Retire | Signal | CancelSpawn | Imports
+Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | Learned | StartedCold
 
 _DECODER = msgspec.msgpack.Decoder(Request | Answer)
 INJECTED_EXIT = "injected_exit"  # file: the exit code that an injected fault wants reported instead of its SIGKILL

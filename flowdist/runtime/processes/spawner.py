@@ -20,8 +20,10 @@ from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     CancelSpawn,
     Channel,
+    Learn,
     Prepare,
     Request,
+    Retire,
     Signal,
     Spawn,
     SpawnRefused,
@@ -76,6 +78,10 @@ class Spawner:
                     self._children.signal(request.id, request.number)
             case Prepare():
                 self._servers.prepare(request.server)
+            case Learn():
+                self._servers.learn(request)
+            case Retire():
+                self._servers.retire(request)
             case CancelSpawn():
                 self._servers.cancel(request.id)
             case _:

@@ -59,6 +59,16 @@ class StandbyPool:
         if not self._is_off:
             self._calm_at_s = time.monotonic() + CALM_S
 
+    def expect(self, count: int) -> None:
+        """Fork standbys for workers that will be started later, although none has been so far.
+
+        Args:
+            count: How many are expected. With 0 nothing changes.
+        """
+        if count:
+            self._wanted = min(count, STANDBY_MAX)
+            self.note_activity()
+
     def seconds_until_due(self) -> float | None:
         """Return the seconds until `adjust` has to be called; None: nothing is due until a worker starts or ends."""
         return None if self._calm_at_s is None else max(0.0, self._calm_at_s - time.monotonic())

@@ -23,6 +23,7 @@ from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.processes.reaper import kill_log_writers
 from flowdist.runtime.run_folder.folder import GRAPH, JOURNAL, SUMMARY, lock_run
 from flowdist.runtime.saved_files import DAMAGED, SummaryEnd, read_saved
+from flowdist.runtime.wire.addresses import endpoint_of
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
@@ -61,10 +62,13 @@ def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
         FlowdistError: The file cannot be read. Whether other hosts have joined the run is then unknown.
     """
     try:
-        return msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=RunEndpoint)
+        found = msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=RunEndpoint)
+        if endpoint_of(found.endpoint, -1).port < 0:
+            raise ValueError(f"{found.endpoint!r} has no port")
+        return found
     except FileNotFoundError:
         return None
-    except (OSError, *DAMAGED) as error:
+    except (OSError, FlowdistError, *DAMAGED) as error:
         message = f"{LISTENS} of run {run_dir.name} cannot be read: {error}"
         help = f'write {{"endpoint":"HOST:PORT","job":"NAME"}} to {run_dir / LISTENS}, as the run had them'
         raise FlowdistError(message, help=help) from None

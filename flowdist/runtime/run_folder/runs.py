@@ -24,6 +24,7 @@ from flowdist.record.reader import BadLine, RecordReader
 from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
+from flowdist.runtime.run_folder.results import SavedStatus
 from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
@@ -185,7 +186,7 @@ def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
 def written_status(run_dir: Path) -> Status | None:
     """Return the status that `write_status` has saved; None if there is none that this version of flowdist can read."""
     try:
-        return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=Status)
+        return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=SavedStatus)
     except (OSError, *DAMAGED):
         return None
 

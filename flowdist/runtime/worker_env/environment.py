@@ -27,6 +27,14 @@ _MACRO = re.compile(r"\$\{([^}]*)\}")
 VARIABLE_BYTES_MAX = 100 << 10  # for a secret; Linux refuses variables of 128 KiB
 
 
+PER_WORKER = (  # torchrun's variables, which each worker gets with a value of its own
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+)
+
+
 class SecretMissing(OSError):
     """Error: the variable or file of a secret has no usable value, so that the workers of its role cannot start."""
 
@@ -278,3 +286,11 @@ def fork_server_spec(
     if shared.get("PYTHONSAFEPATH"):
         first_path = ""
     return ForkServerSpec((argv[0], *command.flags), tuple(shared.items()), role.workdir, first_path, role.preload)
+
+
+def per_worker_variables(role: RoleSpec) -> tuple[str, ...]:
+    """Return the names of the variables that a worker of the role may have with another value than its fork server."""
+    names = [*PER_WORKER, *(name for name, value in role.env if varies(value))]
+    if role.resources.gpu or role.virtual_local_rank:
+        names += ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,66 @@
+"""transformers' Trainer with a tiny random GPT-2, which resumes from its last checkpoint. Nothing is downloaded.
+
+flowdist torchrun --nproc-per-node 2 --max-restarts 3 examples/frameworks/transformers_trainer.py
+torchrun --nproc-per-node 2 examples/frameworks/transformers_trainer.py       the same file, unchanged
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+
+class Tokens(Dataset):
+    """Random sequences, the same in every process."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        tokens = torch.randint(64, (16,), generator=torch.Generator().manual_seed(number))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--folder", type=Path, default=Path("checkpoints"))
+    options = parser.parse_args()
+    set_seed(1)
+    sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    settings = TrainingArguments(
+        output_dir=str(options.folder),
+        max_steps=options.steps,
+        per_device_train_batch_size=4,
+        learning_rate=1e-3,
+        logging_steps=5,
+        save_steps=5,
+        save_total_limit=2,
+        report_to="none",
+        disable_tqdm=True,
+        ddp_find_unused_parameters=False,
+        use_cpu=not torch.cuda.is_available(),
+    )
+    trainer = Trainer(model, settings, train_dataset=Tokens())
+    trainer.train(resume_from_checkpoint=newest_checkpoint(options.folder))
+    if trainer.is_world_process_zero():
+        print("final", sum(value.double().square().sum().item() for value in model.parameters()), flush=True)
+    if dist.is_initialized():
+        dist.barrier()  # a process that ends right after another collective can hang in torch 2.13
+        dist.destroy_process_group()
+
+
+def newest_checkpoint(folder: Path) -> str | None:
+    """Return the newest checkpoint that is complete: the Trainer writes trainer_state.json last."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(complete, key=lambda path: int(path.name.removeprefix("checkpoint-")))) if complete else None
+
+
+if __name__ == "__main__":
+    main()

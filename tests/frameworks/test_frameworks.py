@@ -1,0 +1,155 @@
+"""Each example of examples/frameworks under `flowdist torchrun`: a run with a kill ends with the values of one without.
+
+The scripts run as they are. A few lines before them register torch's own hook for optimizer steps, which kills the
+worker of one rank once, always after the same step: no test depends on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.runtime.harness import Job
+
+EXAMPLES = Path(__file__).parents[2] / "examples/frameworks"
+FUTURE = "from __future__ import annotations\n"
+KILL = """
+import os, signal
+from itertools import count
+from torch.optim.optimizer import register_optimizer_step_post_hook
+def kill(*_, steps=count(1)):
+    if next(steps) == {step} and os.environ["RANK"] == "{rank}" and not os.path.exists("killed"):
+        open("killed", "x")
+        os.kill(os.getpid(), signal.SIGKILL)
+register_optimizer_step_post_hook(kill)
+"""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return variables with which flowdist learns its preload, as it does by default, in a cache of the test's own."""
+    return {**OFFLINE, "FLOWDIST_LEARNED_PRELOAD": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+class Case(NamedTuple):
+    """One example, the packages that it needs, and the step after which the worker of a rank is killed."""
+
+    example: str
+    packages: tuple[str, ...]
+    step: int
+    rank: int = 1
+
+
+# Two workers have 8 batches an epoch. Step 13 is in the middle of an epoch, after at least one checkpoint. Step 11 of
+# FSDP2 is the one after step 10, whose checkpoint may be half written then.
+CASES = [
+    Case("accelerate_loop", ("accelerate",), 13),
+    Case("transformers_trainer", ("accelerate", "transformers"), 13),
+    Case("lightning_fit", ("lightning",), 13),
+    Case("fsdp2_checkpoint", (), 11),
+    Case("stateful_dataloader", ("torchdata",), 13),
+    Case("rpc_parameter_server", (), 13, rank=0),
+    Case("elastic_adamw", (), 13),
+]
+each_turn = pytest.mark.parametrize("turn", range(int(os.environ.get("TIMES", "1"))))  # make frameworks TIMES=10
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(600)]  # a busy machine imports for minutes
+
+
+def need(*packages: str) -> None:
+    """Skip the test where a package is missing."""
+    missing = [package for package in ("torch", *packages) if importlib.util.find_spec(package) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: `make frameworks` installs what these tests need")
+
+
+def script(folder: Path, example: str, step: int = 0, rank: int = 1) -> Path:
+    """Write the example into the folder, with lines that kill a worker after a step if there is a step."""
+    head, future, rest = (EXAMPLES / f"{example}.py").read_text().partition(FUTURE)
+    path = folder / f"{example}.py"
+    path.write_text(head + future + (KILL.format(step=step, rank=rank) if step else "") + rest)
+    return path
+
+
+def final(job: Job) -> list[str]:
+    return [line for line in job.output if line.startswith("final ")]
+
+
+@each_turn
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.example)
+def test_a_run_with_a_kill_ends_with_the_values_of_one_without(case: Case, turn: int, tmp_path: Path) -> None:
+    need(*case.packages)
+    ends = []
+    for step in (0, case.step):
+        folder = tmp_path / f"killed_after_{step}"
+        folder.mkdir()
+        path = script(folder, case.example, step, case.rank)
+        words = ("--nproc-per-node", "2", "--max-restarts", "1", path.name)
+        with Job(folder, *words, verb="torchrun", env=environment(tmp_path)) as job:
+            assert job.finish() == 0 and job.alive() == [], job.text
+            assert (folder / "killed").exists() == bool(step), job.text
+            ends.append(final(job))
+    assert len(ends[0]) == 1 and ends[0] == ends[1]
+
+
+def test_lightning_repeats_batches_if_it_saves_within_an_epoch(tmp_path: Path) -> None:
+    """It begins the epoch's data anew with a plain DataLoader, and says so: see docs/frameworks.md."""
+    need("lightning")
+    ends = []
+    for step in (0, 13):
+        folder = tmp_path / f"killed_after_{step}"
+        folder.mkdir()
+        path = script(folder, "lightning_fit", step)
+        words = ("--nproc-per-node", "2", "--max-restarts", "1", path.name, "--save-steps", "5")
+        with Job(folder, *words, verb="torchrun", env=environment(tmp_path)) as job:
+            assert job.finish() == 0 and job.alive() == [], job.text
+            assert ("your dataloader is not resumable" in job.text) == bool(step), job.text
+            ends.append(final(job))
+    assert ends[0] != ends[1]
+
+
+@each_turn
+def test_a_replica_group_of_torchft_gets_its_state_from_the_other(turn: int, tmp_path: Path) -> None:
+    need("torchft")
+    ends = []
+    for step in (0, 13):
+        folder = tmp_path / f"killed_after_{step}"
+        folder.mkdir()
+        with lighthouse() as address, group(folder, 0, address) as first, group(folder, 1, address, step) as second:
+            assert (first.finish(), second.finish()) == (0, 0), first.text + second.text
+            assert first.alive() == [] and second.alive() == []
+            assert (folder / "group1/killed").exists() == bool(step), second.text
+            assert final(first) == final(second), first.text + second.text
+            ends.append(final(first))
+    assert len(ends[0]) == 1 and ends[0] == ends[1]
+
+
+def group(folder: Path, number: int, address: str, step: int = 0) -> Job:
+    """Start one replica group, which is a job of one worker."""
+    (folder / f"group{number}").mkdir()
+    path = script(folder / f"group{number}", "torchft_ddp", step, rank=0)
+    env = {**environment(folder), "REPLICA_GROUP_ID": str(number), "TORCHFT_LIGHTHOUSE": address}
+    return Job(path.parent, "--max-restarts", "1", path.name, verb="torchrun", env=env)
+
+
+@contextmanager
+def lighthouse() -> Iterator[str]:
+    """Run torchft's lighthouse in a process of its own, as its users do; its address ends with the block."""
+    code = "from torchft.coordination import LighthouseServer as Server; import sys\n"
+    code += "server = Server(bind='127.0.0.1:0', min_replicas=2, join_timeout_ms=10_000)\n"
+    code += "print(server.address(), flush=True); sys.stdin.read(); server.shutdown()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
