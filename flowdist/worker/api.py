@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowdist.worker.agent_link import info, is_managed, link, stop_agreement
+from flowdist.worker.agent_link import before_first_progress, info, is_managed, link, stop_agreement
 from flowdist.worker.step_counter import step_counter
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def progress(step: int) -> None:
         step: How many steps this worker has done, those before its last restart included.
     """
     step_counter.stop()
+    while before_first_progress:
+        before_first_progress.pop()()
     link.send({"progress": int(step)})
 
 
