@@ -128,6 +128,16 @@ def test_a_role_that_never_steps_keeps_no_other_role_waiting():
     ]
 
 
+def test_an_incident_of_which_a_world_has_stopped_again_never_recovers_though_that_world_takes_no_steps():
+    load = role("loader", restart=restart("role", times=9, backoff_ns=0))
+    talk = Talk(graph(load, role("trainer", restart=restart("job", times=9, backoff_ns=0))))
+    talk.join("node0")
+    talk.fail("trainer/0")
+    talk.fail("loader/0")
+    counted(talk, "trainer/0", 1)
+    assert [text.partition(" after")[0] for text in said(talk)] == ["incident 1: re-formed", "incident 2: re-formed"]
+
+
 def test_services_take_no_steps_and_have_recovered_when_they_serve():
     ps = role("ps", kind="service", restart=restart("replica", times=9, backoff_ns=0))
     talk = Talk(graph(ps, role("trainer")))

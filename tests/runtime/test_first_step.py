@@ -36,8 +36,8 @@ from flowdist import Restart, Topology
 t = Topology("steps", nodes=1)
 t.role("trainer", script="train.py", preload="torch", restart=Restart("role", max_restarts=1){more})
 """
-# The first attempt steps and is killed, the second one steps after half a second. One worker alone needs no store, for
-# which the real torch would be needed.
+# The first attempt steps and waits: a fault kills it when its step has been counted. The second one steps after half a
+# second. One worker alone needs no store, for which the real torch would be needed.
 TRAIN = """
 import os, signal, time, torch
 
@@ -47,22 +47,23 @@ optimizer = torch.optim.SGD()
 for _ in range(3):
     optimizer.step()
 if not again:
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
 """
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 BOTH = re.compile(r"incident 1: recovered: re-formed after \S+s, first step after \S+s")
 
 
-def job(folder: Path, more: str = "", train: str = TRAIN) -> Job:
+def job(folder: Path, *arguments: str, more: str = "", train: str = TRAIN) -> Job:
     for name, text in TORCH.items():
         (folder / "torch" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "torch" / name).write_text(text)
     (folder / "train.py").write_text(train)
     (folder / "topology.py").write_text(TOPOLOGY.format(more=more))
-    return Job(folder)
+    return Job(folder, *arguments)
 
 
 def test_a_script_that_reports_nothing_has_recovered_with_its_first_step(tmp_path: Path) -> None:
-    with job(tmp_path) as run:
+    with job(tmp_path, "topology.py", "--fail", "trainer/0@step=trainer,1") as run:
         assert run.finish() == 0, run.text
         assert BOTH.search(run.text), run.text
         summary = json.loads((run.run_dir / "summary.json").read_text())
@@ -75,7 +76,7 @@ def test_a_script_that_reports_nothing_has_recovered_with_its_first_step(tmp_pat
 
 
 def test_steps_are_not_counted_where_that_is_turned_off(tmp_path: Path) -> None:
-    with job(tmp_path, more=", count_steps=False") as run:
+    with job(tmp_path, more=", count_steps=False", train=TRAIN.replace("signal.pause()", KILL)) as run:
         assert run.finish() == 0, run.text
         assert not any(isinstance(line.event, ReplicaStepped) for line in run.journal()[1] if isinstance(line, Record))
     assert "incident 1: re-formed after " in run.text and "recovered" not in run.text
@@ -83,6 +84,7 @@ def test_steps_are_not_counted_where_that_is_turned_off(tmp_path: Path) -> None:
 
 def test_a_script_that_reports_its_steps_is_not_counted(tmp_path: Path) -> None:
     train = TRAIN.replace("optimizer = ", "from flowdist import worker\nworker.progress(0)\noptimizer = ")
+    train = train.replace("signal.pause()", KILL)
     with job(tmp_path, train=train) as run:
         assert run.finish() == 0, run.text
         events = [line.event for line in run.journal()[1] if isinstance(line, Record)]

@@ -428,10 +428,8 @@ class Agent:
 
     def _record_worker(self, event: io.WorkerInput) -> None:
         attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over or (attempt.phase == "suspended" and type(event) is not io.WorkerExited):
+        if attempt is None or not attempt.concerns(event):
             return
-        if not 0 <= getattr(event, "local_rank", 0) < attempt.role.procs:
-            return  # the rank is what a process says of itself
         match event:
             case io.WorkerProgressed() | io.WorkerStepped():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)

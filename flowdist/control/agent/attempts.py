@@ -102,6 +102,15 @@ class Attempt:
         """Return the step of the least advanced worker; -1 until all workers have reported one."""
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
 
+    def concerns(self, event: io.WorkerInput) -> bool:
+        """Return whether the event of a worker matters: the attempt is not over, and has a worker of that rank.
+
+        The rank is what a process says of itself. Of a suspended attempt only the exits of workers matter.
+        """
+        if self.is_over or (self.phase == "suspended" and type(event) is not io.WorkerExited):
+            return False
+        return 0 <= getattr(event, "local_rank", 0) < self.role.procs
+
     @property
     def count(self) -> int:
         """Return the number of optimizer steps of the most advanced worker; 0 if none was counted."""

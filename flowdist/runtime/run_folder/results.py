@@ -52,6 +52,7 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     took_s: Seconds | None
     first_step_s: Seconds | None = None  # earlier versions did not write it
     stayed_in_place: tuple[ReplicaName, ...] = ()
+    first_step_s: Seconds | UnsetType | None = UNSET  # earlier versions wrote none
     steps_again_s: Seconds | UnsetType | None = UNSET
 
 
