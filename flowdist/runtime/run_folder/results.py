@@ -50,7 +50,6 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     charged_to: str | None
     result: str
     took_s: Seconds | None
-    first_step_s: Seconds | None = None  # earlier versions did not write it
     stayed_in_place: tuple[ReplicaName, ...] = ()
     first_step_s: Seconds | UnsetType | None = UNSET  # earlier versions wrote none
     steps_again_s: Seconds | UnsetType | None = UNSET
@@ -104,7 +103,7 @@ class Summary(SummaryEnd, frozen=True):
         _require(all(_role_of(name) in self.roles for name in replicas), "each replica is one of a role")
         _require(incident.charged_to is None or incident.charged_to in self.roles, "a role pays for an incident")
         _require((incident.took_s is None) == (incident.result == OPEN), "an incident that is over has an end")
-        _require(incident.first_step_s is None or incident.result != OPEN, "the first step is after the end")
+        _require(not incident.first_step_s or incident.result != OPEN, "the first step is after the end")
         until = incident.t_s + max(incident.took_s or 0, incident.first_step_s or 0)
         _require(until <= self.lasted_s + ROUNDING_S, "no incident is later than the end of the job")
 
