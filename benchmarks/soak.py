@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -283,7 +284,7 @@ class Soak:
         text = (self._folder / "output").read_text(errors="replace")
         now_kib = {name: samples[-1].kib for (name, _), samples in self._watch.samples.items()}
         sizes = ", ".join(f"{name} {kib / 1024:.1f} MiB" for name, kib in now_kib.items())
-        faults, recoveries = text.count(" hits "), text.count("recovered after")
+        faults, recoveries = text.count(" hits "), len(re.findall(r"\d: (?:re-formed|recovered) after", text))
         print(f"{now_s:6.0f} s {faults:4} faults {recoveries:4} recoveries  {sizes}", flush=True)
 
     def _left(self) -> list[str]:

@@ -18,6 +18,7 @@ from flowdist.control.incidents.advancing import advance
 from flowdist.control.incidents.ending import begin_ending, forget_store, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
 from flowdist.control.incidents.judging import judge_recorded, judge_unanswered
+from flowdist.control.incidents.recovery import note_first_step
 from flowdist.control.incidents.suspects import note_heard, note_suspected
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Change, Ended
@@ -177,11 +178,8 @@ def _joined(job: JobState, event: ev.NodeJoined) -> None:
 
 def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) -> None:
     match event:
-        case ev.ReplicaProgressed():
-            replica.step = event.step
-            world = job.worlds[replica.world]
-            if event.step > world.step:
-                world.step, world.progressed = event.step, True
+        case ev.ReplicaProgressed() | ev.ReplicaStepped():
+            _progressed(job, replica, event)
         case ev.ReplicaStarted():
             note_started(job, replica, event)
         case ev.ReplicaStopped():
@@ -214,6 +212,26 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             note_left(job, replica, event)
         case _:
             assert_never(event)
+
+
+def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | ev.ReplicaStepped) -> None:
+    """Record a report of steps. Progress is to be further than ever (R8).
+
+    Counted steps are those of one attempt, which may have begun anywhere: only a count that no attempt has reached
+    before is sure to be further. A single step is not: a job that merely re-forms may take one each time. Counts do
+    not say which member is behind, because they lag.
+    """
+    world = job.worlds[replica.world]
+    if isinstance(event, ev.ReplicaStepped):
+        if event.steps > world.counted:
+            world.counted, world.progressed = event.steps, True
+    else:
+        replica.step = event.step
+        if event.step > world.step:
+            world.step, world.progressed = event.step, True
+        if event.step <= 0:
+            return  # a script may report at its start that it has done none
+    note_first_step(job, world)
 
 
 def settle(job: JobState) -> None:

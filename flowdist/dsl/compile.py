@@ -186,6 +186,7 @@ class _RoleCompiler:
             warm=fields.flag("warm", True),
             numa=self._numa(fields, resources),
             virtual_local_rank=fields.flag("virtual_local_rank", False),
+            count_steps=fields.flag("count_steps", True),
             parallel=read_parallel(fields),
             workload=read_workload(fields, kind),
             simulate=model_of(fields, self._folder, kind),

@@ -57,6 +57,7 @@ class RoleFields(TypedDict, total=False):
     preload: Sequence[str]
     numa: Literal["node"] | None
     virtual_local_rank: bool
+    count_steps: bool
     warm: bool | None
     parallel: Mapping[str, int | Literal["elastic"]] | str | None
     workload: Workload | None
@@ -79,6 +80,7 @@ ROLE_DEFAULTS: dict[str, Any] = {
     "preload": (),
     "numa": None,
     "virtual_local_rank": False,
+    "count_steps": True,
 }
 WAYS = ("command", "script", "module", "run")  # arguments that give a role's command; a role has one of them
 
@@ -388,12 +390,12 @@ class Topology(Frozen):
             finish_timeout: Time for which the rest of a gang may run after its first member has finished (5 minutes).
             cooldown: Time between a re-formation and the next growth (30 s).
             hang_after: Time without progress after which a worker has failed with kind `hang` (None: never). Progress
-                is a call of `flowdist.worker.progress()` once it has been called, else any output of its world. The
-                stacks of Python workers are written to their logs.
+                is a call of `flowdist.worker.progress()`; if none was made, counted steps and output of its world.
             start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
                 `hang` (None: never); readiness does not count as progress.
             preload: Modules that are imported before workers are forked; torch is added if the code imports it.
             numa: "node": each worker runs on the cores of the NUMA node of its GPU; None: on any core.
+            count_steps: False: optimizer steps of workers that report no progress are not counted (True).
             virtual_local_rank: True: each worker has LOCAL_RANK=0 and sees one device, as with torchrun's option.
             warm: False: workers are started by exec, never forked; else they are forked where that is possible.
             parallel: Dimensions of the mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.

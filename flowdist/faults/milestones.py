@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.job.state import JobState
-from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaReady, ReplicaStarted
+from flowdist.control.protocol.events import (
+    CheckpointOffered,
+    Event,
+    ReplicaProgressed,
+    ReplicaReady,
+    ReplicaStarted,
+    ReplicaStepped,
+)
 from flowdist.faults.grammar import Event as Milestone
 
 
@@ -17,11 +24,12 @@ def has_come(job: JobState, event: Event, what: Milestone, role: str, number: in
         event: The event.
         what: `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
             `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a
-            later one. `checkpoint`: `number` checkpoints of the role have been accepted.
+            later one, or so many optimizer steps were counted in an attempt of it. `checkpoint`: `number` checkpoints
+            of the role have been accepted.
         role: Name of the role.
         number: See `what`; 0 for a `start` or `ready` without a number.
     """
-    if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | CheckpointOffered):
+    if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | ReplicaStepped | CheckpointOffered):
         return False
     if event.replica.role != role or event.replica not in job.replicas:
         return False
@@ -32,6 +40,8 @@ def has_come(job: JobState, event: Event, what: Milestone, role: str, number: in
         case "ready":
             return isinstance(event, ReplicaReady)
         case "step":
+            if isinstance(event, ReplicaStepped):
+                return event.steps >= number
             return isinstance(event, ReplicaProgressed) and event.step >= number
         case "generation":
             return isinstance(event, ReplicaStarted) and world.formed_ns is not None and world.generation >= number

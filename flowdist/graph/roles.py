@@ -173,6 +173,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     learned_preload: bool = True  # modules that workers import are preloaded in later starts; else `preload` alone
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU
+    count_steps: bool = True  # optimizer steps of workers that report no progress are counted
     virtual_local_rank: bool = False  # each worker has LOCAL_RANK=0 and sees one device
     parallel: Parallel = ()
     workload: WorkloadSpec = WorkloadSpec()

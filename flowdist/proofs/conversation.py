@@ -45,7 +45,7 @@ WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
 REPORTS = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
-    *(ev.CheckpointOffered, ev.StoreOpened, ev.StoreLost, ev.StepTold),
+    *(ev.ReplicaStepped, ev.CheckpointOffered, ev.StoreOpened, ev.StoreLost, ev.StepTold),
 )
 END_ROUNDS_MAX = 1500
 Attempt = tuple[ReplicaId, int]  # a replica, and the number of one start of it
@@ -218,7 +218,8 @@ class Player:
                 for other in self._in_world_of(start):
                     self.send(ev.ReplicaElastic(*other))
             case "live":
-                self.send(ev.ReplicaReady(*key) if move.how % 2 else ev.ReplicaProgressed(*key, move.how))
+                steps = (ev.ReplicaProgressed(*key, move.how), ev.ReplicaStepped(*key, move.how))
+                self.send((ev.ReplicaReady(*key), *steps)[move.how % 3])
             case "offer":
                 self.send(ev.CheckpointOffered(*key, start.generation - move.how % 2, f"step-{move.how}", move.how))
             case "stall" if move.how % 3:  # all members wait for the one that hangs, at its step or a later one

@@ -13,7 +13,7 @@ cannot handle, end a replay: `BadLine` names the line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, Self
 
@@ -45,8 +45,12 @@ class Difference(NamedTuple):
 
     @property
     def is_wording(self) -> bool:
-        """Return whether only the words of messages differ, and every order is the same."""
-        return [*map(_without_words, self.line.effects)] == [*map(_without_words, self.decided)]
+        """Return whether only messages differ, and every order and warning is the same.
+
+        Versions of flowdist differ in the words of their messages, and in what they say beside a decision: format 3 has
+        no notice of a first step.
+        """
+        return _without_words(self.line.effects) == _without_words(self.decided)
 
     @property
     def text(self) -> str:
@@ -190,8 +194,12 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
     return f"the job has no replica {str(unknown[0])!r}" if unknown else ""
 
 
-def _without_words(effect: Effect) -> Effect:
-    """Return a copy of the effect with its texts for people emptied, so that only orders are compared."""
+def _without_words(effects: Sequence[Effect]) -> list[Effect]:
+    """Return the effects without notices that are no warnings, and with the texts of the others emptied."""
+    return [_wordless(effect) for effect in effects if not isinstance(effect, Notify) or effect.level != "info"]
+
+
+def _wordless(effect: Effect) -> Effect:
     match effect:
         case Notify():
             return Notify("", effect.level)

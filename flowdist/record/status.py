@@ -18,7 +18,7 @@ from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
-from flowdist.control.protocol.events import ReplicaProgressed
+from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import SECOND, WHOLE
 from flowdist.graph.roles import RoleKind
@@ -167,6 +167,7 @@ class RecentDecisions:
     def __init__(self) -> None:
         self.said: deque[Decision] = deque(maxlen=SAID_MAX)
         self._steps: dict[str, deque[tuple[int, int]]] = {}  # by role: time and step of its most advanced replica
+        self._counts: dict[str, deque[tuple[int, int]]] = {}  # the same of counted steps, for roles that report none
 
     def hear(self, record: Record) -> None:
         """Keep the messages and the step of the line; a start of a replica resets the rate of its role."""
@@ -175,13 +176,13 @@ class RecentDecisions:
                 self.said.append(Decision(record.t_ns, effect.text, effect.level))
             elif isinstance(effect, StartReplica):
                 self._steps.pop(effect.replica.role, None)  # the replica resumes from an earlier step
+                self._counts.pop(effect.replica.role, None)
         event = record.event
         if isinstance(event, ReplicaProgressed):
-            steps = self._steps.setdefault(event.replica.role, deque())
-            if not steps or event.step > steps[-1][1]:
-                steps.append((record.t_ns, event.step))
-            while record.t_ns - steps[0][0] > RATE_WINDOW_NS and len(steps) > 2:
-                steps.popleft()
+            self._counts.pop(event.replica.role, None)
+            _add_step(self._steps.setdefault(event.replica.role, deque()), record.t_ns, event.step)
+        elif isinstance(event, ReplicaStepped) and event.replica.role not in self._steps:
+            _add_step(self._counts.setdefault(event.replica.role, deque()), record.t_ns, event.steps)
 
     def steps_per_s(self, role: str, now: int) -> float | None:
         """Return the steps per second of a role over the last half minute; None if fewer than two are known.
@@ -189,12 +190,20 @@ class RecentDecisions:
         If two steps took longer, the rate is that of these two. Without progress it falls as `now` advances. A start of
         a replica of the role begins the count anew.
         """
-        steps = self._steps.get(role)
+        steps = self._steps.get(role) or self._counts.get(role)
         if steps is None or len(steps) < 2:
             return None
         (first_ns, first), (last_ns, last) = steps[0], steps[-1]
         until = last_ns if now - last_ns < RATE_WINDOW_NS else now  # without progress the rate falls
         return (last - first) / ((until - first_ns) / SECOND) if until > first_ns else None
+
+
+def _add_step(steps: deque[tuple[int, int]], t_ns: int, step: int) -> None:
+    """Add a step and its time if it is further, and drop those that are too old for the rate."""
+    if not steps or step > steps[-1][1]:
+        steps.append((t_ns, step))
+    while t_ns - steps[0][0] > RATE_WINDOW_NS and len(steps) > 2:
+        steps.popleft()
 
 
 def status_of(

@@ -1,10 +1,10 @@
 """Timesheet: the time accounts of a job, computed from the lines of its record alone.
 
 The record holds what the controller decided; what the workers did is known only as far as they report it. A world works
-from the moment that all members run, or from its first step if it reports progress. It works until the first sign that
-it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging member, or an
-injected fault just before. `work_segments` computes how much of that work was lost. No line reports the saving and
-reading of checkpoints: they count as work and as start-up.
+from the moment that all members run, or from its first step if that is reported or counted. It works until the first
+sign that it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging
+member, or an injected fault just before. `work_segments` computes how much of that work was lost. No line reports the
+saving and reading of checkpoints: they count as work and as start-up.
 
 One pass suffices, and the memory does not grow with the number of lines.
 """
@@ -54,7 +54,8 @@ class Timesheet:
     def __init__(self, job: JobState) -> None:
         self._job, self._accounts = job, Accounts(job)
         self._work = {name: _Work() for name in job.worlds}
-        self._reporting: dict[str, None] = {}  # roles that report progress
+        self._reporting: dict[str, None] = {}  # roles whose steps are reported or counted
+        self._numbered: dict[str, None] = {}  # of these, the roles that report the numbers of their steps
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # replicas whose last start was on that node
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
@@ -107,11 +108,15 @@ class Timesheet:
         return self._job.now if self._over_ns is None else self._over_ns
 
     def unreported(self) -> dict[str, list[str]]:
-        """Return for each task which of the reports `progress` and `checkpoints` its workers have never made."""
+        """Return for each task which reports its workers have never made: `progress`, `step numbers`, `checkpoints`.
+
+        Step numbers are missing where steps were counted; without progress there are no steps at all.
+        """
         found = {}
         for name in (spec.name for spec in self._job.graph.roles if spec.kind == "task"):
             saves = any(self._work[world].saves for world in self._job.roles[name].worlds)
-            reported = {"progress": name in self._reporting, "checkpoints": saves}
+            kind = "step numbers" if name in self._reporting else "progress"
+            reported = {kind: name in self._numbered, "checkpoints": saves}
             found[name] = [kind for kind, is_reported in reported.items() if not is_reported]
         return found
 
@@ -124,12 +129,14 @@ class Timesheet:
         """
         event, now = line.event, line.t_ns
         match event:
-            case ev.ReplicaProgressed() | ev.ReplicaStalled() | ev.ReplicaRevived():
+            case ev.ReplicaProgressed() | ev.ReplicaStepped() | ev.ReplicaStalled() | ev.ReplicaRevived():
                 replica = self._job.replicas.get(event.replica)
                 if replica is None or replica.attempt != event.attempt or not replica.is_live:
                     return
                 if isinstance(event, ev.ReplicaProgressed):
                     self._report(replica, event.step, now)
+                elif isinstance(event, ev.ReplicaStepped):
+                    self._count(replica, event.steps, now)
                 else:
                     self._stall(replica, event, now)
             case ev.CheckpointOffered():
@@ -213,21 +220,42 @@ class Timesheet:
     def _report(self, replica: Replica, step: int, now: int) -> None:
         """Add the report of a member that has done `step` to the segment of its world.
 
-        A report of a world that runs without a segment begins one. The first report of a segment also shows from which
-        step the generation resumed, and corrects how much of the ended segments was kept.
+        The first report of a segment also shows from which step the generation resumed, and corrects how much of the
+        ended segments was kept. Ended segments of counted steps cannot be corrected.
+        """
+        work = self._work[replica.world]
+        segment = self._segment_of(replica, now)
+        if segment is None:
+            return
+        for role in self._job.worlds[replica.world].roles:
+            self._numbered[role] = None
+        work.closed = [closed for closed in work.closed if not closed.segment.is_counted]
+        is_first = segment.is_counted or not segment.marks
+        if is_first and (work.has_memory or not work.saves or step < work.saved_step):
+            self._resume_from(work, step - 1)
+        segment.report(step, now)
+
+    def _count(self, replica: Replica, steps: int, now: int) -> None:
+        """Add to the segment of its world that a member has taken so many optimizer steps in its attempt."""
+        segment = self._segment_of(replica, now)
+        if segment is not None:
+            segment.count(steps, now)
+
+    def _segment_of(self, replica: Replica, now: int) -> WorkSegment | None:
+        """Return the segment of work of the world in which the replica has made a step; None if it is no member.
+
+        A step of a world that runs without a segment begins one. The roles of the world report steps from now on.
         """
         world = self._job.worlds[replica.world]
         work = self._work[world.name]
         if work.segment is None and world.phase == "running":
             self._begin(world, now)
         if work.segment is None or replica.id not in work.members:
-            return
+            return None
         for role in world.roles:
             if role not in self._reporting:
                 self._first_report(role)
-        if not work.segment.marks and (work.has_memory or not work.saves or step < work.saved_step):
-            self._resume_from(work, step - 1)
-        work.segment.report(step, now)
+        return work.segment
 
     def _first_report(self, role: str) -> None:
         """Note the first report of a step by a role, and move all of its work before that from productive to start-up.

@@ -5,6 +5,8 @@ record reports steps and checkpoints. From these follows when the steps began, a
 
 * The first report comes at the end of the steps since the step that the generation resumed from, or of one step if that
   is unknown. The steps began that much earlier, by the pace between the first two reports.
+* Optimizer steps that flowdist has counted say when steps were done, but not which: their numbers begin at 1 with every
+  attempt. So they show where start-up ended, and nothing about work that was done again.
 * If checkpoints are reported, the work after the last of them is lost when the world halts. If none are reported, only
   that work is lost that the record shows to be done again.
 """
@@ -33,6 +35,7 @@ class WorkSegment:
     resumed: int | None = None  # the step from which the generation resumed; None: unknown
     marks: list[tuple[int, int]] = field(default_factory=list)
     second: tuple[int, int] | None = None  # the report after the first, kept because marks are thinned
+    is_counted: bool = False  # the marks are counted steps, whose numbers say nothing about other segments
     saved: int | None = None  # position up to which the last checkpoint saved the work; None: no checkpoint
     stalled_ns: int = 0
     stalled_since: int | None = None
@@ -44,8 +47,23 @@ class WorkSegment:
             at = min(at, self.stalled_since)
         return max(0, at - self.begun_ns - self.stalled_ns)
 
+    def count(self, steps: int, now: int) -> None:
+        """Add at time `now` that so many steps were counted since the segment began, unless a step was reported."""
+        if self.is_counted or not self.marks:
+            self.is_counted = True
+            self._mark(steps, now)
+
     def report(self, step: int, now: int) -> None:
-        """Add a report at time `now` that `step` is done, unless a step as high was reported before."""
+        """Add a report at time `now` that `step` is done, unless a step as high was reported before.
+
+        Counted steps are forgotten: the script's own numbers say more.
+        """
+        if self.is_counted:
+            self.marks.clear()
+            self.second, self.is_counted = None, False
+        self._mark(step, now)
+
+    def _mark(self, step: int, now: int) -> None:
         if self.marks and step <= self.marks[-1][1]:
             return
         self.moved_ns = now
@@ -66,11 +84,11 @@ class WorkSegment:
     def save(self, step: int, now: int) -> None:
         """Record an accepted checkpoint: the work up to `step` is saved.
 
-        If the reports do not say when that step was done (`step` is 0, before the first report or after the last), the
-        work up to `now` counts as saved.
+        If the reports do not say when that step was done (`step` is 0, before the first report or after the last, or
+        the steps were counted), the work up to `now` counts as saved.
         """
         position = self.position(now)
-        if step and self.marks and self.marks[0][1] <= step < self.marks[-1][1]:
+        if step and not self.is_counted and self.marks and self.marks[0][1] <= step < self.marks[-1][1]:
             position = self.when(step)
         self.moved_ns, self.saved = now, max(position, self.saved or 0)
 
@@ -122,7 +140,8 @@ class WorkSegment:
             return 0
         first, step = self.marks[0]
         ns, steps = self.pace() or pace or (0, 1)
-        before = max(1, step - self.resumed) if self.resumed is not None else 1
+        resumed = 0 if self.is_counted else self.resumed
+        before = max(1, step - resumed) if resumed is not None else 1
         return max(0, first - min(ns, before * ns // steps))
 
 

@@ -136,7 +136,7 @@ def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
     plan, collective = nemesis.plan(seed), nemesis.collective(seed)
     result, property, text = judge(with_collective(graph, collective), plan, seed, rules, quick=True)
     failure = _made_small(graph, plan, seed, rules, collective, (property, text)) if property else None
-    closed = sum(incident.result == "recovered" for incident in result.job.incidents)
+    closed = sum(incident.result in ("re-formed", "recovered") for incident in result.job.incidents)
     return Verdict(seed, specs(plan), failure, dict(result.hits), closed, tuple(result.seen), collective)
 
 

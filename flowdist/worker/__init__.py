@@ -14,7 +14,8 @@ A script that is not started by flowdist, but by plain python or torchrun, belon
 variables describe: reports go nowhere, `should_stop` is false, and `commit` publishes at once. Only `port` and `peers`
 raise an error.
 
-`api` holds these functions, `agent_link` the connection to the agent, `elastic_training` and `elastic_state` the
+`api` holds these functions, `agent_link` the connection to the agent, `step_counter` the count of optimizer steps of
+scripts that report none, `elastic_training` and `elastic_state` the
 training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.
 Every worker imports this folder: nothing here imports torch, or another folder of flowdist, before it is used.
 """

@@ -7,13 +7,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 COMMIT_TIMEOUT_S = 30.0
 STOP_STEP_TIMEOUT_S = 30.0
-before_first_progress: list[Callable[[], None]] = []  # each is called once, before the first report of a step is sent
 
 
 class Info(NamedTuple):
@@ -102,6 +100,24 @@ class AgentLink:
             except OSError:
                 self._close()
 
+    def send_now(self, message: dict[str, Any]) -> None:
+        """Send a message of a few bytes without waiting.
+
+        It is for code that flowdist runs inside the user's own calls: whatever is wrong, no error is raised. The
+        message is lost if the agent is gone or does not read, if another thread uses the connection, or if the script
+        has changed the variables that identify this worker.
+        """
+        if not is_managed() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._connected().send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass  # the agent does not read: nothing of so short a message is queued then
+        except (OSError, KeyError, ValueError):
+            self._close()
+        finally:
+            self._lock.release()
+
     def commit(self, offer: dict[str, Any]) -> bool:
         """Offer a checkpoint, and return whether the controller has accepted it; False if the agent is gone.
 
@@ -132,13 +148,14 @@ class AgentLink:
     def _connected(self) -> socket.socket:
         if self._socket is not None and self._pid == os.getpid():
             return self._socket
+        first = json.dumps({"hello": hello()}).encode() + b"\n"
         link = socket.socket(socket.AF_UNIX)
         try:
             link.connect(os.environ["FLOWDIST_SOCKET"])
         except OSError:
             link.close()
             raise
-        link.sendall(json.dumps({"hello": hello()}).encode() + b"\n")
+        link.sendall(first)
         self._socket, self._pid = link, os.getpid()
         return link
 

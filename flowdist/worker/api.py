@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowdist.worker.agent_link import before_first_progress, info, is_managed, link, stop_agreement
+from flowdist.worker.agent_link import info, is_managed, link, stop_agreement
+from flowdist.worker.step_counter import step_counter
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -81,14 +82,15 @@ def progress(step: int) -> None:
     """Report that this worker has done `step` steps.
 
     Faults can wait for a step, `hang_after` finds a worker whose steps stop (R15), and progress between changes of
-    membership shows that the job does not merely re-form (R8). A report is one small write to a socket. Without
-    flowdist the call does nothing.
+    membership shows that the job does not merely re-form (R8). The first report of a generation shows that it has
+    recovered. A report is one small write to a socket. Without flowdist the call does nothing.
+
+    flowdist counts the optimizer steps of scripts that do not call this, where it can: see docs/worker.md.
 
     Args:
         step: How many steps this worker has done, those before its last restart included.
     """
-    while before_first_progress:
-        before_first_progress.pop()()
+    step_counter.stop()
     link.send({"progress": int(step)})
 
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import flowdist.worker.process_groups as process_groups
 from flowdist.worker.agent_link import hello, is_managed, link, stop_agreement
 from flowdist.worker.elastic_state import ElasticState
+from flowdist.worker.step_counter import step_counter
 
 REFORMATION_TIMEOUT_S = 30.0  # from a broken collective to the message that the world forms anew
 POLL_S = 0.01
@@ -194,6 +195,7 @@ class _Generations:
         self._has_next.clear()
         link.close()
         stop_agreement.reset()
+        step_counter.begin_attempt()
         self._send({"hello": hello()})
 
     def close(self) -> None:

@@ -55,6 +55,8 @@ SUMMARIES: list[tuple[Edit, str]] = [
     (lambda s: s["incidents"][0].update(charged_to="other"), "a role pays"),
     (lambda s: s["incidents"][0].update(took_s=None), "an incident that is over has an end"),
     (lambda s: s["incidents"][0].update(result="still open"), "an incident that is over has an end"),
+    (lambda s: s["incidents"][0].update(result="still open", took_s=None, first_step_s=0.1), "first step is after"),
+    (lambda s: s["incidents"][0].update(first_step_s=s["lasted_s"]), "no incident is later"),
     (lambda s: s["incidents"][0].update(t_s=s["lasted_s"] + 1), "no incident is later"),
     (lambda s: s["incidents"][0].update(took_s=s["lasted_s"]), "no incident is later"),
     (lambda s: s.update(unsaved=[{"world": "trainer"}]), "missing required field `reason`"),

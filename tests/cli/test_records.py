@@ -15,7 +15,7 @@ from flowdist.cli.inspect.diff import command as diff_command
 from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.simulate.simulate import command as simulate_command
-from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed
+from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaStepped
 from flowdist.record.journal import Record, decode_lines, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
@@ -77,9 +77,9 @@ def test_timeline_writes_for_perfetto(trace: Path, tmp_path: Path, name: str, fo
 def test_timeline_tells_where_it_is_decided_otherwise_by_now(trace: Path) -> None:
     trace.write_text(re.sub(r'"grace_ns":\d+', '"grace_ns":7', trace.read_text(), count=1))
     done = timeline(str(trace))
-    assert done.exit_code == 3 and "event 32 is decided otherwise by now" in done.stderr
-    assert replay(str(trace), "--step", "31").exit_code == 0
-    assert replay(str(trace), "--step", "32").exit_code == 3
+    assert done.exit_code == 3 and "event 33 is decided otherwise by now" in done.stderr
+    assert replay(str(trace), "--step", "32").exit_code == 0
+    assert replay(str(trace), "--step", "33").exit_code == 3
 
 
 def test_a_what_if_of_a_record_that_does_not_replay_is_refused(trace: Path) -> None:
@@ -112,7 +112,7 @@ def test_replay_stops_at_a_time(trace: Path) -> None:
     told = json.loads(replay(str(trace), "--until", "3m", "--json").stdout)
     assert (told["events"], told["outcome"], len(told["faults"])) == (19, None, 1)
     whole = json.loads(replay(str(trace), "--json").stdout)
-    assert whole["events"] == 78 and whole["digest"] != told["digest"]
+    assert whole["events"] == 80 and whole["digest"] != told["digest"]
     assert f"digest {whole['digest']}" in simulate("--fail", "node2@3m/2m").stdout
 
 
@@ -138,7 +138,9 @@ def leave_out(trace: Path, *events: type[Event]) -> None:
     trace.write_bytes(b"".join(map(encode_line, told)))
 
 
-@pytest.mark.parametrize("untold", [(ReplicaProgressed, CheckpointOffered), (ReplicaProgressed,)])
+@pytest.mark.parametrize(
+    "untold", [(ReplicaProgressed, ReplicaStepped, CheckpointOffered), (ReplicaProgressed, ReplicaStepped)]
+)
 def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
     trace: Path, untold: tuple[type[Event], ...]
 ) -> None:
@@ -179,7 +181,7 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
     done = replay(str(trace), "--log")
     lines = done.stdout.splitlines()
     assert done.exit_code == 0 and lines[0].startswith("happened:")
-    assert len(lines) == 5 + 1 + 1 + 78 + 1  # legend, empty line, heading, events, the fault
+    assert len(lines) == 5 + 1 + 1 + 80 + 1  # legend, empty line, heading, events, the fault
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
         (timeline, ["TRACE", "-o", "x.pdf"], "-o x.pdf: its suffix names no format"),
         (timeline, ["TRACE", "-o", "/nowhere/x.html"], "cannot be written"),
         (diff, ["TRACE", "nope.jsonl"], "there is no file 'nope.jsonl'"),
-        (replay, ["TRACE", "--step", "79"], "--step 79: there are 78 events"),
+        (replay, ["TRACE", "--step", "81"], "--step 81: there are 80 events"),
         (replay, ["TRACE", "--until", "soon"], "--until soon is not a duration"),
         (replay, ["TRACE", "--until", "3m", "--step", "3"], "--step does not go with --until"),
         (replay, ["TRACE", "--log", "--json"], "--log does not go with"),
@@ -213,10 +215,10 @@ def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str
     [
         (lambda lines: [*lines[:5], *lines[6:]], "event 6 follows event 4"),
         (lambda lines: [*lines[:5], lines[5].replace(b'"t_ns":1700000', b'"t_ns":17'), *lines[6:]], "runs backwards"),
-        (lambda lines: [*lines, *lines], "a second header, after event 78"),
+        (lambda lines: [*lines, *lines], "a second header, after event 80"),
         (lambda lines: lines[1:], "has no header"),
         (
-            lambda lines: [lines[0].replace(b'"format":3}', b'"format":9}'), *lines[1:]],
+            lambda lines: [lines[0].replace(b'"format":4}', b'"format":9}'), *lines[1:]],
             "format is 9, and this version of",
         ),
         (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "trace.jsonl:4: the line is damaged: JSON is malformed"),
@@ -231,7 +233,7 @@ def test_a_record_that_was_edited_is_refused_with_the_place(trace: Path, edit, t
 
 def test_a_last_line_that_is_cut_off_is_left_out(trace: Path) -> None:
     trace.write_bytes(trace.read_bytes()[:-10])
-    assert json.loads(replay(str(trace), "--json").stdout)["events"] == 77
+    assert json.loads(replay(str(trace), "--json").stdout)["events"] == 79
     assert timeline(str(trace)).exit_code == 0
 
 

@@ -35,7 +35,7 @@ TIMELINE = [
     "    5m2s  incident 1: trainer/0 failed on node0: it hangs: it reported no progress within 5m; restarting trainer "
     "(restart 1 of 1)",
     "  5m2.1s  trainer/0, trainer/1 start",
-    "  5m2.1s  incident 1: recovered after 108ms, charged to trainer",
+    "  5m2.1s  incident 1: re-formed after 108ms, charged to trainer",
     "10m4.1s  the job fails: trainer/0 failed on node0: it hangs: it reported no progress within 5m; role trainer has "
     "used up its budget of 1 restart",
 ]

@@ -6,7 +6,7 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AskStep, CloseStore, OpenStore, StopAtStep, StopReplica
-from flowdist.graph import MINUTE, SECOND
+from flowdist.graph import MINUTE, SECOND, Readiness
 from tests.control.agent_harness import A, T, Talk, kill, start
 
 LOOK = io.LookForSigns(T, 1)
@@ -288,3 +288,104 @@ def test_after_a_lost_connection_only_the_end_of_an_attempt_is_reported_again():
     assert isinstance(joined, msg.Join)
     exited = ev.ReplicaExited(T, 1, "exit", 3)
     assert joined.inventory == (ev.InventoryItem(T, 1, "exited", exited=exited),)
+
+
+def count(talk: Talk, rank: int, steps: int) -> list[object]:
+    return talk.tell(io.WorkerStepped(T, 1, rank, steps))
+
+
+def test_the_first_counted_step_is_reported_at_once_and_later_ones_with_a_heartbeat():
+    talk = watched()
+    talk.at(10, ack=True)
+    assert count(talk, 1, 1) == [ev.ReplicaStepped(T, 1, 1)]
+    assert count(talk, 0, 1) == [] and count(talk, 1, 40) == []
+    assert talk.at(10.6, ack=True) == [ev.ReplicaStepped(T, 1, 40)]
+
+
+def test_steps_that_a_script_reports_replace_counted_ones_for_good():
+    talk = watched(procs=1)
+    talk.at(10, ack=True)
+    count(talk, 0, 1)
+    assert step(talk, 0, 701) == [ev.ReplicaProgressed(T, 1, 701)], "the script knows better, and at once"
+    assert count(talk, 0, 2) == [] and talk.at(60, ack=True) == []
+    talk.tell(io.Disconnected())
+    talk.tell(io.Connected())
+    assert ev.ReplicaProgressed(T, 1, 701) in talk.sent[-3:] + talk.tell(msg.Acked(1, talk.agent.incarnation, 0))
+
+
+def test_counted_steps_are_said_again_to_a_controller_that_may_not_know_them():
+    talk = watched()
+    count(talk, 0, 3)
+    del talk.sent[:]
+    talk.tell(io.Disconnected())
+    talk.tell(io.Connected())
+    talk.tell(msg.Acked(1, talk.agent.incarnation, 0))
+    assert ev.ReplicaStepped(T, 1, 3) in talk.sent
+
+
+def test_r15_counted_steps_and_output_are_both_signs_of_life():
+    talk = watched()
+    talk.at(30, ack=True)
+    count(talk, 0, 1)
+    count(talk, 1, 1)
+    assert talk.at(89, ack=True) == [] and talk.at(90, ack=True) == [LOOK]
+    assert saw(talk, 20) == [stalled("output")], "no output, and no step"
+
+
+def test_r15_a_script_that_prints_while_it_takes_no_steps_lives():
+    talk = watched()
+    count(talk, 0, 1)
+    talk.at(60, ack=True)
+    assert saw(talk, 50) == [], "it evaluates"
+    assert talk.at(110, ack=True) == [LOOK]
+    count(talk, 0, 2)
+    assert saw(talk, 50) == [], "it steps, and prints nothing"
+    assert talk.at(169, ack=True) == [] and talk.at(170, ack=True) == [LOOK]
+
+
+def test_r15_a_counted_step_is_a_first_sign_and_revives():
+    talk = Talk(start_timeout_ns=MINUTE, hang_after_ns=MINUTE)
+    talk.run()
+    talk.at(30, ack=True)
+    count(talk, 0, 1)
+    count(talk, 1, 1)
+    assert talk.at(60, ack=True) == [] and talk.at(90, ack=True) == [LOOK]
+    assert saw(talk, None) == [stalled("output")], "it has stepped before"
+    count(talk, 0, 2)
+    assert ev.ReplicaRevived(T, 1) in count(talk, 1, 2)
+
+
+def test_r15_an_equal_count_is_a_sign_of_life_and_no_news():
+    talk = watched(procs=1)
+    talk.at(30, ack=True)
+    assert count(talk, 0, 5) == [ev.ReplicaStepped(T, 1, 5)]
+    talk.at(60, ack=True)
+    assert count(talk, 0, 5) == [] and talk.at(119, ack=True) == []
+    assert talk.at(120, ack=True) == [LOOK] and saw(talk, None) == [stalled("output")]
+
+
+def test_counts_that_no_worker_can_have_are_ignored():
+    talk = watched()
+    for rank, steps in ((0, 0), (0, -5), (2, 7), (-1, 7), (1 << 40, 7)):
+        assert count(talk, rank, steps) == []
+    attempt = talk.agent.attempts[T]
+    assert attempt.counts == attempt.counted_ns == {}, "they are no signs of life, and take no memory"
+    count(talk, 0, 3)
+    assert count(talk, 0, 2) == [] and talk.at(50, ack=True) == [] and attempt.counts == {0: 3}
+
+
+def test_ranks_that_a_replica_does_not_have_report_no_steps_and_are_not_ready():
+    talk = watched(ready=Readiness("call"))
+    assert [step(talk, rank, 7) for rank in (-1, 2, 9)] == [[], [], []]
+    assert step(talk, 0, 7) == [] and step(talk, 1, 8) == [ev.ReplicaProgressed(T, 1, 7)]
+    talk.tell(io.WorkerReady(T, 1, 0))
+    assert talk.tell(io.WorkerReady(T, 1, 2)) == []
+    assert talk.tell(io.WorkerReady(T, 1, 1)) == [ev.ReplicaReady(T, 1)]
+
+
+def test_a_flood_of_counts_and_of_steps_that_are_none_is_few_reports():
+    talk = watched(procs=1)
+    talk.at(10, ack=True)
+    said = [report for steps in range(1, 1000) for report in (*count(talk, 0, steps), *step(talk, 0, -5))]
+    assert said == [ev.ReplicaStepped(T, 1, 1)]
+    assert talk.at(10.6, ack=True) == [ev.ReplicaStepped(T, 1, 999)]

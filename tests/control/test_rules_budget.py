@@ -426,7 +426,7 @@ def test_r9_who_is_ignored_leaves_the_incident_to_the_others():
     talk.auto = True
     talk.tell(ev.StoreOpened("actor/0", 2, 29400))
     talk.tell(ev.ReplicaStarted(r("actor/0"), 2))
-    assert talk.up() == ["trainer/0", "actor/0"] and incident.result == "recovered"
+    assert talk.up() == ["trainer/0", "actor/0"] and incident.result == "re-formed"
 
 
 def test_r5_without_a_gang_the_scope_may_still_be_the_role():

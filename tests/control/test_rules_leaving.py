@@ -76,7 +76,7 @@ def test_r14_all_re_form_elsewhere_when_the_last_rank_has_left_the_step():
     ]
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
     (incident,) = talk.job.incidents
-    assert (incident.kind, incident.root, incident.result) == ("drained", "node0", "recovered")
+    assert (incident.kind, incident.root, incident.result) == ("drained", "node0", "re-formed")
 
 
 def test_r14_a_drain_burns_no_budget_and_needs_no_policy():

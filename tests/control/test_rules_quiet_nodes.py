@@ -70,7 +70,7 @@ def test_r8_a_node_that_falls_silent_is_charged_to_none_of_its_peers(policy: Res
     assert talk.outcome()[0] is None and charges(talk) == [] and talk.up() == ["trainer/0"]
     first, second = talk.job.incidents
     assert (first.result, first.counted) == ("became part of incident 2", False)
-    assert (second.kind, second.root, second.result) == ("node_lost", "node1", "recovered")
+    assert (second.kind, second.root, second.result) == ("node_lost", "node1", "re-formed")
     assert "incident 1 was caused by the loss of node1: not counted" in talk.texts()
     assert talk.replica("trainer/0").failures == [], "nor does it tell against the node that it ran on"
     assert [past.kind for past in talk.job.nodes["node1"].failures] == ["node_lost"]

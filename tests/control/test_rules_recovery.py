@@ -474,7 +474,7 @@ def test_an_incident_with_a_replica_that_waits_for_room_is_over_but_has_not_reco
     talk.gone("node1")
     (incident,) = talk.job.incidents
     assert not incident.is_open and incident.result == "waits for room: actor/1"
-    assert not any("recovered" in text for text in talk.texts())
+    assert not any("recovered" in text or "re-formed" in text for text in talk.texts())
     assert any(text.startswith("incident 1: over after ") and text.endswith(incident.result) for text in talk.texts())
     talk.join("node1")
     assert talk.up() == ["actor/0", "actor/1"]

@@ -104,7 +104,7 @@ def test_r6_the_world_is_ready_again_when_those_are_that_have_a_check():
     (incident,) = talk.job.incidents
     assert incident.is_open and talk.job.roles["trainer"].charges == []
     talk.tell(ev.ReplicaReady(r("ps/0"), 2))
-    assert incident.result == "recovered" and incident.charged_to == "trainer"
+    assert incident.result == "re-formed" and incident.charged_to == "trainer"
 
 
 def test_r13_arrivals_of_several_roles_are_one_re_formation():

@@ -123,6 +123,13 @@ def test_workers_may_be_bound_to_the_node_of_their_gpu_and_have_virtual_local_ra
     assert (a.numa, a.virtual_local_rank, b.numa, b.virtual_local_rank) == ("node", True, "", False)
 
 
+def test_steps_are_counted_unless_the_role_says_no(tmp_path: Path) -> None:
+    body = (
+        'from flowdist import Topology\nt = Topology("x")\nt.role("a", "true")\nt.role("b", "true", count_steps=False)'
+    )
+    assert [role.count_steps for role in compiled(tmp_path, body).roles] == [True, False]
+
+
 def test_parameters_and_overrides_win_over_the_file(tmp_path: Path) -> None:
     body = (
         "from flowdist import Topology\n"

@@ -73,6 +73,11 @@ def step(talk: Talk, at: float, number: int, name: str = "trainer/0", attempt: i
     talk.tell(ev.ReplicaProgressed(r(name), attempt or talk.replica(name).attempt, number))
 
 
+def count(talk: Talk, at: float, steps: int, name: str = "trainer/0") -> None:
+    until(talk, at)
+    talk.tell(ev.ReplicaStepped(r(name), talk.replica(name).attempt, steps))
+
+
 def save(talk: Talk, at: float, number: int = 0, name: str = "trainer/0") -> None:
     until(talk, at)
     world = talk.world(talk.replica(name).world)

@@ -134,6 +134,13 @@ def test_a_step_has_come_when_a_replica_reports_it_or_a_later_one():
     assert has(talk, ev.ReplicaProgressed(r("trainer/1"), 1, 510), "step", 500)
 
 
+def test_a_step_has_come_when_as_many_were_counted_in_one_attempt():
+    talk = Talk(a_job())
+    talk.join("node0")
+    assert not has(talk, ev.ReplicaStepped(r("trainer/0"), 1, 499), "step", 500)
+    assert has(talk, ev.ReplicaStepped(r("trainer/0"), 1, 510), "step", 500)
+
+
 def test_a_checkpoint_counts_when_it_was_accepted_and_once():
     talk = Talk(a_job())
     talk.join("node0")

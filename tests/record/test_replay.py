@@ -19,6 +19,7 @@ from flowdist.record.replay import Difference, Replay, ReplayError
 from tests.control.harness import Talk, graph, restart, role
 
 OLD = Path(__file__).parent / "format1.jsonl"  # a node falls silent, a peer stays in place, the controller is killed
+OLD_3 = Path(__file__).parent / "format3.jsonl"  # two trainers report their steps, and one of them is killed
 
 
 def recorded() -> tuple[Header, list[Record]]:
@@ -175,6 +176,33 @@ def test_a_controller_that_takes_over_a_journal_of_format_1_appends_lines_of_tod
     assert read(b"".join(mixed))[0] == [header, *lines]
 
 
+def test_a_journal_of_format_3_is_read_with_its_checks_and_has_the_first_step_that_it_did_not_speak_of():
+    lines, size, _ = read(OLD_3.read_bytes())
+    header = lines[0]
+    assert size == OLD_3.stat().st_size and isinstance(header, Header) and header.format == 3
+    assert header.graph.role("trainer").count_steps
+    replay = Replay(header, strict=True).follow(lines[1:])
+    assert replay.difference is None and replay.n_different is None and replay.job.outcome == "succeeded"
+    (incident,) = replay.job.incidents
+    assert incident.result == "recovered" and 300 < (incident.first_step_ns or 0) / 10**6 < 400
+    assert any("incident 1: recovered after 44ms" in line.reason for line in lines if isinstance(line, Record))
+    with pytest.raises(BadLine, match=r"journal.jsonl:3: "):
+        read(OLD_3.read_bytes().replace(b'"n":2', b'"n":3', 1))
+
+
+def test_a_controller_that_takes_over_a_journal_of_format_3_appends_counted_steps():
+    """It was killed after the re-formation, of which its journal says "recovered", and before the first step."""
+    killed = b"".join(OLD_3.read_bytes().splitlines(keepends=True)[:16])
+    lines, _, reader = read(killed)
+    assert isinstance(lines[0], Header) and isinstance(lines[-1], Record)
+    job = Replay(lines[0], strict=True).follow(lines[1:])
+    assert job.job.incidents[0].result == "re-formed"
+    line = job.decide(ev.ReplicaStepped(ReplicaId("trainer", 0), 2, 1), lines[-1].t_ns + SECOND)
+    assert line.reason.startswith("incident 1: recovered: re-formed after 44ms, first step after 1.0")
+    again = read(killed + reader.chain.add_check(encode_line(line)))[0]
+    assert again == [*lines, line] and Replay(lines[0], strict=True).follow(again[1:]).difference is None
+
+
 def test_a_worker_that_exits_while_others_wait_is_read_from_format_1():
     replica = b'"replica":["t",0],"attempt":1'
     exited = b'{"type":"ReplicaExited",%s,"kind":"exit","exit_code":1,"parked":true}' % replica
@@ -205,7 +233,7 @@ def test_a_line_that_is_no_record_is_an_error_whatever_names_are_in_it(line: byt
 
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_record_of_an_unknown_format_is_refused_before_its_other_fields_are_read(number: int):
-    words = f"journal.jsonl:1: its format is {number}, and this version of flowdist reads formats 1, 2 and 3"
+    words = f"journal.jsonl:1: its format is {number}, and this version of flowdist reads formats 1, 2, 3 and 4"
     with pytest.raises(BadLine, match=words):
         read(b'{"type":"header","graph":"of another time","format":%d}\n' % number)
 

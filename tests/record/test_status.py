@@ -157,6 +157,22 @@ def test_steps_per_second_are_those_of_the_furthest_over_half_a_minute():
     assert lately_of((1, 10), (1, 11)).steps_per_s("trainer", SECOND) is None, "no time between them"
 
 
+def test_counted_steps_have_a_speed_until_the_script_reports_its_own():
+    lately = RecentDecisions()
+    for second, event in enumerate(
+        [
+            ev.ReplicaStepped(r("trainer/0"), 1, 1),
+            ev.ReplicaStepped(r("trainer/0"), 1, 5),
+            ev.ReplicaProgressed(r("trainer/0"), 1, 7001),
+            ev.ReplicaStepped(r("trainer/1"), 1, 9),
+            ev.ReplicaProgressed(r("trainer/0"), 1, 7003),
+        ]
+    ):
+        lately.hear(record(second, second * SECOND, event, []))
+        now = lately.steps_per_s("trainer", second * SECOND)
+        assert now == (None, 4.0, None, None, 1.0)[second], "numbers of two kinds are no speed"
+
+
 def test_a_role_that_starts_again_has_no_speed_until_it_steps():
     talk = talk_of(trainers(1, 1, restart=restart()))
     lately = lately_of((1, 10), (2, 20))

@@ -7,7 +7,7 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.record.work_segments import MARKS_MAX, WorkSegment
 from tests.control.harness import r, restart
-from tests.record.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
+from tests.record.sheets import count, fail, finish, half_up, read, save, seconds, step, trainers, until
 
 # Reports, and missing reports.
 
@@ -39,6 +39,55 @@ def test_a_role_with_reports_starts_up_until_its_first_step(
     finish(talk, end, "trainer/0")
     sheet = read(talk)
     assert seconds(sheet) == {"start-up": start_up, "productive": end - start_up}
+    assert sheet.unreported() == {"trainer": ["checkpoints"]}
+
+
+def test_counted_steps_end_the_start_up_and_say_nothing_about_lost_work():
+    talk = trainers()
+    count(talk, 10, 1)
+    count(talk, 12, 2)
+    fail(talk, 50)
+    count(talk, 60, 1)
+    count(talk, 62, 2)
+    finish(talk, 100, "trainer/0")
+    sheet = read(talk)
+    assert seconds(sheet) == {"start-up": 8 + 8, "productive": 42 + 42}
+    assert sheet.unreported() == {"trainer": ["step numbers", "checkpoints"]}
+
+
+def test_a_fast_loop_whose_count_is_reported_late_has_worked_before_the_second_report():
+    talk = trainers()
+    count(talk, 10, 1)
+    count(talk, 11, 101)
+    finish(talk, 100, "trainer/0")
+    assert seconds(read(talk)) == pytest.approx({"start-up": 9.99, "productive": 90.01})
+
+
+def test_counted_steps_are_no_numbers_of_a_checkpoint():
+    talk = trainers()
+    count(talk, 10, 1)
+    count(talk, 20, 2)
+    count(talk, 30, 3)
+    save(talk, 40, 2)
+    fail(talk, 50)
+    finish(talk, 100, "trainer/0")
+    sheet = read(talk)
+    assert seconds(sheet) == {"productive": 40, "lost work": 10, "start-up": 50}
+    assert sheet.unreported() == {"trainer": ["step numbers"]}
+
+
+def test_reports_of_the_script_replace_counted_steps():
+    talk = trainers()
+    count(talk, 10, 1)
+    step(talk, 10, 1)
+    step(talk, 20, 2)
+    fail(talk, 30)
+    count(talk, 40, 1)
+    step(talk, 40, 2)
+    step(talk, 50, 3)
+    finish(talk, 60, "trainer/0")
+    sheet = read(talk)
+    assert seconds(sheet) == {"productive": 10 + 30, "lost work": 20}
     assert sheet.unreported() == {"trainer": ["checkpoints"]}
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flowdist.control.protocol.events import ReplicaStepped
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import SECOND
+from flowdist.record.journal import record
 from flowdist.report.record.brief import brief_timeline
 from tests.report.records import simulated
 
@@ -19,6 +23,12 @@ def test_faults_failures_and_the_end_are_kept_and_the_rest_fills_up() -> None:
         "4m0.1s  the job fails: trainer/1 failed on node1: exit code 4; role trainer has used up its budget of "
         "1 restart",
     ]
+
+
+def test_the_first_counted_step_of_an_attempt_is_a_moment() -> None:
+    steps = [ReplicaStepped(ReplicaId("trainer", 0), 1, count) for count in (1, 40)]
+    lines = [record(n, n * SECOND, event, []) for n, event in enumerate(steps, 1)]
+    assert brief_timeline(lines, 9) == ["1s  trainer/0 has taken 1 optimizer step"]
 
 
 def test_three_lines_are_enough() -> None:

@@ -42,6 +42,8 @@ def test_a_perfect_run_has_nothing_more_to_say_and_one_without_time_nothing_at_a
     [
         (["progress", "checkpoints"], " (trainer reported no progress)", "neither progress nor checkpoints"),
         (["progress"], " (trainer reported no progress)", "no progress"),
+        (["step numbers", "checkpoints"], "", "no step numbers: its optimizer steps were counted; work that was done"),
+        (["step numbers"], "", "no step numbers: its optimizer steps were counted; work that was done again counts as"),
         (["checkpoints"], "", "no checkpoints: only steps that were done again count as lost work"),
     ],
 )

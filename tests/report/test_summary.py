@@ -33,6 +33,17 @@ def test_replicas_in_a_row_are_named_by_the_first_and_the_last() -> None:
     assert restarted("a/0", "a/1", "b/2", "b/3") == "a/0, a/1, b/2, b/3"
 
 
+def test_an_incident_says_when_it_had_re_formed_and_when_it_stepped_again() -> None:
+    found = summary(["t/0"], [])
+    (incident,) = found["incidents"]
+    incident |= {"result": "re-formed", "took_s": 0.05}
+    assert "     restarted t/0; re-formed after 50ms, not counted\n" in summary_text(found)
+    incident |= {"result": "recovered", "first_step_s": 0.29}
+    assert "     restarted t/0; recovered: re-formed after 50ms, first step after 290ms, not counted\n" in summary_text(
+        found
+    )
+
+
 def test_an_incident_that_restarted_nothing_says_what_it_led_to_alone() -> None:
     found = summary([], [])
     found["incidents"][0]["result"] = "waits for room: actor/1"

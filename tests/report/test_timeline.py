@@ -242,6 +242,15 @@ def test_a_checkpoint_that_came_to_nothing_is_on_the_page_and_in_perfetto() -> N
     assert (event["name"], event["ts"], event["pid"]) == ("step 60 is not saved", 66_007_200, 0)
 
 
+def test_an_incident_has_the_time_of_the_first_step_on_the_page_and_in_perfetto() -> None:
+    timeline = of(simulated("gang.py", "trainer/1@3m"))
+    (incident,) = timeline.job.incidents
+    assert incident.result == "recovered" and incident.stepped_ns is not None and incident.first_step_ns is not None
+    assert page_data(timeline)["incidents"][0][-1] == incident.stepped_ns // 1000
+    begins = [e["args"] for e in perfetto_events(timeline) if e.get("cat") == "incident" and e["ph"] == "b"]
+    assert [args["first_step_s"] for args in begins] == [incident.first_step_ns / 1e9]
+
+
 def test_perfetto_has_a_process_a_node_and_a_thread_a_replica() -> None:
     timeline = of(simulated(*LOST_NODE))
     events = perfetto_events(timeline)

@@ -28,7 +28,7 @@ def test_the_summary_separates_restarted_replicas_from_those_in_place() -> None:
     (incident,) = summary["incidents"]
     assert incident["restarted"] == ["trainer/1"] and incident["stayed_in_place"] == ["trainer/0", "trainer/2"]
     assert summary["roles"]["trainer"]["restarts"] == 1
-    assert "restarted trainer/1; trainer/0, trainer/2 stayed in place; recovered" in summary_text(summary)
+    assert "restarted trainer/1; trainer/0, trainer/2 stayed in place; re-formed" in summary_text(summary)
 
 
 def test_status_and_metrics_count_only_restarted_replicas() -> None:

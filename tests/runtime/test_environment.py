@@ -95,6 +95,12 @@ def test_every_variable_of_torchrun_with_its_meaning_and_flowdists_own() -> None
     }
 
 
+def test_steps_are_counted_unless_the_role_or_the_user_says_no() -> None:
+    assert "FLOWDIST_COUNT_STEPS" not in env(role("trainer", procs=2))
+    assert env(role("trainer", procs=2, count_steps=False))["FLOWDIST_COUNT_STEPS"] == "0"
+    assert env(role("trainer", procs=2), {"FLOWDIST_COUNT_STEPS": "0"})["FLOWDIST_COUNT_STEPS"] == "0"
+
+
 def test_an_evaluator_finds_what_another_role_has_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = PLACES._replace(checkpoint_dir=str(tmp_path))
     gang, ps = role("trainer"), role("ps", kind="service", gang=False)

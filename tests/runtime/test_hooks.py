@@ -73,7 +73,7 @@ def test_a_resumed_run_does_not_call_the_hook_for_old_incidents(tmp_path: Path) 
         "if attempt == 2:\n    signal.pause()\n"
     )
     with job(tmp_path, '"cat"', worker) as run:
-        run.until("recovered after")
+        run.until("re-formed after")
         with Deaths(run.alive()) as deaths:
             run.process.kill()
             assert deaths.survivors() == []

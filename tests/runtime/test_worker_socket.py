@@ -16,6 +16,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 
 HELLO = {"hello": {"replica": "trainer/0", "attempt": 1, "local_rank": 0}}
+OTHER = {"hello": {"replica": "trainer/0", "attempt": 1, "local_rank": True}}
 COMMIT = {"path": "/tmp/x", "step": 5, "generation": 1}
 
 
@@ -62,10 +63,16 @@ BAD = [
     {"progress": 10**30},
     {"progress": -(10**30)},
     {"progress": "x"},
+    {"counted": 10**30},
+    {"counted": -(10**30)},
+    {"counted": 1.5},
+    {"counted": True},
+    b'{"counted": NaN}',
     {"commit": {**COMMIT, "step": 10**30}},
     {"commit": {**COMMIT, "generation": 10**30}},
     {"commit": {**COMMIT, "path": 5}},
     {"commit": 5},
+    b"\n".join(json.dumps(line).encode() for line in (OTHER, {"counted": 1})),
     {"elastic": 5},
 ]
 
@@ -77,9 +84,10 @@ def test_a_line_that_makes_no_sense_is_no_input(line: object) -> None:
 
 def test_lines_that_make_sense_are_inputs() -> None:
     of = (ReplicaId("trainer", 0), 1)
-    inputs, _ = inputs_of(HELLO, {"progress": 3}, {"commit": COMMIT}, {"ready": True})
+    inputs, _ = inputs_of(HELLO, {"progress": 3}, {"counted": 4}, {"commit": COMMIT}, {"ready": True})
     assert inputs == [
         io.WorkerProgressed(*of, 0, 3),
+        io.WorkerStepped(*of, 0, 4),
         io.WorkerOffered(*of, 1, "/tmp/x", 5),
         io.WorkerReady(*of, 0),
     ]

@@ -137,7 +137,7 @@ def test_nodes_come_when_they_came() -> None:
 
 def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
     graph, then = played(GANG)
-    lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.CheckpointOffered)
+    lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)
     workloads, missing = measured(graph, lines)
     assert missing == [f"trainer reported no progress: it is played as {workloads['trainer'].steps} steps of 1s"]
     alone = Simulation(with_workloads(graph, workloads), Plan()).run()
@@ -155,7 +155,7 @@ def without(lines: list[Line], *told: type[ev.Event]) -> list[Line]:
 
 def test_without_progress_the_pace_is_that_of_the_checkpoints_and_that_is_said() -> None:
     graph, then = played(GANG)
-    lines = without(header_of(then)[1], ev.ReplicaProgressed)
+    lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.ReplicaStepped)
     workloads, missing = measured(graph, lines)
     work, declared = workloads["trainer"], graph.role("trainer").workload
     assert missing == ["trainer reported no progress: its steps are played as its checkpoints tell of them"]
@@ -177,7 +177,7 @@ def test_what_is_in_the_measured_times_is_not_paid_again() -> None:
     found = reconstruct(header, lines)
     again = Simulation(with_workloads(header.graph, found.workloads), found.plan).run()
     assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
-    silent = without(lines, ev.ReplicaProgressed, ev.CheckpointOffered)
+    silent = without(lines, ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)
     work = measured(header.graph, silent)[0]["trainer"]
     assert work.steps * work.step_ns == pytest.approx(then.now - 350 * SECOND, rel=0.02) and not work.warmup_ns
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -151,6 +152,59 @@ def test_an_agent_that_is_gone_is_no_error_of_the_script(managed: AgentSide, tmp
     (tmp_path / "s").unlink()
     worker.progress(1)
     assert worker.commit(tmp_path) is False
+
+
+def count(steps: int) -> None:
+    worker_link.link.send_now({"counted": steps})
+
+
+def test_what_is_sent_inside_the_users_own_calls_arrives(managed: AgentSide) -> None:
+    count(1)
+    hello = {"hello": {"replica": "trainer/2", "attempt": 3, "local_rank": 1}}
+    assert managed.wait_for(2) == [hello, {"counted": 1}]
+
+
+def test_an_agent_that_does_not_read_keeps_no_training_waiting(
+    tmp_path: Path, managed: AgentSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(tmp_path / "deaf"))
+        deaf.listen()
+        monkeypatch.setenv("FLOWDIST_SOCKET", str(tmp_path / "deaf"))
+        link = worker_link.AgentLink()
+        monkeypatch.setattr(worker_link, "link", link)
+        signal.setitimer(signal.ITIMER_REAL, 20)  # SIGALRM ends a test that waits
+        for steps in range(20_000):
+            count(steps)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        reading, _ = deaf.accept()
+        with reading:
+            link.close()
+            with reading.makefile("rb") as lines:
+                messages = [json.loads(line) for line in lines]
+    assert list(messages[0]) == ["hello"], "every line that came is whole"
+    assert messages[1:] == [{"counted": steps} for steps in range(len(messages) - 1)] and len(messages) < 20_000
+
+
+def test_a_commit_in_another_thread_keeps_no_training_waiting(managed: AgentSide) -> None:
+    with worker_link.link._lock:
+        count(1)
+    count(2)
+    assert managed.wait_for(2)[1] == {"counted": 2}
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOCAL_RANK", None), ("LOCAL_RANK", "first"), ("FLOWDIST_SOCKET", "x")])
+def test_what_a_script_does_to_its_variables_is_no_error_of_its_training(
+    managed: AgentSide, monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
+) -> None:
+    with monkeypatch.context() as changed:
+        if value is None:
+            changed.delenv(name)
+        else:
+            changed.setenv(name, value)
+        count(1)
+    count(2)
+    assert managed.wait_for(2)[1] == {"counted": 2}
 
 
 def test_without_flowdist_everything_does_the_sensible_nothing(tmp_path: Path) -> None:

@@ -428,10 +428,10 @@ class Agent:
 
     def _record_worker(self, event: io.WorkerInput) -> None:
         attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over or (attempt.phase == "suspended" and type(event) is not io.WorkerExited):
+        if attempt is None or not attempt.concerns(event):
             return
         match event:
-            case io.WorkerProgressed():
+            case io.WorkerProgressed() | io.WorkerStepped():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)

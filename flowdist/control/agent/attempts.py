@@ -43,8 +43,11 @@ class Attempt:
     is_probed: bool = False  # the driver's readiness check has passed
     steps: dict[int, int] = field(default_factory=dict)  # the last step of each local rank
     signs: dict[int, int] = field(default_factory=dict)  # when each rank last made progress
+    counts: dict[int, int] = field(default_factory=dict)  # optimizer steps of each local rank; empty if `steps` is not
+    counted_ns: dict[int, int] = field(default_factory=dict)  # when each rank took the last of these
     step_reported: int = -1  # the last step that was reported to the controller; -1: none
-    reported_ns: int | None = None  # when `step_reported` was reported
+    count_reported: int = 0  # the number of optimizer steps that was reported to the controller
+    reported_ns: int | None = None  # when `step_reported` or `count_reported` was reported
     report_at_ns: int | None = None  # when a newer step is due to be reported
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
     look_at_ns: int | None = None  # when the driver has to look for signs of life
@@ -99,11 +102,49 @@ class Attempt:
         """Return the step of the least advanced worker; -1 until all workers have reported one."""
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
 
+    def concerns(self, event: io.WorkerInput) -> bool:
+        """Return whether the event of a worker matters: the attempt is not over, and has a worker of that rank.
+
+        The rank is what a process says of itself. Of a suspended attempt only the exits of workers matter.
+        """
+        if self.is_over or (self.phase == "suspended" and type(event) is not io.WorkerExited):
+            return False
+        return 0 <= getattr(event, "local_rank", 0) < self.role.procs
+
+    @property
+    def count(self) -> int:
+        """Return the number of optimizer steps of the most advanced worker; 0 if none was counted."""
+        return max(self.counts.values(), default=0)
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether the workers are further than the controller knows."""
+        return self.step > self.step_reported or self.count > self.count_reported
+
     def note_step(self, local_rank: int, step: int, now: int) -> None:
-        """Record the step of a worker, and `now` as the time of its last progress; ignore a step that is not higher."""
-        if step > self.steps.get(local_rank, -1):
-            self.steps[local_rank] = step
-            self.signs[local_rank] = now
+        """Record the step of a worker, and `now` as the time of its last progress; ignore a step that is not higher.
+
+        From the first step that a worker of the attempt reports by itself, no counted steps are kept: they are not the
+        script's own numbers.
+        """
+        if step <= self.steps.get(local_rank, -1):
+            return
+        if self.counts:
+            self.counts.clear()
+            self.counted_ns.clear()
+            self.reported_ns = self.report_at_ns = None
+        self.steps[local_rank] = step
+        self.signs[local_rank] = now
+
+    def note_count(self, local_rank: int, count: int, now: int) -> None:
+        """Record how many optimizer steps a worker has taken, and when; ignore a count that is lower, or 0.
+
+        An equal count is a sign of life: another optimizer than the one that counts has stepped. Nothing is recorded
+        once a worker of the attempt reports its steps by itself.
+        """
+        if not self.steps and count >= max(1, self.counts.get(local_rank, 1)):
+            self.counts[local_rank] = count
+            self.counted_ns[local_rank] = now
 
     def item(self) -> ev.InventoryItem:
         """Return what the agent's inventory says about this attempt."""
@@ -164,39 +205,51 @@ class Attempt:
         """Return when (ns) to look whether the attempt hangs (R15); None if it is not watched, or does not run.
 
         Once a worker has reported progress, only progress counts: the worker whose last progress is oldest decides.
-        Before that, output and the time since the start count.
+        Before that, counted optimizer steps, output and the time since the start count.
         """
         if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
             return None
         if self.phase not in ("running", "ready") or self.stop_grace_ns is not None:
             return None
         times = []
-        if self.role.start_timeout_ns is not None and not self.signs:
+        if self.role.start_timeout_ns is not None and not self.signs and not self.counted_ns:
             times.append(self.started_ns + self.role.start_timeout_ns)
         if self.role.hang_after_ns is not None:
-            last = min(self.signs.values()) if self.signs else self.started_ns
-            times.append(last + self.role.hang_after_ns)
+            times.append(self.last_sign(None) + self.role.hang_after_ns)
         return min(times, default=None)
 
     def missed(self, now: int, output_ns: int | None) -> Missed | None:
         """Return which sign of life has been missing for too long (R15); None if none has.
 
-        That is "start" without any progress within `start_timeout`, "progress" if a worker has made none for
-        `hang_after`, or "output", while no worker has ever reported progress, if there was none for `hang_after`.
+        That is "start" without any progress or counted step within `start_timeout`, "progress" if a worker has made
+        none for `hang_after`, or "output", while no worker has ever reported progress, if there was neither output nor
+        a counted step for `hang_after`.
 
         Args:
             now: The present time.
             output_ns: When a worker wrote output last; None: never.
         """
         role = self.role
-        if not self.signs and role.start_timeout_ns is not None and self.started_ns + role.start_timeout_ns <= now:
+        has_begun = self.signs or self.counted_ns
+        if not has_begun and role.start_timeout_ns is not None and self.started_ns + role.start_timeout_ns <= now:
             return "start"
-        if role.hang_after_ns is None:
+        if role.hang_after_ns is None or self.last_sign(output_ns) + role.hang_after_ns > now:
             return None
+        return "progress" if self.signs else "output"
+
+    def last_sign(self, output_ns: int | None) -> int:
+        """Return the time (ns) of the last sign of life that counts (R15).
+
+        With progress reports, that is the oldest last report of a worker. Without them it is the last output or, if
+        later, the oldest last counted step of a worker: a script may evaluate for long and print all the while, or step
+        and print nothing.
+
+        Args:
+            output_ns: When a worker wrote output last; None: never, or unknown.
+        """
         if self.signs:
-            return "progress" if min(self.signs.values()) + role.hang_after_ns <= now else None
-        last = self.started_ns if output_ns is None else max(output_ns, self.started_ns)
-        return "output" if last + role.hang_after_ns <= now else None
+            return min(self.signs.values())
+        return max(self.started_ns, output_ns or 0, min(self.counted_ns.values(), default=0))
 
 
 def first_date(attempts: Iterable[Attempt]) -> int | None:

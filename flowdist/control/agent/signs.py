@@ -15,12 +15,18 @@ from flowdist.control.protocol.messages import Reporter
 from flowdist.control.protocol.xid import is_bad
 
 
-def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat_ns: int, report: Reporter) -> None:
-    """Record the step of a worker, report it now or set the time to do so, and put off the next look for signs of life.
+def progressed(
+    attempt: Attempt, event: io.WorkerProgressed | io.WorkerStepped, now: int, heartbeat_ns: int, report: Reporter
+) -> None:
+    """Record the step of a worker, or its count of steps, and put off the next look for signs of life.
 
-    If the attempt had stalled, and nothing is missing any more, its revival is reported.
+    It is reported now, or the time to do so is set. If the attempt had stalled, and nothing is missing any more, its
+    revival is reported.
     """
-    attempt.note_step(event.local_rank, event.step, now)
+    if isinstance(event, io.WorkerStepped):
+        attempt.note_count(event.local_rank, event.steps, now)
+    else:
+        attempt.note_step(event.local_rank, event.step, now)
     _plan_report(attempt, now, heartbeat_ns, report)
     if attempt.stalled is not None and attempt.missed(now, None) is None:
         _revive(attempt, report)
@@ -49,11 +55,11 @@ def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Report
             _revive(attempt, report)
         attempt.look_at_ns = attempt.next_look()
         if not attempt.signs and output_ns is not None and attempt.role.hang_after_ns is not None:
-            attempt.look_at_ns = max(output_ns, attempt.started_ns) + attempt.role.hang_after_ns
+            attempt.look_at_ns = attempt.last_sign(output_ns) + attempt.role.hang_after_ns
         return
     limit_ns = (attempt.role.start_timeout_ns if missed == "start" else attempt.role.hang_after_ns) or 0
     if attempt.stalled is None:
-        was_seen = missed != "output" or output_ns is not None
+        was_seen = missed != "output" or output_ns is not None or bool(attempt.counts)
         key = (attempt.order.replica, attempt.order.attempt)
         attempt.stalled = ev.ReplicaStalled(*key, missed, limit_ns, attempt.step, was_seen)
         report(attempt.stalled)
@@ -95,7 +101,7 @@ def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter
     The first step is reported at once, then at most one for each heartbeat, and at most one in a hundredth of the age
     of the attempt. So the journal of a job of days holds some hundred steps of each replica.
     """
-    if attempt.step <= attempt.step_reported:
+    if not attempt.has_news:
         return
     if attempt.reported_ns is None:
         report_step(attempt, now, report)
@@ -114,10 +120,15 @@ def report_gap_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
 
 
 def report_step(attempt: Attempt, now: int, report: Reporter) -> None:
-    """Report the present step of an attempt now. A report that was planned for later is cancelled."""
-    attempt.step_reported = attempt.step
+    """Report the present step of an attempt, or the steps counted, now. A report planned for later is cancelled."""
     attempt.reported_ns, attempt.report_at_ns = now, None
-    report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_reported))
+    key = (attempt.order.replica, attempt.order.attempt)
+    if attempt.counts:
+        attempt.count_reported = attempt.count
+        report(ev.ReplicaStepped(*key, attempt.count_reported))
+    else:
+        attempt.step_reported = attempt.step
+        report(ev.ReplicaProgressed(*key, attempt.step_reported))
 
 
 def resend(attempt: Attempt, now: int, report: Reporter) -> None:
@@ -133,7 +144,7 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
         report: Sends an event to the controller.
     """
     key = (attempt.order.replica, attempt.order.attempt)
-    if attempt.step >= 0:
+    if attempt.step >= 0 or attempt.counts:
         report_step(attempt, now, report)
     for offer in attempt.offers.values():
         report(offer)

@@ -2,6 +2,13 @@
 
 All of a restart set is gone before anything of it starts again (R6). An incident closes when all of it runs again, and
 is charged then, once, to the role of its root cause (R7). Two incidents whose sets meet become one.
+
+Worlds of tasks have *re-formed* when an incident closes: their processes run, and may still import modules or read a
+checkpoint. They have *recovered* with the first step that each of them reports, if they report steps:
+
+    0 ms     trainer/1 is killed: incident 1 opens
+    50 ms    both trainers run again: it closes, re-formed
+    290 ms   the first report of a step: it has recovered
 """
 
 from __future__ import annotations
@@ -23,7 +30,8 @@ from flowdist.control.job.state import Charge, Failure, Incident, JobState, Worl
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import format_duration
 
-# Results of incidents that have settled without a recovery; see `settled_result`.
+# Results of incidents that have settled; see `settled_result`.
+RE_FORMED, RECOVERED = "re-formed", "recovered"
 WAITS_FOR_ROOM, NOTHING_LEFT = "waits for room", "nothing was left to restart"
 
 
@@ -139,6 +147,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:
+        _forget_first_step(job, job.worlds[name])
         incident.worlds[name] = incident.awaited[name] = None
         job.worlds[name].incident = incident.number
         job.touch(job.worlds[name])
@@ -195,15 +204,18 @@ def leave_incident(job: JobState, world: World) -> None:
 
 
 def settled_result(job: JobState, incident: Incident) -> str:
-    """Return in words how an incident ends that waits for nothing more: "recovered", unless that would not be true.
+    """Return in words how an incident ends that waits for nothing more: "re-formed", unless that would not be true.
 
     Replicas of a role that has its minimum may still wait for room, or nothing of the restart set is to run again.
+    Services alone have "recovered": they take no steps, and serve again.
     """
     worlds = [job.worlds[name] for name in incident.worlds]
     waiting = ", ".join(str(replica) for world in worlds if world.phase == "waiting" for replica in world.pool)
     if waiting:
         return f"{WAITS_FOR_ROOM}: {waiting}"
-    return "recovered" if incident.restarted else NOTHING_LEFT
+    if not incident.restarted:
+        return NOTHING_LEFT
+    return RE_FORMED if _task_worlds(job, incident) else RECOVERED
 
 
 def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict: Verdict) -> int:
@@ -233,7 +245,8 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
 def close(job: JobState, incident: Incident, result: str) -> None:
     """Close an incident: release its worlds, drop its deadlines and deferred failures, and charge it if it counts (R7).
 
-    `result` is that of `settled_result`, which the user is notified of, or says why the incident did not settle.
+    `result` is that of `settled_result`, which the user is notified of, or says why the incident did not settle. A
+    second notice follows when its worlds have taken their first step, see `note_first_step`.
     """
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
@@ -246,11 +259,12 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     forget_suspects(job, incident)
     if incident.counted:
         charge(job, incident)
-    if result == "recovered" or result.startswith((WAITS_FOR_ROOM, NOTHING_LEFT)):
-        took = format_duration(round(job.now - incident.opened_ns, -6))
+    if result.startswith((RE_FORMED, RECOVERED, WAITS_FOR_ROOM, NOTHING_LEFT)):
         paid = f", charged to {incident.charged_to}" if incident.charged_to else ""
-        how, rest = ("recovered", "") if result == "recovered" else ("over", f"; {result}")
-        job.notify(f"incident {incident.number}: {how} after {took}{paid}{rest}")
+        how, rest = (result, "") if result in (RE_FORMED, RECOVERED) else ("over", f"; {result}")
+        job.notify(f"incident {incident.number}: {how} after {_words(incident.took_ns)}{paid}{rest}")
+    if result == RE_FORMED:
+        _await_first_steps(job, incident)
 
 
 def charge(job: JobState, incident: Incident) -> None:
@@ -260,3 +274,63 @@ def charge(job: JobState, incident: Incident) -> None:
     role.charges.append(Charge(incident.opened_ns, incident.level))
     role.last_counted_ns = job.now
     incident.charged_to = incident.root_role
+
+
+def note_first_step(job: JobState, world: World) -> None:
+    """Record that a member of the world has reported a step; only the first report of a generation changes something.
+
+    It may be the last one that a closed incident has waited for, of which the user is notified then.
+    """
+    if world.stepped_ns is not None:
+        return
+    world.stepped_ns = job.now
+    for name in world.roles:
+        job.roles[name].has_stepped = True
+    if world.unstepped_in is not None:
+        incident = job.incident(world.unstepped_in)
+        world.unstepped_in = None
+        if incident.unstepped.pop(world.name, world) is None:
+            _judge_recovered(job, incident)
+
+
+def _await_first_steps(job: JobState, incident: Incident) -> None:
+    """Have an incident that has just closed wait for the first step of each of its worlds that runs."""
+    for world in _task_worlds(job, incident):
+        if world.phase == "running" and world.stepped_ns is None:
+            world.unstepped_in = incident.number
+            incident.unstepped[world.name] = None
+    _judge_recovered(job, incident)
+
+
+def _judge_recovered(job: JobState, incident: Incident) -> None:
+    """Record that a closed incident has recovered, and notify the user, if all of its worlds step that ever will.
+
+    At least one of them has stepped. A world whose roles have never reported a step is not waited for: many programs
+    report none.
+    """
+    if any(job.roles[role].has_stepped for name in incident.unstepped for role in job.worlds[name].roles):
+        return
+    stepped = [world.stepped_ns for world in _task_worlds(job, incident) if world.stepped_ns is not None]
+    if stepped:
+        incident.unstepped.clear()
+        incident.result, incident.stepped_ns = RECOVERED, max(stepped)
+        times = f"re-formed after {_words(incident.took_ns)}, first step after {_words(incident.first_step_ns)}"
+        job.notify(f"incident {incident.number}: recovered: {times}")
+
+
+def _forget_first_step(job: JobState, world: World) -> None:
+    """Drop what waits for a first step of the world, because it stops before: that incident never recovers."""
+    if world.unstepped_in is not None:
+        job.incident(world.unstepped_in).unstepped.clear()
+        world.unstepped_in = None
+
+
+def _task_worlds(job: JobState, incident: Incident) -> list[World]:
+    """Return the worlds of the restart set whose roles are tasks: these may report steps."""
+    worlds = [job.worlds[name] for name in incident.worlds]
+    return [world for world in worlds if job.roles[world.roles[0]].spec.kind == "task"]
+
+
+def _words(ns: int | None) -> str:
+    """Return a time in words for notices, rounded to milliseconds."""
+    return format_duration(round(ns or 0, -6))

@@ -40,7 +40,7 @@ from flowdist.control.invariants.invariants import (
 )
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.protocol.effects import Effect
-from flowdist.control.protocol.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed
+from flowdist.control.protocol.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import format_duration
 from flowdist.graph.capacity import Capacity
@@ -48,7 +48,12 @@ from flowdist.graph.capacity import Capacity
 SMALL = 128  # nodes, replicas and incidents of a job that "paced" checks in full after each event
 SHARE = 8  # "paced" checks a larger job in full once in so many events: its nodes, replicas and incidents / SHARE
 EVERY = 32  # checks of "changed" from one full check to the next
-PROGRESS = (ReplicaProgressed, CheckpointOffered, NodeHeard)  # events that change nothing that an invariant is about
+PROGRESS = (
+    ReplicaProgressed,
+    ReplicaStepped,
+    CheckpointOffered,
+    NodeHeard,
+)  # events that change nothing that an invariant is about
 
 Checks = Literal["all", "paced", "changed"]
 Key = tuple[object, ...]

@@ -145,8 +145,20 @@ class Incident:
     phase: IncidentPhase = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None  # the role whose budget was charged; None while the incident is open, or if none is
-    result: str = ""  # "recovered", or why it did not; see `recovery.settled_result`
+    result: str = ""  # "re-formed", then "recovered", or why it did not; see `recovery.settled_result`
+    unstepped: dict[WorldName, None] = field(default_factory=dict)  # worlds that have re-formed and not stepped yet
+    stepped_ns: int | None = None  # when the last of its worlds took its first step (ns); None: unknown, or not yet
 
     @property
     def is_open(self) -> bool:
         return self.phase != "closed"
+
+    @property
+    def took_ns(self) -> int | None:
+        """Return the time (ns) from its opening to its close, when its worlds ran again; None while it is open."""
+        return None if self.closed_ns is None else self.closed_ns - self.opened_ns
+
+    @property
+    def first_step_ns(self) -> int | None:
+        """Return the time (ns) from its opening to the first step of its worlds; None if that is not known."""
+        return None if self.stepped_ns is None else self.stepped_ns - self.opened_ns

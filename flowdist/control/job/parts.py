@@ -117,7 +117,10 @@ class World:
     grow_at_once: bool = False  # the operator has scaled up: no cool-down (R13)
     formed_ns: int | None = None  # when all members of the present generation ran (ns); None: not yet
     step: int = -1  # the furthest step ever reported
+    counted: int = 1  # the most optimizer steps that a member has ever taken in one attempt; fewer are no progress
     progressed: bool = False  # a new step was reported in the present generation
+    stepped_ns: int | None = None  # when the present generation reported its first step (ns); None: not yet
+    unstepped_in: int | None = None  # the closed incident that waits for that step
     free_row: int = 0  # free incidents in a row (R8)
     retiring: Literal["", "shrunk", "ended"] = ""  # why the world stops, if not for a restart
     notice: Notice | None = None
@@ -171,6 +174,7 @@ class Role:
     stale: bool = False  # the addresses may have changed
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # replicas with a seat whose ports are not chosen yet
     warning_sent: bool = False  # a notice says that the role finds no room
+    has_stepped: bool = False  # a world of it has reported a step: each new generation is expected to
     is_cold: bool = False  # a notice says that its workers are not forked
     outcome: RoleOutcome | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: when its dependents were last marked

@@ -296,6 +296,7 @@ def _open(job: JobState, world: World, members: list[Replica]) -> None:
     world.store_node, world.store_port = members[0].node, None
     job.nodes[members[0].node].stores[world.name] = None
     world.grow_at_once = world.progressed = world.hangs = False
+    world.stepped_ns = world.unstepped_in = None
     roles = job.roles_of(world)
     for replica in members:
         assert replica.node is not None

@@ -97,6 +97,13 @@ class WorkerProgressed(OfAttempt, frozen=True, tag=True):
     step: int
 
 
+class WorkerStepped(OfAttempt, frozen=True, tag=True):
+    """A worker has taken `steps` optimizer steps in this attempt, as `worker.step_counter` has counted them."""
+
+    local_rank: int
+    steps: int
+
+
 class WorkerOffered(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.commit(path) in `generation`: it offers a checkpoint and waits for the answer."""
 
@@ -183,6 +190,7 @@ WorkerInput = (  # of one attempt
     | SpawnFailed
     | WorkerExited
     | WorkerProgressed
+    | WorkerStepped
     | WorkerOffered
     | WorkerReady
     | WorkerElastic

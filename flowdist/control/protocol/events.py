@@ -153,6 +153,16 @@ class ReplicaProgressed(OfAttempt, frozen=True, tag=True):
     step: int
 
 
+class ReplicaStepped(OfAttempt, frozen=True, tag=True):
+    """Workers that report no progress took optimizer steps: `steps` of them since this attempt began.
+
+    That is the count of the most advanced worker of the replica. The number of the script's own step is not known: it
+    may have resumed from a checkpoint.
+    """
+
+    steps: int
+
+
 class ReplicaElastic(OfAttempt, frozen=True, tag=True):
     """All workers of the replica are inside elastic code, and can leave their generation without ending."""
 
@@ -175,8 +185,8 @@ class ReplicaStalled(OfAttempt, frozen=True, tag=True):
     """The workers of the replica showed no sign of life for `hang_after`, or no progress within `start_timeout` (R15).
 
     `by` is the sign that is missing, `for_ns` the limit that has passed, and `step` the last step of the least advanced
-    worker (-1: none). `was_seen`: there was such a sign before. A rank that never prints is not stalled by its silence
-    alone.
+    worker (-1: none). `was_seen`: there was such a sign before, or steps were counted. A rank that never prints is not
+    stalled by its silence alone.
     """
 
     by: Literal["progress", "output", "start"]
@@ -261,6 +271,7 @@ class TimePassed(msgspec.Struct, frozen=True, tag=True):
 
 AttemptEvent = (  # of one attempt of a replica
     ReplicaProgressed
+    | ReplicaStepped
     | ReplicaStarted
     | ReplicaStartsCold
     | ReplicaReady

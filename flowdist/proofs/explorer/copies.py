@@ -35,10 +35,11 @@ SKIPPED = {
     "Role": (
         *("spec", "order", "need", "depth", "worlds", "replicas", "dependents", "upstream"),
         *("pending", "seated", "unseated", "seats", "portless", "candidates", "waiting", "leaving", "vacant"),
+        "has_stepped",
     ),
-    "World": ("roles", "pool", "order", "counts", "stalls", "stalled_with_output"),
+    "World": ("roles", "pool", "order", "counts", "stalls", "stalled_with_output", "stepped_ns", "unstepped_in"),
     "Replica": ("procs", "starts_in_place", "exited"),
-    "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed"),
+    "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "unstepped", "stepped_ns"),
     "Node": ("spec", "free", "order", "lost_because"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),

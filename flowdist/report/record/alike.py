@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed, TimePassed
+from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed, ReplicaStepped, TimePassed
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Header, Line, Record
 from flowdist.record.replay import Replay
@@ -20,12 +20,12 @@ from flowdist.report.record.spending import time_of
 
 
 def silent_roles(not_reported: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the roles whose workers reported no progress.
+    """Return the roles whose workers reported no progress; flowdist may have counted their steps.
 
     Args:
         not_reported: By role, the kinds of reports that its workers never made.
     """
-    return [name for name, unsaid in not_reported.items() if "progress" in unsaid]
+    return [name for name, unsaid in not_reported.items() if "progress" in unsaid or "step numbers" in unsaid]
 
 
 def count_alike(
@@ -64,8 +64,11 @@ def count_alike(
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
     """Return the line; without its event if that is a report which the workers of the record never made."""
-    if not isinstance(line, Record) or not isinstance(line.event, ReplicaProgressed | CheckpointOffered):
+    if not isinstance(line, Record) or not isinstance(
+        line.event, ReplicaProgressed | ReplicaStepped | CheckpointOffered
+    ):
         return line
-    what = "progress" if isinstance(line.event, ReplicaProgressed) else "checkpoints"
-    is_untold = what in not_reported.get(line.event.replica.role, ())
+    name = line.event.replica.role
+    is_step = isinstance(line.event, ReplicaProgressed | ReplicaStepped)
+    is_untold = name in silent_roles(not_reported) if is_step else "checkpoints" in not_reported.get(name, ())
     return msgspec.structs.replace(line, event=TimePassed()) if is_untold else line

@@ -12,6 +12,7 @@ from flowdist.control.protocol.events import (
     ReplicaExited,
     ReplicaProgressed,
     ReplicaStalled,
+    ReplicaStepped,
 )
 from flowdist.faults.grammar import KINDS, parse_fault
 from flowdist.graph import SECOND, format_duration, parse_duration
@@ -97,6 +98,10 @@ def _of_event(line: Record, stepped: set[tuple[str, int]]) -> Iterator[Moment]:
             if (str(replica), attempt) not in stepped:
                 stepped.add((str(replica), attempt))
                 yield Moment(line.t_ns, f"{replica} reports step {step}", LAST)
+        case ReplicaStepped(replica=replica, attempt=attempt, steps=steps):
+            if (str(replica), attempt) not in stepped:
+                stepped.add((str(replica), attempt))
+                yield Moment(line.t_ns, f"{replica} has taken {steps} optimizer step{'s' * (steps > 1)}", LAST)
         case CheckpointOffered(replica=replica, path=path):
             yield Moment(line.t_ns, f"{replica} has saved {path}", LAST)
         case ReplicaExited(replica=replica, kind=kind) as event if kind is not None:

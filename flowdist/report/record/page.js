@@ -30,6 +30,7 @@ const generations = DATA.generations.map(([world, number, from, to, members, dec
 const incidents = DATA.incidents.map((i) => ({
   kind: "incident", number: i[0], t0: i[1], t1: i[2] < 0 ? end : i[2], cause: i[3], root: i[4], reason: i[5],
   result: i[6], charged: i[7], restarted: i[8], decision: i[9], stayed: i[10],
+  stepped: i[11] < 0 ? null : i[11],
 }));
 const faults = DATA.faults.map(([t, spec, target, node]) => ({ kind: "fault", t0: t, t1: t, spec, target, node }));
 const unsaved = DATA.unsaved.map(([world, t, step, reason]) => ({ kind: "unsaved", t0: t, t1: t, world, step, reason }));

@@ -117,7 +117,7 @@ class _Index:
         """Return the row of an incident."""
         decision = self._decisions.get(self._opened_by.get(i.number, 0), NEVER)
         row = [i.number, _us(i.opened_ns), _us(i.closed_ns), i.kind, i.root, i.reason, i.result, i.charged_to or ""]
-        return [*row, len(i.restarted) - len(i.stayed), decision, len(i.stayed)]
+        return [*row, len(i.restarted) - len(i.stayed), decision, len(i.stayed), _us(i.stepped_ns)]
 
     def _attempt(self, generation: Generation, attempt: Attempt) -> list[int]:
         """Return the row of an attempt; -1 in its last columns is left out, as the script knows the defaults."""

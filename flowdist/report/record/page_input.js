@@ -15,7 +15,9 @@ function describe(item) {
       return [title, [["Time", lasted], ["Replicas", String(item.members)], ...decision(item.decision)]];
     }
     case "incident": {
-      const result = `${item.result || "still open"}${item.t1 < end || item.result ? ` after ${span(item.t1 - item.t0)}` : ""}`;
+      const did = item.stepped === null ? item.result || "still open" : `${item.result}: re-formed`;
+      const stepped = item.stepped === null ? "" : `, first step after ${span(item.stepped - item.t0)}`;
+      const result = `${did}${item.t1 < end || item.result ? ` after ${span(item.t1 - item.t0)}` : ""}${stepped}`;
       const paid = item.charged ? `charged to ${item.charged}` : "not counted";
       return [`Incident ${item.number}: ${item.root}`, [["At", from], ["Reason", item.reason], ["Kind", item.cause],
         ["Result", `${result}, ${paid}; ${item.restarted} restarted${item.stayed ? `, ${item.stayed} stayed in place` : ""}`], ...decision(item.decision)]];

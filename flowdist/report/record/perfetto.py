@@ -106,7 +106,10 @@ class _Maker:
         """Yield each incident as an async slice; an open one lasts until the end of the timeline."""
         for incident in self._timeline.job.incidents:
             end = self._timeline.end_ns if incident.closed_ns is None else incident.closed_ns
-            about = {"kind": incident.kind, "root": incident.root, "reason": incident.reason, "result": incident.result}
+            about: Event = {"kind": incident.kind, "root": incident.root, "reason": incident.reason}
+            about["result"] = incident.result
+            if incident.first_step_ns is not None:
+                about["first_step_s"] = incident.first_step_ns / 1e9
             name = f"incident {incident.number}: {incident.root}"
             yield from _async(AT_JOB, name, "incident", str(incident.number), incident.opened_ns, end, about)
 

@@ -75,7 +75,11 @@ def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
     """
     lines = []
     for name, unsaid in summary.get("not_reported", {}).items():
-        if len(unsaid) == 2:
+        if "step numbers" in unsaid:
+            text = "no step numbers: its optimizer steps were counted; work that was done again counts as productive"
+            if "checkpoints" not in unsaid:
+                text += ", up to a checkpoint where it was stopped"
+        elif len(unsaid) == 2:
             text = "neither progress nor checkpoints: it counts as productive while all of it ran"
         elif "progress" in unsaid:
             text = (

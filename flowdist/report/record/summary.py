@@ -56,7 +56,6 @@ def _role(job: JobState, name: str) -> dict[str, Any]:
 
 
 def _incident(incident: Incident) -> dict[str, Any]:
-    closed = incident.closed_ns
     return {
         "number": incident.number,
         "t_s": incident.opened_ns / 1e9,
@@ -67,8 +66,13 @@ def _incident(incident: Incident) -> dict[str, Any]:
         "stayed_in_place": [str(replica) for replica in incident.stayed],
         "charged_to": incident.charged_to,
         "result": incident.result or "still open",
-        "took_s": None if closed is None else (closed - incident.opened_ns) / 1e9,
+        "took_s": _seconds(incident.took_ns),
+        "first_step_s": _seconds(incident.first_step_ns),
     }
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
 
 
 def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
@@ -178,9 +182,14 @@ def _names(replicas: Sequence[str]) -> str:
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
     """Return two lines about an incident: its reason, and what it restarted, cost and led to."""
-    over = "" if incident["result"] == "recovered" else "; over"
+    result, first_step_s = incident["result"], incident.get("first_step_s")  # earlier versions have no such key
+    over = "" if result in ("re-formed", "recovered") else "; over"
+    if first_step_s is not None:
+        result += ": re-formed"
     took = f"{over} after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
-    if incident.get("steps_again_s") is not None:
+    if first_step_s is not None:
+        took += f", first step after {rounded(first_step_s)}"
+    elif incident.get("steps_again_s") is not None:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     did = [f"restarted {_names(incident['restarted'])}"] if incident["restarted"] else []
@@ -188,7 +197,7 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
     did += [f"{_names(names)} stayed in place"] if (names := incident.get("stayed_in_place")) else []
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
-        f"     {'; '.join([*did, incident['result']])}{took}{charge}",
+        f"     {'; '.join([*did, result])}{took}{charge}",
     ]
 
 

@@ -105,6 +105,8 @@ class WorkerSocket:
                 self._handle(io.WorkerReady(replica, attempt, local_rank))
             case {"progress": int(step)}:
                 self._handle(io.WorkerProgressed(replica, attempt, local_rank, _number(step)))
+            case {"counted": int(steps)}:
+                self._handle(io.WorkerStepped(replica, attempt, local_rank, _number(steps)))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:
@@ -127,7 +129,9 @@ def _hello(content: dict[str, Any]) -> _Identity:
 
 
 def _number(value: Any) -> int:
-    """Return a number that a worker has sent. Raises ValueError if it does not fit into a message."""
+    """Return a number that a worker has sent. Raises ValueError if it is none, or does not fit into a message."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no number")
     number = int(value)
     if not -NUMBER_MAX <= number <= NUMBER_MAX:
         raise ValueError(f"{number} is out of range")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +17,7 @@ import msgspec
 
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.preload.profile import MODULES_MAX, RECORDING, Recording, are_names, changes, is_installed
-from flowdist.worker import agent_link
+from flowdist.worker.step_counter import step_counter
 
 
 class Recorder:
@@ -33,9 +32,7 @@ class Recorder:
         self._modules, self._env = frozenset(sys.modules), dict(os.environ)
         self._finder = _Finder()
         sys.meta_path.insert(0, self._finder)
-        agent_link.before_first_progress.append(self._record_step)
-        with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or older than these functions
-            _after_optimizer_steps(self._record_step)
+        step_counter.at_first_step(self._record_step)
 
     def _record_step(self) -> None:
         self._record(at_step=True)
@@ -75,17 +72,6 @@ class _Finder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Note the name of a module that is about to be imported."""
         self.searched[name] = None
-
-
-def _after_optimizer_steps(record: Callable[[], None]) -> None:
-    """Have torch call `record` after each step of any optimizer."""
-    is_compiling = sys.modules["torch.compiler"].is_compiling
-
-    def hook(*_: object) -> None:
-        if not is_compiling():  # torch.compile(fullgraph=True) of a step must find nothing that it cannot compile
-            record()
-
-    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(hook)
 
 
 def _is_installed(name: str) -> bool:

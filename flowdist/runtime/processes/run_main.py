@@ -20,6 +20,7 @@ from flowdist.graph.warmth import PythonCommand, python_command
 from flowdist.runtime.preload.recorder import Recorder
 from flowdist.runtime.processes.spawn_protocol import Spawn
 from flowdist.runtime.umask import restore_umask
+from flowdist.worker.step_counter import step_counter
 
 _OWN_FILES = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
 
@@ -42,6 +43,7 @@ def run(request: Spawn) -> None:
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
     importlib.invalidate_caches()  # files may have been created since the imports
     _reseed()
+    step_counter.watch()
     main = _emptied_main()
     recorder = Recorder(request.folder) if request.records else None
     try:

@@ -22,7 +22,7 @@ from flowdist.runtime.saved_files import Seconds, SummaryEnd
 
 ReplicaSeconds = Annotated[float, Meta(ge=0, le=1e18)]  # of all replicas of a role together
 ReplicaName = Annotated[str, Meta(pattern=r"^[^/]+/\d{1,9}$")]
-Unreported = Annotated[tuple[Literal["progress", "checkpoints"], ...], Meta(min_length=1, max_length=2)]
+Unreported = Annotated[tuple[Literal["progress", "step numbers", "checkpoints"], ...], Meta(min_length=1, max_length=2)]
 OPEN = "still open"  # result of an incident that lasted until the end
 ROUNDING_S = 1e-6  # sums of times in seconds may differ by so much
 
@@ -51,6 +51,7 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     result: str
     took_s: Seconds | None
     stayed_in_place: tuple[ReplicaName, ...] = ()
+    first_step_s: Seconds | UnsetType | None = UNSET  # earlier versions wrote none
     steps_again_s: Seconds | UnsetType | None = UNSET
 
 
@@ -102,7 +103,8 @@ class Summary(SummaryEnd, frozen=True):
         _require(all(_role_of(name) in self.roles for name in replicas), "each replica is one of a role")
         _require(incident.charged_to is None or incident.charged_to in self.roles, "a role pays for an incident")
         _require((incident.took_s is None) == (incident.result == OPEN), "an incident that is over has an end")
-        until = incident.t_s + (incident.took_s or 0)
+        _require(not incident.first_step_s or incident.result != OPEN, "the first step is after the end")
+        until = incident.t_s + max(incident.took_s or 0, incident.first_step_s or 0)
         _require(until <= self.lasted_s + ROUNDING_S, "no incident is later than the end of the job")
 
 

@@ -21,6 +21,7 @@ from flowdist.graph.mesh import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
 from flowdist.runtime.worker_env.stop_notice import ASKED, NOTICE
+from flowdist.worker.step_counter import SWITCH
 
 _MACRO = re.compile(r"\$\{([^}]*)\}")
 VARIABLE_BYTES_MAX = 100 << 10  # for a secret; Linux refuses variables of 128 KiB
@@ -150,6 +151,8 @@ def _flowdist_variables(
         "FLOWDIST_NOTICE": str(folder / NOTICE),
         "FLOWDIST_ASKED": str(folder / str(local_rank) / ASKED),
     }
+    if not role.count_steps:
+        env[SWITCH] = "0"
     if role.parallel:
         dimensions = mesh_of(role.parallel, start.world_size)
         env["FLOWDIST_MESH"] = ",".join(f"{name}={size}" for name, size in dimensions)

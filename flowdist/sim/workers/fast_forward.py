@@ -112,7 +112,7 @@ class FastForward:
         if at is None:
             return False
         gap_ns = (at - now) // skipped
-        if not all(self._reports_at_once(start, at, gap_ns) for start in self._members_that_count(model)):
+        if not all(self._reports_at_once(start, at, gap_ns) for start in self.members_that_count(model)):
             return False
         before = model.time_of_checkpoint(last - 1)
         model.skipped.append((now, at if before is None else before))
@@ -121,7 +121,7 @@ class FastForward:
 
     def _members_that_report(self, model: WorldModel) -> list[StartReplica]:
         """Return the members that have to report the present step: one while fast-forward allows it, else all."""
-        counts = self._members_that_count(model)
+        counts = self.members_that_count(model)
         is_quiet = len(counts) == 1 and self._ctx.fast_forward and self._is_quiet()
         if is_quiet and self._reports_at_once(counts[0], self._ctx.queue.now):
             return counts
@@ -153,7 +153,7 @@ class FastForward:
             for start in model.members.values() if step >= 0 else ():
                 self._nodes[start.node].agent.catch_up(start.replica, start.attempt, step, self._ctx.queue.now)
 
-    def _members_that_count(self, model: WorldModel) -> list[StartReplica]:
+    def members_that_count(self, model: WorldModel) -> list[StartReplica]:
         """Return the members whose progress is reported in a quiet time: all if a role detects hangs, else one."""
         first = model.members[min(model.members)]
         specs = [self._ctx.graph.role(name) for name in self._ctx.job.worlds[first.world].roles]
