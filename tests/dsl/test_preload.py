@@ -18,7 +18,8 @@ TOPOLOGY = "from flowdist import Topology\nt = Topology('x')\nt.role('main', {})
 def torch_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a module `torch` that can be found but is never imported."""
     (tmp_path / "site" / "torch").mkdir(parents=True)
-    (tmp_path / "site" / "torch" / "__init__.py").write_text("raise AssertionError('nothing is imported')")
+    for name in ("__init__.py", "_dynamo.py"):
+        (tmp_path / "site" / "torch" / name).write_text("raise AssertionError('nothing is imported')")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
 
 
@@ -98,6 +99,43 @@ def test_what_is_named_comes_first_and_once(tmp_path: Path) -> None:
 def test_a_module_beside_the_script_can_be_preloaded(tmp_path: Path) -> None:
     spec = role(tmp_path, "script='sub/train.py', preload=['beside']", {"sub/train.py": "", "sub/beside.py": ""})
     assert spec.preload == ("beside",)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch\ntorch.optim.AdamW([])",
+        "from torch.optim import SGD",
+        "import torch.optim as optim",
+        "import torch\ntorch.nn.parallel.DistributedDataParallel(None)",
+        "from lightning import Trainer",
+        "import torch, beside",
+    ],
+)
+def test_a_script_that_trains_preloads_what_every_optimizer_imports(tmp_path: Path, code: str) -> None:
+    files = {"train": code, "beside": "from torch import optim"}
+    assert role(tmp_path, "script='train.py'", **files).preload == ("torch", "torch._dynamo")
+    assert role(tmp_path, "script='train.py', preload=['json']", **files).preload == ("json", "torch")
+
+
+def test_a_script_that_sets_up_dynamo_imports_it_itself(tmp_path: Path) -> None:
+    train = "import torch.optim, beside"
+    beside = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/scratch'"
+    assert role(tmp_path, "script='train.py'", train=train, beside=beside).preload == ("torch",)
+    assert role(tmp_path, "script='train.py'", train="import beside", beside=beside).preload == ()
+
+
+def test_a_torch_without_dynamo_is_preloaded_alone(tmp_path: Path) -> None:
+    (tmp_path / "site/torch/_dynamo.py").unlink()
+    assert role(tmp_path, "script='train.py'", train="import torch.optim").preload == ("torch",)
+
+
+def test_a_program_with_many_files_counts_as_one_that_does_not_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preload, "TRAINING_FILES_MAX", 1)
+    modules = {"train": "import torch.optim, first", "first": ""}
+    assert role(tmp_path, "script='train.py'", **modules).preload == ("torch",)
 
 
 def test_large_programs_are_not_read_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,15 @@
 """Reading of `preload=`: the modules that are imported before a role's workers are forked.
 
-If the role's code imports torch, torch is one of them. The code is read, never run: the script, and the files that it
-imports from its own folder.
+If the role's code imports torch, torch is one of them. If the code trains as well, `torch._dynamo` is another one: DDP
+and every optimizer import its 800 modules when they are made, which takes a worker seconds. The code is read, never
+run: the script, and the files that it imports from its own folder.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from flowdist.dsl.read.commands import has_module
@@ -19,12 +20,22 @@ from flowdist.graph import RoleSpec
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
 FILES_MAX = 300  # most files that are read for one role
+TRAINING_FILES_MAX = 50  # the same, to find out whether a program that imports torch trains
 BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and modules whose names begin with torch
+TRAINING = frozenset(
+    {"optim", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "Trainer", "Accelerator"}
+)
+DYNAMO = "torch._dynamo"
+# Beginnings of variables that torch._dynamo and what it imports read when they are imported. A program that names one
+# may set it before that.
+READ_BY_DYNAMO = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_", "TRITON_", "AOT", "INDUCTOR_", "PT2_")
 CALL = "flowdist.worker.call"
 
 
 def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[str, ...]:
     """Return the modules in the role's `preload=`, and torch if its program imports torch; add errors for unknown ones.
+
+    Without `preload=`, `torch._dynamo` follows torch if the program trains.
 
     Args:
         command: Command of the role.
@@ -43,7 +54,10 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
             fields.error("FD109", "preload", f"module {name!r} is not found", help, place)
     if "torch" in names or not isinstance(python, PythonCommand) or not has_module("torch", folder):
         return names
-    return (*names, "torch") if _brings_torch(python, folder) else names
+    brings_torch, trains = _use_of_torch(python, folder)
+    if not brings_torch:
+        return names
+    return (*names, "torch", DYNAMO) if trains and not names and has_module(DYNAMO, folder) else (*names, "torch")
 
 
 def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
@@ -54,21 +68,29 @@ def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
         fields.warn("FD305", asked, f"{asked}= has no effect, because workers start cold: {why}", help)
 
 
-def _brings_torch(python: PythonCommand, folder: Path) -> bool:
-    """Return whether the program imports torch, itself or through files of its folder, as their source shows it."""
+def _use_of_torch(python: PythonCommand, folder: Path) -> tuple[bool, bool]:
+    """Return whether the program imports torch, and whether it trains, as the source of its files shows it.
+
+    A program trains if it names an optimizer or a class that wraps models, and no variable that `torch._dynamo` reads
+    when it is imported. One with too many files counts as one that does not train.
+    """
     todo = [file for file in [_first_file(python, folder)] if file is not None]
     seen = set(todo)
-    while todo:
+    brings_torch = trains = sets_up_dynamo = False
+    while todo and not (brings_torch and (sets_up_dynamo or len(seen) > TRAINING_FILES_MAX)):
         file = todo.pop()
-        for name in _imported(file, folder):
-            top = name.partition(".")[0]
-            if top.startswith("torch") or top in BRING_TORCH:
-                return True
+        tree = _parsed(file)
+        imported = _imported(tree, file, folder)
+        tops = {name.partition(".")[0] for name in imported}
+        brings_torch = brings_torch or any(top.startswith("torch") or top in BRING_TORCH for top in tops)
+        trains = trains or not TRAINING.isdisjoint(_names(tree, imported))
+        sets_up_dynamo = sets_up_dynamo or _sets_up_dynamo(tree)
+        for name in imported:
             for found in _local_files(name, folder):
                 if found not in seen and len(seen) < FILES_MAX:
                     seen.add(found)
                     todo.append(found)
-    return False
+    return brings_torch, trains and not todo and not sets_up_dynamo
 
 
 def _first_file(python: PythonCommand, folder: Path) -> Path | None:
@@ -87,12 +109,28 @@ def _local_files(name: str, folder: Path) -> Iterator[Path]:
     return (Path(origin) for origin in origins if origin is not None and origin.endswith(".py"))
 
 
-def _imported(file: Path, folder: Path) -> list[str]:
-    """Return the dotted names that a file imports; empty if the file cannot be read or parsed."""
+def _parsed(file: Path) -> ast.AST:
+    """Return the syntax tree of a file; an empty one if the file cannot be read or parsed."""
     try:
-        tree = ast.parse(file.read_bytes())
+        return ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):
-        return []
+        return ast.Module([], [])
+
+
+def _sets_up_dynamo(tree: ast.AST) -> bool:
+    """Return whether the code has the name of a variable that `torch._dynamo` reads when it is imported."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return any(text.startswith(READ_BY_DYNAMO) for text in texts)
+
+
+def _names(tree: ast.AST, imported: Iterable[str]) -> set[str]:
+    """Return the names of attributes in the code, and all parts of the dotted names that it imports."""
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return attributes.union(*(name.split(".") for name in imported))
+
+
+def _imported(tree: ast.AST, file: Path, folder: Path) -> list[str]:
+    """Return the dotted names that the code of a file imports."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
