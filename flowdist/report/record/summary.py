@@ -128,7 +128,7 @@ def _times(summary: dict[str, Any]) -> list[str]:
         return lines
     return [
         *lines,
-        "outside worker.saving() and restoring(), saving is productive and reading is start-up",
+        "saving without worker.saving() counts as productive, reading as start-up",
     ]
 
 
