@@ -41,7 +41,7 @@ def test_restoring_is_reported_with_the_first_step_and_before_it(talk: Talk):
 
 def test_time_spent_does_not_delay_the_first_step(talk: Talk):
     spend(talk, 3, on="restoring")
-    assert talk.at(12, ack=True) == [spent(3, "restoring")]
+    assert talk.at(10.6, ack=True) == [spent(3, "restoring")]
     assert step(talk, 1) == [ev.ReplicaProgressed(T, 1, 1)]
 
 
