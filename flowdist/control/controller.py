@@ -180,6 +180,8 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
     match event:
         case ev.ReplicaProgressed() | ev.ReplicaStepped():
             _progressed(job, replica, event)
+        case ev.ReplicaSpent():
+            pass  # decides nothing: it is recorded for the time accounts
         case ev.ReplicaStarted():
             note_started(job, replica, event)
         case ev.ReplicaStopped():

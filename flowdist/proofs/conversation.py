@@ -45,7 +45,7 @@ WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
 REPORTS = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
-    *(ev.ReplicaStepped, ev.CheckpointOffered, ev.StoreOpened, ev.StoreLost, ev.StepTold),
+    *(ev.ReplicaStepped, ev.ReplicaSpent, ev.CheckpointOffered, ev.StoreOpened, ev.StoreLost, ev.StepTold),
 )
 END_ROUNDS_MAX = 1500
 Attempt = tuple[ReplicaId, int]  # a replica, and the number of one start of it
@@ -219,7 +219,8 @@ class Player:
                     self.send(ev.ReplicaElastic(*other))
             case "live":
                 steps = (ev.ReplicaProgressed(*key, move.how), ev.ReplicaStepped(*key, move.how))
-                self.send((ev.ReplicaReady(*key), *steps)[move.how % 3])
+                spent = ev.ReplicaSpent(*key, "saving", 1 + move.how)
+                self.send((ev.ReplicaReady(*key), *steps, spent)[move.how % 4])
             case "offer":
                 self.send(ev.CheckpointOffered(*key, start.generation - move.how % 2, f"step-{move.how}", move.how))
             case "stall" if move.how % 3:  # all members wait for the one that hangs, at its step or a later one

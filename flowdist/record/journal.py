@@ -21,7 +21,8 @@ from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
 
 # of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
-# lines of a journal have a check. Format 4 has the event ReplicaStepped, and a notice of the first step.
+# lines of a journal have a check. Format 4 has the events ReplicaStepped and ReplicaSpent, and a
+# notice of the first step.
 FORMAT = 4
 FORMATS_READ = (1, 2, 3, 4)
 

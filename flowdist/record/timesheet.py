@@ -3,8 +3,11 @@
 The record holds what the controller decided; what the workers did is known only as far as they report it. A world works
 from the moment that all members run, or from its first step if that is reported or counted. It works until the first
 sign that it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging
-member, or an injected fault just before. `work_segments` computes how much of that work was lost. No line reports the
-saving and reading of checkpoints: they count as work and as start-up.
+member, or an injected fault just before. `work_segments` computes how much of that work was lost.
+
+Saving and restoring have buckets of their own where workers report their time. A world spends as long on them as the
+member that spends most, because the others wait for it. Where workers do not report it, it counts as work and as
+start-up, and so does what they save before all members run.
 
 One pass suffices, and the memory does not grow with the number of lines.
 """
@@ -19,13 +22,15 @@ from flowdist.control.job.parts import Replica, World
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopReplica
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId
 from flowdist.record.accounts import Accounts, Bucket, Spent
 from flowdist.record.journal import FaultLine, Line, Record
-from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment, split
+from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
+KEPT: tuple[Bucket, ...] = ("productive", "checkpoint", "restore")  # what the work that was kept consists of
 CLOSED_MAX = 16  # ended segments of a world that a resumption from an early step may still declare lost
 CLOSED_MARKS_MAX = 16
+Sign = ev.ReplicaProgressed | ev.ReplicaStepped | ev.ReplicaSpent | ev.ReplicaStalled | ev.ReplicaRevived
 
 
 @dataclass(slots=True)
@@ -39,6 +44,7 @@ class _Work:
     has_memory: bool = False  # a member of the present generation stayed in place
     saves: bool = False  # a checkpoint of the world was ever accepted
     saved_step: int = 0
+    spent: dict[Activity, int] = field(default_factory=dict)  # ns, of the member of the generation that spent most
     pace: tuple[int, int] | None = None  # ns and steps, of the last segment with two reports
     closed: list[ClosedSegment] = field(default_factory=list)
     unreported: Counter[str] = field(default_factory=Counter)  # ns of work, by role, before there was any report
@@ -99,7 +105,8 @@ class Timesheet:
         for name, work in self._work.items():
             if work.segment is not None:
                 end = work.segment.position(now)
-                parts = split(self._begins_at(name, work.segment, end), end, end, now - work.segment.begun_ns)
+                start = self._begins_at(name, work.segment, end)
+                parts = work.segment.split(start, end, end, now - work.segment.begun_ns)
                 under_way |= dict.fromkeys(work.members, parts)
         return self._accounts.spent_by(now, under_way)
 
@@ -123,22 +130,22 @@ class Timesheet:
     # Events.
 
     def _note_work(self, line: Record) -> None:
-        """Pass on what an event says about work: progress, stalls, accepted checkpoints, suspended workers.
+        """Pass on what an event says about work: progress, saving, stalls, accepted checkpoints, suspended workers.
 
         Reports of an attempt that does not run any more change nothing.
         """
         event, now = line.event, line.t_ns
         match event:
-            case ev.ReplicaProgressed() | ev.ReplicaStepped() | ev.ReplicaStalled() | ev.ReplicaRevived():
+            case (
+                ev.ReplicaProgressed()
+                | ev.ReplicaStepped()
+                | ev.ReplicaSpent()
+                | ev.ReplicaStalled()
+                | ev.ReplicaRevived()
+            ):
                 replica = self._job.replicas.get(event.replica)
-                if replica is None or replica.attempt != event.attempt or not replica.is_live:
-                    return
-                if isinstance(event, ev.ReplicaProgressed):
-                    self._report(replica, event.step, now)
-                elif isinstance(event, ev.ReplicaStepped):
-                    self._count(replica, event.steps, now)
-                else:
-                    self._stall(replica, event, now)
+                if replica is not None and replica.attempt == event.attempt and replica.is_live:
+                    self._note_sign(replica, event, now)
             case ev.CheckpointOffered():
                 if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                     self._save(self._work[self._job.replicas[event.replica].world], event.step, now)
@@ -147,6 +154,18 @@ class Timesheet:
                     self._suspended[event.replica] = None
             case _:
                 pass
+
+    def _note_sign(self, replica: Replica, event: Sign, now: int) -> None:
+        """Pass on what a live attempt reports about its work."""
+        match event:
+            case ev.ReplicaProgressed():
+                self._report(replica, event.step, now)
+            case ev.ReplicaStepped():
+                self._count(replica, event.steps, now)
+            case ev.ReplicaSpent():
+                self._spend(replica, event, now)
+            case _:
+                self._stall(replica, event, now)
 
     def _changed(self, event: ev.Event) -> list[ReplicaId]:
         """Return the replicas whose phase the event may have changed."""
@@ -194,6 +213,7 @@ class Timesheet:
             if work.segment is not None:
                 self._halt(start.world, now)
             work.generation, work.has_memory = start.generation, False
+            work.spent.clear()
         before = self._node.get(start.replica)
         work.has_memory |= start.replica in self._suspended and before == start.node
         self._suspended.pop(start.replica, None)
@@ -215,7 +235,7 @@ class Timesheet:
         work.segment = WorkSegment(now, 0 if work.generation == 1 else resumed)
         work.members = dict.fromkeys(members)
         work.stalled.clear()
-        self._accounts.begin_work(members, now)
+        self._accounts.begin_work(members, now, work.spent.get("restoring", 0))
 
     def _report(self, replica: Replica, step: int, now: int) -> None:
         """Add the report of a member that has done `step` to the segment of its world.
@@ -240,6 +260,20 @@ class Timesheet:
         segment = self._segment_of(replica, now)
         if segment is not None:
             segment.count(steps, now)
+
+    def _spend(self, replica: Replica, event: ev.ReplicaSpent, now: int) -> None:
+        """Add to the segment of its world what a member has spent on saving or restoring, if no other has spent more.
+
+        What is restored before all members run is kept until they do.
+        """
+        work = self._work[replica.world]
+        if self._job.role_of(replica.id).spec.kind == "service":
+            return
+        more = event.ns - work.spent.get(event.on, 0)
+        if more > 0:
+            work.spent[event.on] = event.ns
+            if work.segment is not None:
+                work.segment.spend(event.on, more, now)
 
     def _segment_of(self, replica: Replica, now: int) -> WorkSegment | None:
         """Return the segment of work of the world in which the replica has made a step; None if it is no member.
@@ -277,7 +311,8 @@ class Timesheet:
             closed = work.closed[-1]
             more = closed.resume_from(step)
             for role, count in closed.counts.items():
-                self._accounts.transfer(role, "lost work", "productive", count * more)
+                for bucket in KEPT:
+                    self._accounts.transfer(role, "lost work", bucket, count * more[bucket])
             if closed.segment.marks and step >= closed.segment.marks[0][1]:
                 return
             work.closed.pop()  # all of it is lost, and possibly work of the segment before it
@@ -290,9 +325,10 @@ class Timesheet:
         """
         if not work.saves:  # a world that saves but reports no steps began anew after each segment without a checkpoint
             for closed in [closed for closed in work.closed if not closed.segment.marks]:
+                productive = closed.split()["productive"]
                 for role, count in closed.counts.items():
-                    self._accounts.transfer(role, "productive", "lost work", count * (closed.kept - closed.start))
-                    work.unreported[role] -= count * (closed.kept - closed.start)
+                    self._accounts.transfer(role, "productive", "lost work", count * productive)
+                    work.unreported[role] -= count * productive
                 work.closed.remove(closed)
         work.saves, work.saved_step = True, step
         if work.segment is not None:
@@ -356,9 +392,10 @@ class Timesheet:
         work.segment.revive(now)
         end = work.segment.position(now)
         start = self._begins_at(replica.world, work.segment, end)
+        parts = work.segment.split(start, end, end, now - work.segment.begun_ns)
         del work.members[replica.id]
-        self._note_unreported(work, [replica.id], end - start)
-        self._accounts.end_work(self._job, [replica.id], split(start, end, end, now - work.segment.begun_ns), now)
+        self._note_unreported(work, [replica.id], parts["productive"])
+        self._accounts.end_work(self._job, [replica.id], parts, now)
         if not work.members:
             work.segment = None
 
@@ -379,10 +416,11 @@ class Timesheet:
             kept = end
         elif segment.saved is not None:
             kept = max(start, min(segment.saved, end))
-        if segment.saved is None:
-            self._note_unreported(work, work.members, kept - start)
         unkept: Unkept = "unsaved at the end" if self._accounts.is_ending(at) else "lost work"
-        self._accounts.end_work(self._job, work.members, split(start, kept, end, at - segment.begun_ns, unkept), at)
+        parts = segment.split(start, kept, end, at - segment.begun_ns, unkept)
+        if segment.saved is None:
+            self._note_unreported(work, work.members, parts["productive"])
+        self._accounts.end_work(self._job, work.members, parts, at)
         counts = dict(Counter(member.role for member in work.members))
         work.closed = [*work.closed[-CLOSED_MAX + 1 :], ClosedSegment(segment, start, end, kept, counts)]
         for closed in work.closed[-2:-1]:

@@ -7,6 +7,8 @@ record reports steps and checkpoints. From these follows when the steps began, a
   is unknown. The steps began that much earlier, by the pace between the first two reports.
 * Optimizer steps that flowdist has counted say when steps were done, but not which: their numbers begin at 1 with every
   attempt. So they show where start-up ended, and nothing about work that was done again.
+* Workers may report how long they saved and restored, as one sum for each. Restoring is taken out of start-up first.
+  All else is taken out of the work that was kept, and never more than there is: lost work is lost with its saving.
 * If checkpoints are reported, the work after the last of them is lost when the world halts. If none are reported, only
   that work is lost that the record shows to be done again.
 """
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from flowdist.control.protocol.ids import Activity
 from flowdist.record.accounts import Bucket
 
 MARKS_MAX = 128
@@ -35,7 +38,9 @@ class WorkSegment:
     resumed: int | None = None  # the step from which the generation resumed; None: unknown
     marks: list[tuple[int, int]] = field(default_factory=list)
     second: tuple[int, int] | None = None  # the report after the first, kept because marks are thinned
+    between_ns: int = 0  # what went into saving and restoring between these two
     is_counted: bool = False  # the marks are counted steps, whose numbers say nothing about other segments
+    spent: dict[Activity, int] = field(default_factory=dict)  # ns, without stalls
     saved: int | None = None  # position up to which the last checkpoint saved the work; None: no checkpoint
     stalled_ns: int = 0
     stalled_since: int | None = None
@@ -68,8 +73,11 @@ class WorkSegment:
             return
         self.moved_ns = now
         self.marks.append((self.position(now), step))
-        if len(self.marks) == 2:
+        if len(self.marks) == 1:
+            self.between_ns = -sum(self.spent.values())
+        elif len(self.marks) == 2:
             self.second = self.marks[1]
+            self.between_ns = min(self.between_ns + sum(self.spent.values()), self.second[0] - self.marks[0][0])
         if len(self.marks) > MARKS_MAX:
             self.thin(MARKS_MAX // 2)
 
@@ -91,6 +99,10 @@ class WorkSegment:
         if step and not self.is_counted and self.marks and self.marks[0][1] <= step < self.marks[-1][1]:
             position = self.when(step)
         self.moved_ns, self.saved = now, max(position, self.saved or 0)
+
+    def spend(self, on: Activity, ns: int, now: int) -> None:
+        """Add that `ns` more went into saving or restoring; both together are at most the position at `now`."""
+        self.spent[on] = self.spent.get(on, 0) + max(0, min(ns, self.position(now) - sum(self.spent.values())))
 
     def stall(self, since: int) -> None:
         """Stop counting work from `since` on, or from the last progress if that is later.
@@ -121,11 +133,14 @@ class WorkSegment:
         return last + (step - reached) * ns // steps
 
     def pace(self) -> tuple[int, int] | None:
-        """Return the nanoseconds and the number of steps between the first two reports; None if there is no second."""
+        """Return the nanoseconds and the number of steps between the first two reports; None if there is no second.
+
+        What went into saving and restoring in this time is left out.
+        """
         if self.second is None:
             return None
         (at, step), (then, further) = self.marks[0], self.second
-        return then - at, further - step
+        return then - at - self.between_ns, further - step
 
     def begins_at(self, pace: tuple[int, int] | None) -> int:
         """Return the position at which the steps began and start-up ended; 0 without a report.
@@ -144,6 +159,29 @@ class WorkSegment:
         before = max(1, step - resumed) if resumed is not None else 1
         return max(0, first - min(ns, before * ns // steps))
 
+    def split(self, start: int, kept: int, end: int, lasted_ns: int, unkept: Unkept = "lost work") -> dict[Bucket, int]:
+        """Divide the length of the segment among buckets, and return nanoseconds by bucket.
+
+        Args:
+            start: Position (ns, without stalls) at which start-up ended and the steps began.
+            kept: Position up to which the work was kept.
+            end: Position at which the work ended.
+            lasted_ns: Length of the segment with its stalls.
+            unkept: Bucket of the work after `kept`.
+        """
+        restoring, work = self.spent.get("restoring", 0), kept - start
+        before_steps = min(restoring, start)
+        among_steps = min(restoring - before_steps, work)
+        saving = min(self.spent.get("saving", 0), work - among_steps)
+        return {
+            "start-up": start - before_steps,
+            "restore": before_steps + among_steps,
+            "checkpoint": saving,
+            "productive": work - among_steps - saving,
+            unkept: end - kept,
+            "stalled": lasted_ns - end,
+        }
+
 
 @dataclass(slots=True)
 class ClosedSegment:
@@ -159,24 +197,16 @@ class ClosedSegment:
     kept: int
     counts: dict[str, int]  # number of members, by role
 
-    def resume_from(self, step: int) -> int:
+    def split(self) -> dict[Bucket, int]:
+        """Return the nanoseconds of the segment by bucket, without those of its stalls."""
+        return self.segment.split(self.start, self.kept, self.end, self.end)
+
+    def resume_from(self, step: int) -> dict[Bucket, int]:
         """Set `kept` to the position of `step`, because the next generation continues from there.
 
         Returns:
-            By how many nanoseconds the kept work grew; negative if it shrank.
+            By how many nanoseconds each bucket grew; negative if it shrank.
         """
-        before, self.kept = self.kept, min(max(self.segment.when(step), self.start), self.end)
-        return self.kept - before
-
-
-def split(start: int, kept: int, end: int, lasted_ns: int, unkept: Unkept = "lost work") -> dict[Bucket, int]:
-    """Divide the length of an ended segment among buckets, and return nanoseconds by bucket.
-
-    Args:
-        start: Position (ns, without stalls) at which start-up ended and the steps began.
-        kept: Position up to which the work was kept.
-        end: Position at which the work ended.
-        lasted_ns: Length of the segment with its stalls.
-        unkept: Bucket of the work after `kept`.
-    """
-    return {"start-up": start, "productive": kept - start, unkept: end - kept, "stalled": lasted_ns - end}
+        before = self.split()
+        self.kept = min(max(self.segment.when(step), self.start), self.end)
+        return {bucket: ns - before[bucket] for bucket, ns in self.split().items()}

@@ -7,6 +7,8 @@
         save_and_exit()
     worker.progress(step)               # reports a completed step
     path = worker.latest()              # the checkpoint to resume from, or None
+    with worker.saving():               # what saving takes is no training time; restoring() for reading
+        torch.save(state, path)
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
     worker.elastic(train, state)        # survive re-formations in this process
 
@@ -15,7 +17,7 @@ variables describe: reports go nowhere, `should_stop` is false, and `commit` pub
 raise an error.
 
 `api` holds these functions, `agent_link` the connection to the agent, `step_counter` the count of optimizer steps of
-scripts that report none, `elastic_training` and `elastic_state` the
+scripts that report none, `save_timer` the time of saving and restoring, `elastic_training` and `elastic_state` the
 training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.
 Every worker imports this folder: nothing here imports torch, or another folder of flowdist, before it is used.
 """
@@ -38,6 +40,7 @@ from flowdist.worker.api import (
 from flowdist.worker.elastic_state import ElasticState
 from flowdist.worker.elastic_training import elastic
 from flowdist.worker.model import run
+from flowdist.worker.save_timer import restoring, saving
 
 __all__ = [
     "ElasticState",
@@ -54,6 +57,8 @@ __all__ = [
     "port",
     "progress",
     "ready",
+    "restoring",
     "run",
+    "saving",
     "should_stop",
 ]

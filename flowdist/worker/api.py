@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowdist.worker.agent_link import info, is_managed, link, stop_agreement
+from flowdist.worker.save_timer import save_timer
 from flowdist.worker.step_counter import step_counter
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
     if not is_managed():
         _publish_alone(path, step)
         return True
-    return link.commit({"path": path, "step": int(step), "generation": info().generation})
+    with save_timer.block("saving"):
+        return link.commit({"path": path, "step": int(step), "generation": info().generation})
 
 
 def latest(of: str | None = None) -> Path | None:

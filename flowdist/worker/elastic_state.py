@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from flowdist.worker.save_timer import save_timer
+
 if TYPE_CHECKING:
     import torch
 
@@ -52,7 +54,8 @@ class ElasticState(SimpleNamespace):
         Raises:
             TypeError: for a value that is sharded over the ranks.
         """
-        self._kept = {name: _snapshot(name, value) for name, value in self._values().items()}
+        with save_timer.block("saving"):
+            self._kept = {name: _snapshot(name, value) for name, value in self._values().items()}
         self._commits += 1
         if self._on_commit is not None:
             self._on_commit()

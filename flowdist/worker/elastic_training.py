@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import flowdist.worker.process_groups as process_groups
 from flowdist.worker.agent_link import hello, is_managed, link, stop_agreement
 from flowdist.worker.elastic_state import ElasticState
+from flowdist.worker.save_timer import save_timer
 from flowdist.worker.step_counter import step_counter
 
 REFORMATION_TIMEOUT_S = 30.0  # from a broken collective to the message that the world forms anew
@@ -74,7 +75,8 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
         while True:
             try:
                 generations.form()
-                state.sync()
+                with save_timer.block("restoring"):
+                    state.sync()
                 result = train(state)
             except Reformed:
                 pass
@@ -196,6 +198,7 @@ class _Generations:
         link.close()
         stop_agreement.reset()
         step_counter.begin_attempt()
+        save_timer.begin_attempt()
         self._send({"hello": hello()})
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import flowdist.worker.api as worker
 from flowdist.worker.agent_link import Info, info
+from flowdist.worker.save_timer import restoring, saving
 
 if TYPE_CHECKING:
     import random
@@ -291,7 +292,8 @@ def run(
             raise RuntimeError(f"a world of {ctx.info.world_size} workers needs run(..., exchange=...)")
         exchange = alone
     ctx.model = it = model(ctx)
-    step = steps_done(it.restore(), ctx.latest())
+    with restoring():
+        step = steps_done(it.restore(), ctx.latest())
     starts = exchange(step)
     if len(set(starts)) > 1:
         raise RuntimeError(f"the ranks resume from different steps: {', '.join(map(str, starts))}")
@@ -311,8 +313,9 @@ def run(
 
 def _save(it: Any, step: int, exchange: Exchange) -> None:
     """Have the model write this rank's part of a checkpoint, wait for all ranks, and have the model publish it."""
-    if hasattr(it, "checkpoint"):
-        it.checkpoint(step)
-    exchange(None)  # returns when every rank's part is written
-    if hasattr(it, "publish"):
-        it.publish(step)
+    with saving():
+        if hasattr(it, "checkpoint"):
+            it.checkpoint(step)
+        exchange(None)  # returns when every rank's part is written
+        if hasattr(it, "publish"):
+            it.publish(step)

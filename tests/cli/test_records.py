@@ -15,7 +15,7 @@ from flowdist.cli.inspect.diff import command as diff_command
 from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.simulate.simulate import command as simulate_command
-from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaStepped
+from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaSpent, ReplicaStepped
 from flowdist.record.journal import Record, decode_lines, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
@@ -155,6 +155,23 @@ def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
     text = replay(str(trace), "--fail", "trainer/0@8m").stdout
     assert "The work that restarts cost is not known, and goodput is counted alike in each column" in text
     assert "(trainer reported no progress)" in text
+
+
+def test_what_if_counts_saving_alike_in_each_column(trace: Path) -> None:
+    lines = []
+    for line in decode_lines(trace.read_bytes().splitlines()):
+        lines.append(line)
+        if isinstance(line, Record) and isinstance(line.event, ReplicaProgressed) and not line.effects:
+            saved = ReplicaSpent(line.event.replica, line.event.attempt, "saving", line.t_ns // 10)
+            lines.append(replace(line, event=saved))
+    numbers = itertools.count(1)
+    told = [replace(line, n=next(numbers)) if isinstance(line, Record) else line for line in lines]
+    before = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)["as_it_was"]
+    trace.write_bytes(b"".join(map(encode_line, told)))
+    alone = json.loads(replay(str(trace), "--json").stdout)
+    assert alone["time_ns"]["trainer"]["checkpoint"] > 0 and alone["goodput"] < before["goodput"]
+    was = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)["as_it_was"]
+    assert was["time_ns"] == before["time_ns"]
 
 
 def test_what_if_of_who_reports_progress_knows_what_restarts_cost(trace: Path) -> None:

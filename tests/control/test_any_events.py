@@ -172,6 +172,7 @@ class AnyEvents(RuleBasedStateMachine):
                         ev.ReplicaReady(*key),
                         ev.ReplicaProgressed(*key, step),
                         ev.ReplicaStepped(*key, step),
+                        ev.ReplicaSpent(*key, "saving", step),
                         ev.CheckpointOffered(*key, start.generation, "x", step),
                         ev.CheckpointOffered(*key, start.generation - 1, "x", step),
                         ev.StoreLost(start.world, start.generation),

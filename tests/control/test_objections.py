@@ -85,6 +85,8 @@ BAD: list[tuple[ToController, str]] = [
     (reported(ev.ReplicaProgressed(R, 1, -2)), "step is -2"),
     (reported(ev.ReplicaStepped(R, 1, 0)), "steps is 0"),
     (reported(ev.ReplicaStepped(R, 1, 10**30)), "steps is 10"),
+    (reported(ev.ReplicaSpent(R, 1, "saving", 0)), "ns is 0"),
+    (reported(ev.ReplicaSpent(R, 1, "restoring", 10**30)), "ns is 10"),
     (reported(ev.StepTold(R, 1, -2)), "step is -2"),
     (reported(ev.ReplicaStalled(R, 1, "output", -1)), "for_ns is -1"),
     (reported(ev.NodeWarm("b")), "a may not speak for 'b'"),

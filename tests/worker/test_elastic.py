@@ -15,6 +15,7 @@ import pytest
 from flowdist import worker
 from flowdist.worker import elastic_training
 from flowdist.worker.elastic_training import Reformed
+from flowdist.worker.save_timer import save_timer
 from tests.worker.test_worker import AgentSide, managed
 
 __all__ = ["managed"]
@@ -29,6 +30,12 @@ def _no_group() -> Iterator[None]:
 
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def _no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send no times of saving: whether a commit takes long enough to be reported depends on the machine."""
+    monkeypatch.setattr(save_timer, "_send", lambda message: None)
 
 
 def say(side: AgentSide, message: dict[str, object]) -> None:

@@ -181,16 +181,19 @@ def _comparable_summary(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recorded_summary(header: Header, lines: list[Line]) -> dict[str, Any]:
-    """Return the summary of the record, with its time accounts.
+    """Return the summary of the record, with its time accounts, in which saving is counted as in its simulation.
 
     Raises:
         ReplayError: The record does not replay.
     """
     from flowdist.record.replay import Replay
+    from flowdist.report.record.alike import without_saving
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
 
-    replay = Replay(header, strict=True).follow(lines)
+    replay = Replay(header, strict=True)
+    for line in lines:
+        replay.hear(line, counted_as=without_saving(line))
     return {**summary_of(replay.job, lines), **time_of_run(header.graph, replay.sheet)}
 
 

@@ -145,7 +145,7 @@ class Agent:
                 attempt.unkillable_at_ns, attempt.is_unkillable = None, True
                 self._report(ev.ReplicaUnkillable(attempt.order.replica, attempt.order.attempt))
             if attempt.report_at_ns is not None and attempt.report_at_ns <= self._now:
-                signs.report_step(attempt, self._now, self._report)
+                signs.report_news(attempt, self._now, self._report)
             if attempt.look_at_ns is not None and attempt.look_at_ns <= self._now:
                 attempt.look_at_ns = None
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
@@ -417,7 +417,7 @@ class Agent:
         order, is_suspended, was_suspended = attempt.order, bool(attempt.alive), attempt.phase == "suspended"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
         if attempt.report_at_ns is not None:
-            signs.report_step(attempt, self._now, self._report)
+            signs.report_news(attempt, self._now, self._report)
         attempt.phase = "suspended" if is_suspended else "stopped"
         if was_suspended or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
             self._report(ev.ReplicaStopped(order.replica, order.attempt, is_suspended))
@@ -431,7 +431,7 @@ class Agent:
         if attempt is None or not attempt.concerns(event):
             return
         match event:
-            case io.WorkerProgressed() | io.WorkerStepped():
+            case io.WorkerProgressed() | io.WorkerStepped() | io.WorkerSpent():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)

@@ -11,6 +11,7 @@ import msgspec
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import Activity
 from flowdist.graph import FailureKind, RoleSpec
 from flowdist.graph.signals import SIGNAL_NAMES
 
@@ -47,8 +48,10 @@ class Attempt:
     counted_ns: dict[int, int] = field(default_factory=dict)  # when each rank took the last of these
     step_reported: int = -1  # the last step that was reported to the controller; -1: none
     count_reported: int = 0  # the number of optimizer steps that was reported to the controller
+    spent: dict[Activity, int] = field(default_factory=dict)  # ns, of the worker that spent most on it
+    spent_reported: dict[Activity, int] = field(default_factory=dict)  # the same, as the controller knows it
     reported_ns: int | None = None  # when `step_reported` or `count_reported` was reported
-    report_at_ns: int | None = None  # when a newer step is due to be reported
+    report_at_ns: int | None = None  # when a newer step, or time spent, is due to be reported
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
     look_at_ns: int | None = None  # when the driver has to look for signs of life
     stalled: ev.ReplicaStalled | None = None  # the report of a stall that has not ended; None: there is none
@@ -92,7 +95,7 @@ class Attempt:
         """Return whether the attempt runs or is ready, and nothing is pending.
 
         Pending are an order or a notice to stop, an offered checkpoint that the controller has not answered, a newer
-        step that the agent still has to report, and a stall.
+        step or time spent that the agent still has to report, and a stall.
         """
         busy = self.stalled is not None or self.is_noticed or self.stop_grace_ns is not None
         return self.phase in ("running", "ready") and not busy and self.report_at_ns is None and not self.offers
@@ -145,6 +148,15 @@ class Attempt:
         if not self.steps and count >= max(1, self.counts.get(local_rank, 1)):
             self.counts[local_rank] = count
             self.counted_ns[local_rank] = now
+
+    def note_spent(self, on: Activity, ns: int, now: int) -> None:
+        """Record that a worker has spent `ns` on saving or restoring, at most the time that the attempt has lived.
+
+        The longest time of a worker counts, not their sum: they save at the same time, or wait for the one that does.
+        """
+        ns = min(ns, now - self.started_ns)
+        if ns > self.spent.get(on, 0):
+            self.spent[on] = ns
 
     def item(self) -> ev.InventoryItem:
         """Return what the agent's inventory says about this attempt."""

@@ -16,13 +16,22 @@ from flowdist.control.protocol.xid import is_bad
 
 
 def progressed(
-    attempt: Attempt, event: io.WorkerProgressed | io.WorkerStepped, now: int, heartbeat_ns: int, report: Reporter
+    attempt: Attempt,
+    event: io.WorkerProgressed | io.WorkerStepped | io.WorkerSpent,
+    now: int,
+    heartbeat_ns: int,
+    report: Reporter,
 ) -> None:
     """Record the step of a worker, or its count of steps, and put off the next look for signs of life.
 
     It is reported now, or the time to do so is set. If the attempt had stalled, and nothing is missing any more, its
-    revival is reported.
+    revival is reported. Time that a worker has spent on saving or restoring is recorded and reported in the same way;
+    it is no sign of life, as a worker may save again and again and make no step.
     """
+    if isinstance(event, io.WorkerSpent):
+        attempt.note_spent(event.on, event.ns, now)
+        _plan_spent(attempt, now, heartbeat_ns, report)
+        return
     if isinstance(event, io.WorkerStepped):
         attempt.note_count(event.local_rank, event.steps, now)
     else:
@@ -104,11 +113,41 @@ def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter
     if not attempt.has_news:
         return
     if attempt.reported_ns is None:
-        report_step(attempt, now, report)
+        report_news(attempt, now, report)
     elif attempt.report_at_ns is None:
         attempt.report_at_ns = attempt.reported_ns + report_gap_ns(attempt, now, heartbeat_ns)
         if attempt.report_at_ns <= now:
-            report_step(attempt, now, report)
+            report_news(attempt, now, report)
+
+
+def _plan_spent(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter) -> None:
+    """Report the time spent on saving or restoring with the next step, or set the time to do so, as for steps.
+
+    Before the first step it waits: the report of that step comes at once, and takes it along.
+    """
+    if attempt.spent == attempt.spent_reported or attempt.report_at_ns is not None:
+        return
+    since = now if attempt.reported_ns is None else attempt.reported_ns
+    attempt.report_at_ns = since + report_gap_ns(attempt, now, heartbeat_ns)
+    if attempt.report_at_ns <= now:
+        report_news(attempt, now, report)
+
+
+def report_news(attempt: Attempt, now: int, report: Reporter) -> None:
+    """Report what the controller does not know: time spent on saving or restoring, then the present step, if newer."""
+    _report_spent(attempt, report)
+    if attempt.has_news:
+        report_step(attempt, now, report)
+    attempt.report_at_ns = None
+    if attempt.reported_ns is not None:  # else the first step is still to be reported at once
+        attempt.reported_ns = now
+
+
+def _report_spent(attempt: Attempt, report: Reporter) -> None:
+    for on, ns in attempt.spent.items():
+        if ns != attempt.spent_reported.get(on):
+            report(ev.ReplicaSpent(attempt.order.replica, attempt.order.attempt, on, ns))
+    attempt.spent_reported = dict(attempt.spent)
 
 
 def report_gap_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
@@ -134,9 +173,10 @@ def report_step(attempt: Attempt, now: int, report: Reporter) -> None:
 def resend(attempt: Attempt, now: int, report: Reporter) -> None:
     """Send the controller again, after the agent has joined, what it may not know of an attempt.
 
-    A report may have been lost with the last connection, and the inventory of the join does not hold these: the step,
-    checkpoints that were offered and not answered, a stall, that all workers are in elastic code, that a worker
-    outlives SIGKILL, that all have left the world at the agreed step. What is not the case is not sent.
+    A report may have been lost with the last connection, and the inventory of the join does not hold these: the time
+    spent on saving and restoring, the step, checkpoints that were offered and not answered, a stall, that all workers
+    are in elastic code, that a worker outlives SIGKILL, that all have left the world at the agreed step. What is not
+    the case is not sent.
 
     Args:
         attempt: The attempt.
@@ -144,6 +184,8 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
         report: Sends an event to the controller.
     """
     key = (attempt.order.replica, attempt.order.attempt)
+    attempt.spent_reported = {}
+    _report_spent(attempt, report)
     if attempt.step >= 0 or attempt.counts:
         report_step(attempt, now, report)
     for offer in attempt.offers.values():

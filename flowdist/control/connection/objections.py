@@ -161,6 +161,8 @@ def _of_details(event: ev.AttemptEvent) -> Iterator[str]:
             yield from _of_number("step", event.step, -1)
         case ev.ReplicaStepped():
             yield from _of_number("steps", event.steps, 1)
+        case ev.ReplicaSpent():
+            yield from _of_number("ns", event.ns, 1)
         case ev.StepTold():
             if event.step is not None:
                 yield from _of_number("step", event.step, -1)

@@ -40,7 +40,14 @@ from flowdist.control.invariants.invariants import (
 )
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.protocol.effects import Effect
-from flowdist.control.protocol.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed, ReplicaStepped
+from flowdist.control.protocol.events import (
+    CheckpointOffered,
+    Event,
+    NodeHeard,
+    ReplicaProgressed,
+    ReplicaSpent,
+    ReplicaStepped,
+)
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import format_duration
 from flowdist.graph.capacity import Capacity
@@ -51,6 +58,7 @@ EVERY = 32  # checks of "changed" from one full check to the next
 PROGRESS = (
     ReplicaProgressed,
     ReplicaStepped,
+    ReplicaSpent,
     CheckpointOffered,
     NodeHeard,
 )  # events that change nothing that an invariant is about

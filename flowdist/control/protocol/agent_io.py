@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Addresses, ExitCause, OfAttempt, WorldName
+from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, WorldName
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
@@ -104,6 +104,14 @@ class WorkerStepped(OfAttempt, frozen=True, tag=True):
     steps: int
 
 
+class WorkerSpent(OfAttempt, frozen=True, tag=True):
+    """A worker has spent `ns` nanoseconds on saving or restoring since its attempt began."""
+
+    local_rank: int
+    on: Activity
+    ns: int
+
+
 class WorkerOffered(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.commit(path) in `generation`: it offers a checkpoint and waits for the answer."""
 
@@ -191,6 +199,7 @@ WorkerInput = (  # of one attempt
     | WorkerExited
     | WorkerProgressed
     | WorkerStepped
+    | WorkerSpent
     | WorkerOffered
     | WorkerReady
     | WorkerElastic

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import ExitCause, NodeName, OfAttempt, ReplicaId, WorldName
+from flowdist.control.protocol.ids import Activity, ExitCause, NodeName, OfAttempt, ReplicaId, WorldName
 from flowdist.graph import FailureKind, NodeSpec
 
 if TYPE_CHECKING:
@@ -163,6 +163,17 @@ class ReplicaStepped(OfAttempt, frozen=True, tag=True):
     steps: int
 
 
+class ReplicaSpent(OfAttempt, frozen=True, tag=True):
+    """Workers have spent `ns` nanoseconds on saving or restoring checkpoints since this attempt began.
+
+    That is the time of the worker that spent most: the others wait for it before their next step. The number is a sum,
+    so that a report which is lost, or comes twice, falsifies nothing.
+    """
+
+    on: Activity
+    ns: int
+
+
 class ReplicaElastic(OfAttempt, frozen=True, tag=True):
     """All workers of the replica are inside elastic code, and can leave their generation without ending."""
 
@@ -272,6 +283,7 @@ class TimePassed(msgspec.Struct, frozen=True, tag=True):
 AttemptEvent = (  # of one attempt of a replica
     ReplicaProgressed
     | ReplicaStepped
+    | ReplicaSpent
     | ReplicaStarted
     | ReplicaStartsCold
     | ReplicaReady

@@ -12,7 +12,13 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed, ReplicaStepped, TimePassed
+from flowdist.control.protocol.events import (
+    CheckpointOffered,
+    ReplicaProgressed,
+    ReplicaSpent,
+    ReplicaStepped,
+    TimePassed,
+)
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Header, Line, Record
 from flowdist.record.replay import Replay
@@ -60,6 +66,17 @@ def count_alike(
         role["step"] = -1
         for key in ("lost_steps", "lost_work_s", "unsaved_steps", "unsaved_work_s"):
             role.pop(key, None)
+
+
+def without_saving(line: Line) -> Line | None:
+    """Return the line without its event if that is about saving or restoring; None if the line may stay as it is.
+
+    A simulation of a record plays saving within the steps and restoring within the start-up, because their measured
+    times contain both.
+    """
+    if not isinstance(line, Record) or not isinstance(line.event, ReplicaSpent):
+        return None
+    return msgspec.structs.replace(line, event=TimePassed())
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:

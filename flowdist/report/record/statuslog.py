@@ -85,7 +85,7 @@ _KINDS: dict[str, tuple[type[ev.Event], ...]] = {
     "o": (ev.StoreOpened,),
     "^": (ev.ReplicaStarted,),
     "*": (ev.ReplicaReady,),
-    ".": (ev.ReplicaProgressed, ev.ReplicaStepped),
+    ".": (ev.ReplicaProgressed, ev.ReplicaStepped, ev.ReplicaSpent),
     "=": (ev.ReplicaElastic,),
     "v": (ev.ReplicaStopped,),
     '"': (ev.ReplicaRevived,),

@@ -107,6 +107,8 @@ class WorkerSocket:
                 self._handle(io.WorkerProgressed(replica, attempt, local_rank, _number(step)))
             case {"counted": int(steps)}:
                 self._handle(io.WorkerStepped(replica, attempt, local_rank, _number(steps)))
+            case {"spent": {"on": "saving" | "restoring" as on, "ns": int(ns)}}:
+                self._handle(io.WorkerSpent(replica, attempt, local_rank, on, _number(ns)))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:
