@@ -275,7 +275,7 @@ had = "torch._dynamo" in sys.modules
 import torch
 print("had it", had, flush=True)
 model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = getattr(torch, "opt" + "im").AdamW(model.parameters())  # as flowdist's look at the code does not see it
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and not had
 end = time.monotonic() + 90
 while time.monotonic() < end:
@@ -301,3 +301,12 @@ def test_an_unmodified_script_that_trains_learns_without_an_option(tmp_path: Pat
     with Job(tmp_path, "--no-learned-preload", *command, verb="torchrun", env=env) as run:
         assert run.finish() == 0, run.text
         assert [line[-5:] for line in run.output if "had it" in line] == ["False"] * 2
+
+
+@pytest.mark.slow
+@needs_torch
+def test_a_script_that_names_an_optimizer_has_what_that_imports_at_its_first_start(tmp_path: Path) -> None:
+    code = "import sys\nprint('had it', 'torch._dynamo' in sys.modules)\nimport torch\ntorch.optim.SGD([torch.ones(1)])"
+    (tmp_path / "train.py").write_text(code)
+    with Job(tmp_path, "--standalone", "train.py", verb="torchrun") as run:
+        assert run.finish() == 0 and "had it True" in run.text, run.text
