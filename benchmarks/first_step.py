@@ -1,9 +1,10 @@
 """From SIGKILL to the next optimizer step, for scripts that people run: the headline of benchmarks/recovery.py.
 
 Four workers on one node train under torchrun, with its shared store switched off, and under `flowdist torchrun` without
-any option. One worker is killed at a random phase of its steps; the time ends with the last rank's first optimizer step
-in the new generation. Then the job is ended, and the same command is started once more: the time from its start to the
-last rank's first optimizer step. Nothing that flowdist has learned of a script is left from the trial before.
+any option. One worker is killed in the first second of the steps, and one 15 s later. The time ends with the last
+rank's first optimizer step in the new generation. Then the job is ended, and the same command is started once more: the
+time from its start to the last rank's first optimizer step. Nothing that flowdist has learned of a script is left from
+the trial before.
 
 `ddp` is a script with DistributedDataParallel, AdamW and gloo. `all_reduce` is a loop of all_reduces without optimizer.
 The others are those of examples/frameworks, with a few lines before them: torch's own hook for optimizer steps writes
@@ -38,6 +39,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples/frameworks"
 FUTURE = "from __future__ import annotations\n"
 START_S = 300.0  # to get to the steps before the event: Lightning imports much, four times
 CAP_S = 150.0
+TRAINS_S = 15.0  # between the two kills: flowdist learns what a script imports while that trains
 FOUR = Size(1, 1, 4)
 
 STEPS = f"""{STAMP}
@@ -113,11 +115,12 @@ HEADLINE = ("ddp", "all_reduce")
 
 
 class Trial(NamedTuple):
-    """Seconds from the kill, and from the second start, to the last rank's first step; None where it never came."""
+    """Seconds from both kills, and from the second start, to the last rank's first step; None where it never came."""
 
     kill_s: float | None
     start_s: float | None = None
     said: str = ""
+    later_s: float | None = None
 
 
 Results = dict[str, dict[str, list[Trial]]]
@@ -134,7 +137,8 @@ def run(names: list[str], trials: int, chance: random.Random) -> Results:
             for mode, found in row.items():
                 trial = measure(SCRIPTS[name], mode, chance)
                 found.append(trial)
-                told = f"kill {_seconds(trial.kill_s)}, second start {_seconds(trial.start_s)} {trial.said[-300:]!r}"
+                kills = f"{_seconds(trial.kill_s)}, later {_seconds(trial.later_s)}"
+                told = f"kill {kills}, second start {_seconds(trial.start_s)} {trial.said[-300:]!r}"
                 print(f"{name} {mode}, trial {turn + 1}: {told}", file=sys.stderr, flush=True)
     return results
 
@@ -152,8 +156,12 @@ def measure(script: Script, mode: str, chance: random.Random) -> Trial:
             kill_s = _until_first_step(job, job.kill_worker(), CAP_S)
             if kill_s is None:
                 return Trial(None, said=job.said())
+            time.sleep(TRAINS_S)
+            later_s = _until_first_step(job, job.kill_worker(), CAP_S)
+            if later_s is None:
+                return Trial(kill_s, said=job.said())
             start_s = _until_first_step(job, job.start_again(), START_S)
-            return Trial(kill_s, start_s, job.said() if start_s is None else "")
+            return Trial(kill_s, start_s, job.said() if start_s is None else "", later_s)
         finally:
             end_all()
 
@@ -171,6 +179,7 @@ def report(results: Results) -> None:
         print(f"\n{SCRIPTS[name].what}, four workers")
         for which, what in (
             ("kill_s", "from SIGKILL to the first step"),
+            ("later_s", "the same, 15 s later"),
             ("start_s", "second start to the first step"),
         ):
             for mode, trials in row.items():
@@ -187,7 +196,11 @@ def table(results: Results) -> str:
     """For the docs: the headline with both of its scripts, then the frameworks."""
     head = ["", "torchrun", "flowdist", "flowdist / torchrun", "in place", "in place / torchrun"]
     rows = []
-    for which, what in (("kill_s", "a worker is killed"), ("start_s", "the same command is started again")):
+    for which, what in (
+        ("kill_s", "a worker is killed in the first second"),
+        ("later_s", "a worker is killed 15 s later"),
+        ("start_s", "the same command is started again"),
+    ):
         for name in [*HEADLINE, *(name for name in SCRIPTS if name not in HEADLINE)]:
             if any(_times(trials, which) for trials in results.get(name, {}).values()):
                 rows.append(f"| {what}: {SCRIPTS[name].what} | {' | '.join(_cells(results[name], which))} |")
@@ -206,8 +219,7 @@ def _cells(row: dict[str, list[Trial]], which: str) -> list[str]:
 
 
 def _times(trials: list[Trial], which: str) -> list[float]:
-    times = [trial.kill_s if which == "kill_s" else trial.start_s for trial in trials]
-    return [time_s for time_s in times if time_s is not None]
+    return [time_s for trial in trials if (time_s := getattr(trial, which)) is not None]
 
 
 def _share(row: dict[str, list[Trial]], mode: str, which: str) -> str:
