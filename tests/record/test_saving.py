@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import Activity
 from flowdist.graph import SECOND
-from tests.control.harness import Talk, r
+from tests.control.harness import Talk, r, restart, role
 from tests.record.sheets import count, fail, finish, read, revive, save, seconds, stall, step, trainers, until
 
 
@@ -129,6 +129,23 @@ def test_what_is_restored_before_all_members_run_is_restored():
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
     finish(talk, 30, "trainer/0", "trainer/1")
     assert seconds(read(talk)) == {"productive": 2 * 20, "start-up": 2 * 3, "restore": 2 * 7}
+
+
+def test_steps_that_are_counted_while_the_world_stops_are_no_work():
+    talk = trainers(2)
+    count(talk, 2, 1)
+    talk.auto = False
+    fail(talk, 10)
+    count(talk, 12, 90, "trainer/1")
+    until(talk, 20)
+    assert seconds(read(talk), now=20)["productive"] == 2 * 8
+
+
+def test_what_a_service_saves_is_a_part_of_its_service():
+    talk = trainers(1, role("ps", kind="service", restart=restart(times=1)))
+    spend(talk, 20, 5, name="ps/0")
+    finish(talk, 30, "trainer/0")
+    assert seconds(read(talk), "ps") == {"productive": 30}
 
 
 names = st.sampled_from(["trainer/0", "trainer/1"])
