@@ -136,13 +136,7 @@ class Timesheet:
         """
         event, now = line.event, line.t_ns
         match event:
-            case (
-                ev.ReplicaProgressed()
-                | ev.ReplicaStepped()
-                | ev.ReplicaSpent()
-                | ev.ReplicaStalled()
-                | ev.ReplicaRevived()
-            ):
+            case _ if isinstance(event, Sign):
                 replica = self._job.replicas.get(event.replica)
                 if replica is not None and replica.attempt == event.attempt and replica.is_live:
                     self._note_sign(replica, event, now)

@@ -31,7 +31,7 @@ from flowdist.runtime.preload.profile import (
 from flowdist.runtime.worker_env import environment
 from flowdist.runtime.worker_env.environment import PER_WORKER, RunPaths, per_worker_variables
 
-PROFILE = Profile("/work/train.py", "2026-11-22", ("torch._dynamo", "a"), (("b", "it fails"),), (("HF_HOME", 7),))
+PROFILE = Profile("/jobs/train.py", "2026-11-22", ("torch._dynamo", "a"), (("b", "it fails"),), (("HF_HOME", 7),))
 
 
 def test_a_package_that_is_left_out_takes_its_modules_along() -> None:
@@ -158,9 +158,9 @@ def test_where_the_cache_is(tmp_path: Path) -> None:
 def test_the_key_depends_on_script_interpreter_and_installed_versions(tmp_path: Path) -> None:
     site = tmp_path / "site-packages"
     (site / "torch-2.13.0.dist-info").mkdir(parents=True)
-    role = RoleSpec("a", ("python", "train.py", "--epochs", "5"), workdir="/work", preload=("torch",))
-    assert script_of(role) == "/work/train.py"
-    assert script_of(RoleSpec("a", ("python", "-m", "train"), workdir="/work")) == "-m train in /work"
+    role = RoleSpec("a", ("python", "train.py", "--epochs", "5"), workdir="/jobs", preload=("torch",))
+    assert script_of(role) == "/jobs/train.py"
+    assert script_of(RoleSpec("a", ("python", "-m", "train"), workdir="/jobs")) == "-m train in /jobs"
     assert script_of(RoleSpec("a", ("sh",))) == ""
 
     def key(**changed: object) -> str:

@@ -17,7 +17,7 @@ from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.functions import specs_of
 from flowdist.dsl.topology import WAYS
 from flowdist.graph import RoleSpec
-from flowdist.graph.warmth import PythonCommand, cold_because, python_command
+from flowdist.graph.warmth import READ_BY_DYNAMO, PythonCommand, cold_because, python_command
 
 FILES_MAX = 300  # most files that are read for one role
 TRAINING_FILES_MAX = 50  # the same, to find out whether a program that imports torch trains
@@ -26,9 +26,6 @@ TRAINING = frozenset(
     {"optim", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "Trainer", "Accelerator"}
 )
 DYNAMO = "torch._dynamo"
-# Beginnings of variables that torch._dynamo and what it imports read when they are imported. A program that names one
-# may set it before that.
-READ_BY_DYNAMO = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_", "TRITON_", "AOT", "INDUCTOR_", "PT2_")
 CALL = "flowdist.worker.call"
 
 
@@ -118,7 +115,7 @@ def _parsed(file: Path) -> ast.AST:
 
 
 def _sets_up_dynamo(tree: ast.AST) -> bool:
-    """Return whether the code has the name of a variable that `torch._dynamo` reads when it is imported."""
+    """Return whether the code names, and so may set, a variable that `torch._dynamo` reads when it is imported."""
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return any(text.startswith(READ_BY_DYNAMO) for text in texts)
 

@@ -126,10 +126,7 @@ def _times(summary: dict[str, Any]) -> list[str]:
     lines = ["Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
     if _is_simulated(summary):
         return lines
-    return [
-        *lines,
-        "saving without worker.saving() counts as productive, reading as start-up",
-    ]
+    return [*lines, "saving without worker.saving() counts as productive, reading as start-up"]
 
 
 def _unsaved(summary: dict[str, Any]) -> list[str]:

@@ -74,7 +74,7 @@ def _learned_text(learned: LearnedModules) -> str:
     elif learned.on:
         text = f"and nothing else: what was learned on {learned.on} cannot be used"
     else:
-        text = "because its code imports it, and after the first step with all that it imports by then"
+        text = "because of what its code imports, and after the first step with all that it imports by then"
     left_out = [f"without {name}: {why}" for name, why in learned.left_out]
     return "; ".join([text, *left_out[:SHOWN_MAX]])
 
