@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 import pkgutil
 import sys
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from flowdist.text.streams import print_printable_only
 
 BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
+COMPLETION = "_FLOWDIST_COMPLETE"  # a shell sets it to complete what the user types: docs/install.md
 
 
 class Verb(NamedTuple):
@@ -121,5 +123,6 @@ def main() -> None:
     """Run the command line of this process, and exit with its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
-    print_printable_only()
-    cli(prog_name="flowdist")
+    if COMPLETION not in os.environ:  # click writes what a shell asks for as bytes, and the shell quotes it
+        print_printable_only()
+    cli(prog_name="flowdist", complete_var=COMPLETION)
