@@ -2,8 +2,8 @@
 
     python tools/check_package.py [--folder build/package]
 
-Each installation has a fresh environment, in which `flowdist --version` and a simulation have to run. `make package` calls
-this; the tools that it needs are those of the extra `release`.
+Each installation has a fresh environment, in which `flowdist --version` and a simulation have to run. `make package`
+calls this; the tools that it needs are those of the extra `release`.
 """
 
 from __future__ import annotations

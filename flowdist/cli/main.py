@@ -29,6 +29,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "new": Verb(BEFORE, "run", "Write a project that runs: topology, scripts, tests, a workflow for CI."),
     "check": Verb(BEFORE, "inspect", "Report every problem of a topology, each at its place in the file."),
     "plan": Verb(
         BEFORE, "inspect", "Show sizes, placement, start waves, restart policies, and what restarts with what."
