@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.docs.walkthrough import Command, File, follow, missing_in, steps_of
 
-PAGES = sorted((Path(__file__).parents[2] / "docs/tutorial").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs/tutorial").glob("*.md"))
 NEEDS_TORCH = ("1_restart",)
 
 
@@ -29,6 +31,18 @@ def test_the_page_has_steps_and_is_short_and_each_block_of_it_is_run(page: Path)
     assert any(isinstance(step, Command) for step in steps) and len(text.split()) <= 1500
     assert text.count("\n```python") == sum(isinstance(step, File) for step in steps)
     assert text.count("\n```") == 2 * (text.count("\n```python\n") + text.count("\n```console\n"))
+
+
+def test_the_readme_has_a_topology_of_ten_lines_a_picture_and_commands_that_are_true(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (topology,) = (step for step in steps_of(text) if isinstance(step, File))
+    assert topology.name == "topology.py" and len(topology.text.splitlines()) <= 10
+    (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
+    install, _, rest = text.partition("## A script for torchrun")
+    assert not follow(rest, tmp_path)
+    lines = [step.line for step in steps_of(install) if isinstance(step, Command)]
+    assert lines == ["python3 -m venv .venv", '.venv/bin/pip install ".[torch]"']  # `make package` runs them
 
 
 PAGE = """
