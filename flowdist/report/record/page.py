@@ -79,7 +79,8 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     return {
         "format": 1,
         "end": _us(timeline.end_ns),
-        "roles": [[name, role.spec.kind] for name, role in job.roles.items()],
+        "summary": one_line(summary_line(timeline)),
+        "roles": [[name, role.spec.kind, int(role.spec.hang_after_ns is not None)] for name, role in job.roles.items()],
         "worlds": [[name, int(job.roles[world.roles[0]].spec.gang)] for name, world in job.worlds.items()],
         "nodes": list(index.nodes),
         "replicas": [[index.roles[r.role], r.index, index.worlds[job.replicas[r].world]] for r in index.replicas],
