@@ -44,6 +44,7 @@ VERBS = {
     "join": Verb(RUN, "run", "Join the job of another host as a node."),
     "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),
     "status": Verb(DURING, "inspect", "Show the state of a run: roles, nodes, warnings and recent decisions."),
+    "ui": Verb(DURING, "run", "Show a run in the browser: its timeline, live, with reasons and logs."),
     "logs": Verb(DURING, "inspect", "Print the output of workers, or the events of a run; -f follows it."),
     "scale": Verb(DURING, "operate", "Set the number of replicas of a role in a run."),
     "drain": Verb(DURING, "operate", "Move all work off a node, in order."),

@@ -101,9 +101,12 @@ function hover(event) {
   tip.style.top = `${Math.max(4, low ? event.clientY - tip.offsetHeight - 12 : event.clientY + 16)}px`;
 }
 
+let selected = () => {}; // called with each item that was selected
+
 function select(item, reveal = false) {
   state.focus = item;
   show($("details"), item);
+  selected(item);
   if (item && reveal) {
     const row = rows.find((r) => r.items.includes(item)), width = state.t1 - state.t0;
     if (item.t1 < state.t0 || item.t0 > state.t1) window_(item.t0 - width / 2, item.t0 + width / 2);
