@@ -34,7 +34,6 @@ def command(run: str, port: int) -> None:
         raise FlowdistError(f"{path} is no run", help="for a trace, use flowdist timeline")
     followed = FollowedRun(path.parent)
     refuse_macro(followed.timeline().header, str(path))
-    with serving(followed, port) as server:
-        with contextlib.suppress(KeyboardInterrupt):
-            click.echo(server.url)
-            server.serve_forever(poll_interval=0.1)
+    with serving(followed, port) as server, contextlib.suppress(KeyboardInterrupt):
+        click.echo(server.url)
+        server.serve_forever(poll_interval=0.1)
