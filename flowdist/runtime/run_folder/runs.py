@@ -28,6 +28,7 @@ from flowdist.runtime.run_folder.results import SavedStatus
 from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
+from flowdist.runtime.wire.log_messages import LogAnswer
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.run_environment import ENVIRONMENT
 from flowdist.runtime.worker_env.secret_values import Mask
@@ -105,7 +106,7 @@ def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
     Raises:
         FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
     """
-    answer = _ask(run_dir, encode(Describe()), patience_s)
+    answer = ask(run_dir, encode(Describe()), patience_s)
     assert isinstance(answer, Described)
     return answer.status
 
@@ -119,12 +120,17 @@ def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> 
     Raises:
         FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
     """
-    answer = _ask(run_dir, encode(Operate(event, answer=True)), patience_s)
+    answer = ask(run_dir, encode(Operate(event, answer=True)), patience_s)
     assert isinstance(answer, Decided)
     return answer
 
 
-def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Described:
+def ask(run_dir: Path, question: bytes, patience_s: float = PATIENCE_S) -> Decided | Described | LogAnswer:
+    """Send a frame to the controller of a run, again if the controller dies meanwhile, and return its answer.
+
+    Raises:
+        FlowdistError: as for `describe`.
+    """
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -146,7 +152,7 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
         time.sleep(RETRY_S)
 
 
-def _ask_once(run_dir: Path, question: bytes) -> Decided | Described | None:
+def _ask_once(run_dir: Path, question: bytes) -> Decided | Described | LogAnswer | None:
     path = run_dir / CONTROL
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(ANSWER_S)

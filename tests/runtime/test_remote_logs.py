@@ -1,0 +1,400 @@
+"""Logs of other hosts: what a host answers, what a user gets, and what a host that is silent or lies can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import TimePassed
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.record.journal import Record, encode_line
+from flowdist.runtime.remote_logs import log_client
+from flowdist.runtime.remote_logs.log_client import HostLogs, HostTail, NotFetched
+from flowdist.runtime.remote_logs.log_server import LogServer
+from flowdist.runtime.remote_logs.placements import Placements
+from flowdist.runtime.wire.frames import JournalLine
+from flowdist.runtime.wire.log_messages import (
+    PIECE_BYTES,
+    Attempt,
+    ListedLog,
+    ListLogs,
+    LogAnswer,
+    LogList,
+    LogName,
+    LogPiece,
+    LogPieces,
+    LogRequest,
+    NoLogs,
+    ReadLogs,
+    Stream,
+)
+from flowdist.runtime.worker_env.secret_values import Mask
+from tests.runtime.far_host import FarHost, LoneController
+from tests.runtime.harness import Job
+from tests.runtime.hosts import Hosts
+
+GRAPH = RoleGraph("far", (RoleSpec("trainer", ("true",), procs=2),))
+ATTEMPT = Attempt(ReplicaId("trainer", 0), 1)
+SECRET = "hunter2-hunter2"
+
+
+def name(worker: int = 0, stream: Stream = "stdout", *, attempt: Attempt = ATTEMPT) -> LogName:
+    return LogName(attempt, worker, stream)
+
+
+def server(folder: Path, **logs: bytes) -> LogServer:
+    """A host with these logs of worker 0; the keys are streams."""
+    path = folder / "run/trainer/0/attempt_1/0"
+    path.mkdir(parents=True)
+    for stream, data in logs.items():
+        (path / f"{stream}.log").write_bytes(data)
+    return LogServer(folder / "run", GRAPH, Mask([SECRET]))
+
+
+def listed(host: LogServer, *attempts: Attempt, last: int | None = None, bytes_max: int = 1 << 30) -> list[ListedLog]:
+    content = host.answer(LogRequest("gpu07", ListLogs(attempts or (ATTEMPT,), bytes_max, last), 7)).content
+    assert isinstance(content, LogList)
+    return list(content.logs)
+
+
+def read(host: LogServer, *places: tuple[LogName, int], final: bool = True) -> list[LogPiece]:
+    content = host.answer(LogRequest("gpu07", ReadLogs(places, final))).content
+    assert isinstance(content, LogPieces)
+    return list(content.pieces)
+
+
+def test_a_host_lists_logs_with_the_place_of_their_last_lines(tmp_path: Path) -> None:
+    host = server(tmp_path, stdout=b"one\ntwo\nthree\n", stderr=b"")
+    assert listed(host) == [ListedLog(name(), 14, 0), ListedLog(name(stream="stderr"), 0, 0)]
+    assert listed(host, last=2)[0].start == 4
+    assert listed(host, bytes_max=9)[0].start == 8, "a line that would be cut is left out"
+    assert listed(host, Attempt(ReplicaId("trainer", 0), 2)) == []
+
+
+def test_a_host_sends_whole_lines_and_what_is_left_at_the_end(tmp_path: Path) -> None:
+    host = server(tmp_path, stdout=b"one\ntwo", stderr=b"err\n")
+    assert read(host, (name(), 0), (name(stream="stderr"), 0), final=False) == [
+        LogPiece(name(), b"one\n", 4),
+        LogPiece(name(stream="stderr"), b"err\n", 4),
+    ]
+    assert read(host, (name(), 4), final=False) == []
+    assert read(host, (name(), 4)) == [LogPiece(name(), b"two", 7)]
+    assert read(host, (name(), 7), (name(), 1 << 60), (name(), -1)) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        name(attempt=Attempt(ReplicaId("..", 0), 1)),
+        name(attempt=Attempt(ReplicaId("../../other", 0), 1)),
+        name(attempt=Attempt(ReplicaId("", 0), 1)),
+        name(attempt=Attempt(ReplicaId("trainer", -1), 1)),
+        name(attempt=Attempt(ReplicaId("trainer", 1), 1)),
+        name(attempt=Attempt(ReplicaId("trainer", 0), 0)),
+        name(worker=2),
+        name(worker=-1),
+    ],
+)
+def test_a_name_that_is_no_worker_of_the_job_is_no_file(tmp_path: Path, wrong: LogName) -> None:
+    host = server(tmp_path, stdout=b"one\n")
+    (tmp_path / "other/0/attempt_1/0").mkdir(parents=True)
+    (tmp_path / "other/0/attempt_1/0/stdout.log").write_text("secret")
+    assert read(host, (wrong, 0)) == [] and [log for log in listed(host, wrong.attempt) if log.name == wrong] == []
+
+
+def test_a_stream_that_is_none_does_not_pass_the_decoder() -> None:
+    frame = msgspec.msgpack.encode({"attempt": [["trainer", 0], 1], "worker": 0, "stream": "../../../error"})
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(frame, type=LogName)
+
+
+@pytest.mark.parametrize("link", ["file", "folder", "itself"])
+def test_a_link_out_of_the_folder_of_the_run_is_not_followed(tmp_path: Path, link: str) -> None:
+    host = server(tmp_path)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/stdout.log").write_text("secret")
+    folder = tmp_path / "run/trainer/0/attempt_1/0"
+    match link:
+        case "file":
+            (folder / "stdout.log").symlink_to(tmp_path / "outside/stdout.log")
+        case "folder":
+            folder.rmdir()
+            folder.symlink_to(tmp_path / "outside")
+        case _:
+            (folder / "stdout.log").symlink_to(folder / "stdout.log")
+    assert listed(host) == [] and read(host, (name(), 0)) == []
+
+
+@pytest.mark.parametrize("before", [0, PIECE_BYTES - 20, PIECE_BYTES - 4, PIECE_BYTES, 2 * PIECE_BYTES - 8])
+def test_a_secret_is_hidden_also_where_a_long_line_is_cut(tmp_path: Path, before: int) -> None:
+    line = b"x" * before + SECRET.encode() + "é".encode() * PIECE_BYTES
+    host = server(tmp_path, stdout=line + b"\nnext\n")
+    data, offset = b"", 0
+    while pieces := read(host, (name(), offset)):
+        assert pieces[0].end > offset and len(pieces[0].data) <= PIECE_BYTES * 2
+        assert b"\xc3" not in pieces[0].data[-1:], "no character is cut"
+        data, offset = data + pieces[0].data, pieces[0].end
+    assert data == line.replace(SECRET.encode(), b"***") + b"\nnext\n"
+
+
+def test_a_host_that_is_asked_for_too_much_at_once_refuses(tmp_path: Path) -> None:
+    content = server(tmp_path).answer(LogRequest("gpu07", ListLogs((ATTEMPT,) * 1001, 1))).content
+    assert isinstance(content, NoLogs) and "1000 attempts or logs at once" in content.why
+
+
+def test_the_journal_says_which_attempt_ran_where(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    places = Placements(path)
+    places.update()
+    first, again = start("node0", 0, 1), start("gpu07", 0, 2)
+    path.write_bytes(encode_line(Record(1, 0, TimePassed(), (first, start("gpu07", 1, 1)))))
+    places.update()
+    with path.open("ab") as file:
+        file.write(b'{"no JSON "StartReplica"\n' + encode_line(Record(2, 0, TimePassed(), (again,)))[:-5])
+    places.update()
+    assert places.of_nodes(["node0"], None, latest=False) == {"gpu07": [Attempt(ReplicaId("trainer", 1), 1)]}
+    with path.open("ab") as file:
+        file.write(encode_line(Record(2, 0, TimePassed(), (again,)))[-5:])
+    places.update()
+    assert places.of_nodes(["node0"], 2, latest=False) == {"gpu07": [Attempt(ReplicaId("trainer", 0), 2)]}
+    assert places.of_nodes(["gpu07"], None, latest=True) == {}, "its attempt on node0 is not the last"
+    assert len(places.of_nodes([], None, latest=False)["gpu07"]) == 2
+
+
+def start(node: str, index: int, attempt: int) -> StartReplica:
+    return StartReplica(node, ReplicaId("trainer", index), attempt, "trainer", 1, 0, 2, 0, 2, 0, 2, 0, "127.0.0.1", 1)
+
+
+class Answers:
+    """A host that gives these answers to a command, one after the other, the last for ever."""
+
+    def __init__(self, *contents: LogList | LogPieces | NoLogs) -> None:
+        self.contents, self.count = list(contents), 0
+
+    def __call__(self, *_: object) -> LogAnswer:
+        self.count += 1
+        return LogAnswer(0, self.contents.pop(0) if len(self.contents) > 1 else self.contents[0])
+
+
+def fetched(monkeypatch: pytest.MonkeyPatch, answers: Callable[..., LogAnswer], bytes_max: int = 1 << 20) -> list[str]:
+    """The lines that a command prints of a host that answers so. Its answers stand where the connection would be."""
+    monkeypatch.setattr(log_client, "ask", answers)
+    host = HostLogs(Path("none"), GRAPH, "gpu07", bytes_max)
+    return [line for log in host.find([ATTEMPT], None) for line in host.lines(log)]
+
+
+LIST = LogList((ListedLog(name(), 100, 0),))
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([NoLogs("is not connected")], "gpu07 is not connected"),
+        ([LogPieces(())], "sends something else than its logs"),
+        ([LIST, LIST], "sends something else than its logs"),
+        ([LogList(LIST.logs, is_whole=False)], "has too many logs"),
+        ([LogList(LIST.logs * 4001)], "sends something else"),
+        ([LogList((ListedLog(name(attempt=Attempt(ReplicaId("trainer", 0), 9)), 1, 0),))], "names logs that it cannot"),
+        ([LogList((ListedLog(name(worker=1 << 40), 1, 0),))], "names logs that it cannot have"),
+        ([LogList((ListedLog(name(), 1, 2),))], "names logs that it cannot have"),
+        ([LIST, LogPieces((LogPiece(name(1), b"x\n", 2),))], "sends something else than its logs"),
+        ([LIST, LogPieces((LogPiece(name(), b"x\n", 0),))], "sends something else than its logs"),
+        ([LIST, LogPieces((LogPiece(name(), b"", 2),))], "sends something else than its logs"),
+        ([LIST, LogPieces((LogPiece(name(), b"x\n", 2), LogPiece(name(), b"x\n", 4)))], "sends something else"),
+    ],
+)
+def test_what_a_host_cannot_have_is_refused(
+    monkeypatch: pytest.MonkeyPatch, answers: list[LogList | LogPieces | NoLogs], why: str
+) -> None:
+    with pytest.raises(NotFetched, match=why):
+        fetched(monkeypatch, Answers(*answers))
+
+
+class Endless:
+    """A host whose log never ends, which sends `data` again and again."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.end, self.count = data, 0, 0
+
+    def __call__(self, *_: object) -> LogAnswer:
+        self.count += 1
+        if self.count == 1:
+            return LogAnswer(0, LIST)
+        self.end += len(self.data)
+        return LogAnswer(0, LogPieces((LogPiece(name(), self.data, self.end),)))
+
+
+def test_a_host_that_sends_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = Endless(b"line\n" * 10_000)
+    lines = fetched(monkeypatch, many)
+    assert 1 << 20 <= 5 * len(lines) <= (1 << 20) + 200_000 and set(lines) == {"line"}
+    slow = Endless(b"x")
+    with pytest.raises(NotFetched, match="gpu07 sends too little at a time"):
+        fetched(monkeypatch, slow)
+    assert slow.count < 50
+    with pytest.raises(NotFetched, match="has more than 1,000,000 lines in trainer/0.0"):
+        fetched(monkeypatch, Endless(b"\n" * PIECE_BYTES), bytes_max=1 << 24)
+    one_line = fetched(monkeypatch, Endless(b"x" * PIECE_BYTES), bytes_max=3 << 20)
+    assert len(one_line) == 4 and max(map(len, one_line)) < (1 << 20) + 100, "a line without end comes in pieces"
+
+
+def test_logs_that_grow_are_read_in_turn_and_forgotten_when_their_attempt_has_a_successor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    host = server(tmp_path, stdout=b"loud\n" * 100_000, stderr=b"quiet\n")
+    monkeypatch.setattr(
+        log_client, "ask", lambda _, frame, __: host.answer(msgspec.msgpack.decode(frame[4:], type=LogRequest))
+    )
+    tail = HostTail(HostLogs(tmp_path, GRAPH, "gpu07"))
+    tail.find_new([ATTEMPT], {ATTEMPT.replica: 1})
+    lines = [line for _, line in tail.new_lines()]
+    assert "quiet" in lines[:60_000] and lines.count("loud") == 100_000
+    with (tmp_path / "run/trainer/0/attempt_1/0/stderr.log").open("a") as file:
+        file.write("end")
+    assert list(tail.new_lines()) == []
+    assert [line for _, line in tail.new_lines(final=True)] == ["end"]
+    for is_followed in (True, False):
+        tail.find_new([ATTEMPT], {ATTEMPT.replica: 2})
+        assert bool(tail._readers) == is_followed and not tail.follows({ATTEMPT.replica: 2})
+
+
+def ask_through(controller: LoneController, node: str) -> HostLogs:
+    """The logs of a host, as a command beside the controller asks for them."""
+    path = controller.run_dir / "control.sock"
+    if not path.is_symlink():
+        path.symlink_to(controller.run_dir / "c.sock")
+    return HostLogs(controller.run_dir, GRAPH, node)
+
+
+def next_request(host: FarHost) -> LogRequest:
+    while not isinstance(message := host.read(), LogRequest):
+        assert isinstance(message, JournalLine)
+    return message
+
+
+@pytest.mark.real
+def test_the_controller_passes_requests_on_and_names_hosts_that_do_not_answer(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tests.runtime.test_remote_logs import *;"
+        "print([log.text for log in HostLogs(Path(sys.argv[1]), GRAPH, sys.argv[2]).find([ATTEMPT], None)])"
+    )
+
+    def command(node: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", code, str(tmp_path), node], stdout=-1, stderr=-1, text=True)
+
+    with LoneController(tmp_path, GRAPH) as controller:
+        host, other = controller.host("one"), controller.host("two")
+        host.join("gpu07")
+        other.join("gpu08")
+        ask_through(controller, "gpu07")
+        with pytest.raises(NotFetched, match="nosuch is not connected"):
+            ask_through(controller, "nosuch").find([ATTEMPT], None)
+        with command("gpu07") as first:
+            request = next_request(host)
+            assert request.query == ListLogs((ATTEMPT,), log_client.BYTES_MAX, None)
+            other.send(LogAnswer(request.number, NoLogs("is somebody else")))
+            host.send(LogAnswer(request.number + 1, NoLogs("was not asked that")), LogAnswer(request.number, LIST))
+            assert first.communicate(timeout=30)[0] == "['trainer/0.0']\n"
+        with command("gpu08") as lost:
+            next_request(other)
+            other.close()
+            assert "gpu08 has lost its connection" in lost.communicate(timeout=30)[1]
+        with command("gpu07") as silent:
+            next_request(host)
+            assert "gpu07 has not answered for 5 s" in silent.communicate(timeout=30)[1]
+        host.wait_until_heard()  # a late answer is dropped, and the connection stays
+        host.send(LogAnswer(2, LIST))
+        host.wait_until_heard()
+        host.send(LogRequest("gpu07", ListLogs((ATTEMPT,), 1)))  # no host may ask for logs of another one
+        assert "other hosts may not send LogRequest" in _log_after_end(controller, host)
+
+
+def _log_after_end(controller: LoneController, host: FarHost) -> str:
+    while host.connection.recv(1 << 16):
+        pass
+    return controller.log
+
+
+CHATTY = """
+import os, sys, time
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("rank", rank, "start", restart, "ERROR: none", flush=True)
+print("token", os.environ.get("TOKEN", "none"), file=sys.stderr, flush=True)
+while not os.path.exists("end"):
+    time.sleep(0.02)
+    if os.path.exists(f"fail{rank}") and restart == "0":
+        sys.exit("error: asked to fail")
+print("rank", rank, "is done", flush=True)
+"""
+TOPOLOGY = """
+from flowdist import Topology
+
+t = Topology("far", nodes=2)
+t.role("trainer", "python chatty.py", replicas=2, apart=True, max_restarts=2)
+"""
+
+
+def logs(job: Job, *words: str, code: int = 0) -> tuple[str, str]:
+    """What `flowdist logs` prints on stdout and on stderr, on the host of the job."""
+    run = [sys.executable, "-m", "flowdist", "logs", *words]
+    done = subprocess.run(run, cwd=job.folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.real
+def test_logs_of_all_hosts_are_printed_followed_and_searched_where_the_controller_is(tmp_path: Path) -> None:
+    (tmp_path / "chatty.py").write_text(CHATTY)
+    (tmp_path / "far.py").write_text(TOPOLOGY)
+    with Hosts(tmp_path) as hosts:
+        first = hosts.start(1, "run", str(tmp_path / "far.py"), "--listen", hosts.endpoint)
+        second = hosts.start(2, "join", hosts.endpoint, env={"TOKEN": "of the second host"})
+        second.until("[trainer/1] rank 1 start 0")
+        first.until("[trainer/0] rank 0 start 0")
+        node = second.output[0].rpartition(" as ")[2].partition(";")[0].partition(" ")[0]
+        both = "[trainer/0] rank 0 start 0 ERROR: none\n[trainer/0] token none\n"
+        both += "[trainer/1] rank 1 start 0 ERROR: none\n[trainer/1] token of the second host\n"
+        assert logs(first) == (both, "")
+        with Job(first.folder, "-f", "trainer/1", verb="logs") as follow:
+            follow.until("[trainer/1] token of the second host")
+            (tmp_path / "fail1").touch()
+            follow.until("[trainer/1] error: asked to fail")
+            follow.until("[trainer/1] rank 1 start 1")
+            found, _ = logs(first, "--grep", "error: ", "-i", "--json", "trainer/1")
+            lines = [json.loads(line) for line in found.splitlines()]
+            assert [(line["attempt"], line["stream"], line["host"], line["match"]) for line in lines] == [
+                (1, "stdout", node, True),
+                (1, "stderr", node, True),
+                (2, "stdout", node, True),
+            ]
+            assert (
+                logs(first, "trainer/1", "--attempt", "1", "-n", "1", "--stderr")[0]
+                == "[trainer/1] error: asked to fail\n"
+            )
+            assert logs(first, "--grep", "nowhere", code=1) == ("", "no line matches, of 11 lines\n")
+            os.kill(second.process.pid, signal.SIGSTOP)
+            told, missing = logs(first)
+            os.kill(second.process.pid, signal.SIGCONT)
+            assert told.startswith("[trainer/0] rank 0 start 1") and "trainer/1" not in told
+            assert f"not fetched: trainer/1 attempt 2: {node} has not answered for 5 s" in missing
+            assert f"help: on that host: flowdist logs --run {first.run_dir.name}.{node}" in missing
+            (tmp_path / "end").touch()
+            assert hosts.all_end() == [0, 0], hosts.text
+            assert follow.finish() == 0
+            is_named = f"not fetched: what {node} printed last, if anything: the run is over" in follow.text
+            assert is_named != ("[trainer/1] rank 1 is done" in follow.text), follow.text
+        told, missing = logs(first)
+        assert told == "[trainer/0] rank 0 start 1 ERROR: none\n[trainer/0] rank 0 is done\n[trainer/0] token none\n"
+        assert f"trainer/1 attempt 2: {node} cannot be asked: run {first.run_dir.name} is over" in missing
+        last_words, _ = logs(first, "trainer/1", "--attempt", "1")
+        assert last_words.endswith("[trainer/1] error: asked to fail\n"), "what was sent when it failed is still there"
