@@ -9,7 +9,7 @@ from pathlib import Path
 from flowdist.cli.logs.printing import LinePrinter
 from flowdist.cli.logs.sources import Sources, in_parallel, origin_of
 from flowdist.control.protocol.ids import NodeName
-from flowdist.runtime.remote_logs.log_client import HostTail, NotFetched, RemoteLog
+from flowdist.runtime.remote_logs.log_client import HostTail, NotFetched, Place, RemoteLog
 from flowdist.runtime.run_folder.folder import is_locked
 from flowdist.runtime.run_folder.log_reader import Log, LogTail
 
@@ -50,7 +50,8 @@ def follow(
             files.find_new_files()
             look_at = time.monotonic() + NEW_S
         for log, line in files.new_lines(final=over):
-            show.show(origin_of(log), line)
+            if log.place not in hosts.places:
+                show.show(origin_of(log), line)
         if time.monotonic() >= ask_at or hosts.is_last:
             hosts.look()
             ask_at = time.monotonic() + REMOTE_S
@@ -69,6 +70,7 @@ class HostTails:
         self._sources, self._printer = sources, printer
         self._tails: dict[NodeName, HostTail] = {}
         self._aside_until: dict[NodeName, float] = {}
+        self.places: set[Place] = set()  # of all logs that were followed: there may be copies of their last lines here
         self._complete: set[NodeName] = set()  # hosts that have answered after the end of the job
 
     @property
@@ -83,6 +85,7 @@ class HostTails:
         """Begin with these logs, at their `start`."""
         for log in logs:
             self._tail(log.node).start([log])
+        self.places |= {log.place for log in logs}
 
     def look(self) -> None:
         """Print new lines of all hosts, and which hosts do not answer."""
@@ -94,7 +97,7 @@ class HostTails:
 
         def ask(node: NodeName) -> list[tuple[RemoteLog, str]]:
             tail = self._tail(node)
-            tail.find_new(attempts.get(node, []), latest)
+            self.places |= tail.find_new(attempts.get(node, []), latest)
             return list(tail.new_lines(final=is_over))
 
         now = time.monotonic()

@@ -11,7 +11,7 @@ from flowdist.cli.logs.printing import LinePrinter, Origin
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph
 from flowdist.graph.units import format_memory
-from flowdist.runtime.remote_logs.log_client import HostLogs, NotFetched, RemoteLog
+from flowdist.runtime.remote_logs.log_client import HostLogs, NotFetched, RemoteLog, asker
 from flowdist.runtime.remote_logs.placements import Placements, local_nodes
 from flowdist.runtime.run_folder.folder import JOURNAL
 from flowdist.runtime.run_folder.log_reader import Log, Target, find_logs, latest_attempts, lines_of
@@ -78,7 +78,7 @@ class Sources:
     def host(self, node: NodeName) -> HostLogs:
         """Return the host of a node."""
         if node not in self._hosts:
-            self._hosts[node] = HostLogs(self.run_dir, self.graph, node, self._bytes_max, self.wanted.has)
+            self._hosts[node] = HostLogs(asker(self.run_dir), self.graph, node, self._bytes_max, self.wanted.has)
         return self._hosts[node]
 
     def remote(self, last: int | None) -> list[RemoteLog]:

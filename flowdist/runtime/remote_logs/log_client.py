@@ -41,14 +41,20 @@ READS_AT_ONCE = 16  # requests to one host for one look at logs that grow
 PATIENCE_S = 10.0  # for the successor of a controller that has died
 
 
+Ask = Callable[[LogRequest], LogList | LogPieces | NoLogs]  # raises FlowdistError if no controller answers
+
+
 class NotFetched(FlowdistError):
     """Logs of a host cannot be fetched, or no more of them. The text begins with the host."""
+
+
+Place = tuple[int, int, int, int, str]  # role, replica, attempt, worker and stream, as in `log_reader.Log`
 
 
 class RemoteLog(NamedTuple):
     """One log of another host. `place` and `text` are as those of a `Log` of this host: its order, and its worker."""
 
-    place: tuple[int, int, int, int, str]
+    place: Place
     text: str
     node: NodeName
     name: LogName
@@ -56,11 +62,22 @@ class RemoteLog(NamedTuple):
     start: int  # where the lines begin that are wanted
 
 
+def asker(run_dir: Path) -> Ask:
+    """Return a function that asks hosts through the controller of the run in this folder."""
+
+    def ask_host(request: LogRequest) -> LogList | LogPieces | NoLogs:
+        answer = ask(run_dir, encode(request), PATIENCE_S)
+        assert isinstance(answer, LogAnswer)
+        return answer.content
+
+    return ask_host
+
+
 class HostLogs:
     """The logs of the host of one node.
 
     Args:
-        run_dir: The folder of the run on this host, with the controller's socket.
+        ask: Asks the host, as `asker` returns it.
         graph: The job.
         node: The node.
         bytes_max: How much of a log is fetched at most: the last so many bytes of it.
@@ -69,13 +86,13 @@ class HostLogs:
 
     def __init__(
         self,
-        run_dir: Path,
+        ask: Ask,
         graph: RoleGraph,
         node: NodeName,
         bytes_max: int = BYTES_MAX,
         wanted: Callable[[LogName], bool] = lambda name: True,
     ) -> None:
-        self._run_dir, self.node, self._bytes_max, self._wanted = run_dir, node, bytes_max, wanted
+        self._ask_host, self.node, self._bytes_max, self._wanted = ask, node, bytes_max, wanted
         self._order = {role.name: (number, role.procs) for number, role in enumerate(graph.roles)}
 
     def find(self, attempts: Sequence[Attempt], last: int | None) -> list[RemoteLog]:
@@ -146,13 +163,12 @@ class HostLogs:
 
     def _ask(self, query: ListLogs | ReadLogs) -> LogList | LogPieces:
         try:
-            answer = ask(self._run_dir, encode(LogRequest(self.node, query)), PATIENCE_S)
+            content = self._ask_host(LogRequest(self.node, query))
         except FlowdistError as error:
             raise NotFetched(f"{self.node} cannot be asked: {error.message}") from None
-        assert isinstance(answer, LogAnswer)
-        if isinstance(answer.content, NoLogs):
-            raise self._error(answer.content.why)
-        return answer.content
+        if isinstance(content, NoLogs):
+            raise self._error(content.why)
+        return content
 
     def _error(self, why: str) -> NotFetched:
         return NotFetched(f"{self.node} {why[:200]}")
@@ -196,8 +212,11 @@ class HostTail:
         """Return whether one of these logs is of the last attempt of its replica."""
         return any(latest.get(name.attempt.replica) == name.attempt.number for name in self._readers)
 
-    def find_new(self, attempts: Sequence[Attempt], latest: dict[ReplicaId, int]) -> None:
-        """Follow the logs of these attempts, too, from their beginning, and those without a successor no longer.
+    def find_new(self, attempts: Sequence[Attempt], latest: dict[ReplicaId, int]) -> set[Place]:
+        """Follow the logs of these attempts, too, from their beginning, and those with a successor no longer.
+
+        Returns:
+            The places of all logs that are followed from now on.
 
         Raises:
             NotFetched: as `HostLogs.find`.
@@ -208,6 +227,7 @@ class HostTail:
         self._left = gone - self._left
         running = [each for each in attempts if latest.get(each.replica) == each.number]
         self.start(log for log in self._host.find(running, None) if log.name not in self._readers)
+        return {log.place for log, _ in self._readers.values()}
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[RemoteLog, str]]:
         """Yield the lines that were added since the last call, with their logs; with `final` incomplete ones, too.
