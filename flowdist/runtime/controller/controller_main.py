@@ -166,11 +166,10 @@ class _ControllerProcess:
 
     async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
         until = self._loop.time() + BIND_RETRY_S
+        addresses = [listening.address, *listening.also] if listening.address else None
         while True:
             try:
-                return await asyncio.start_server(
-                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
-                )
+                return await asyncio.start_server(self._serve_remote, addresses, listening.port, limit=READ_AHEAD)
             except OSError:
                 if self._loop.time() > until:
                     raise
