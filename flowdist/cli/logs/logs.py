@@ -98,7 +98,7 @@ class SearchOptions(NamedTuple):
 
         if not self.patterns:
             given = {"-i": self.ignore_case, "-F": self.is_text, "-A": self.after, "-B": self.before, "-C": self.around}
-            if names := [name for name, value in given.items() if value not in (None, False)]:
+            if names := [name for name, value in given.items() if value is not None and value is not False]:
                 raise FlowdistError(
                     f"{names[0]} goes with --grep", help=f"name what to search for, or leave {names[0]} out"
                 )
