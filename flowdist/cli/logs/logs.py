@@ -79,7 +79,7 @@ class LogOptions(NamedTuple):
 
 
 class SearchOptions(NamedTuple):
-    """What is searched for in the lines."""
+    """Patterns to search for in the lines, and how."""
 
     patterns: tuple[str, ...]
     ignore_case: bool

@@ -30,7 +30,7 @@ _ERRORS = (
 
 
 class Search(NamedTuple):
-    """What is searched for, and how many lines before and after a match are wanted."""
+    """A pattern to search for, and how many lines before and after a match are wanted."""
 
     pattern: re.Pattern[str]
     before: int = 0
