@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import deque
@@ -187,8 +188,8 @@ def command(targets: tuple[str, ...], options: LogOptions, searching: SearchOpti
 
     latest = options.attempt is None and not options.all_attempts and search is None
     wanted = Wanted(_chosen_targets(targets, graph, Path(base)), options.streams(), options.attempt, latest)
-    sources = Sources(run_dir, graph, wanted, fetch_bytes, printer)
-    _print_logs(sources, options, printer)
+    with contextlib.closing(Sources(run_dir, graph, wanted, fetch_bytes, printer)) as sources:
+        _print_logs(sources, options, printer)
     if search is not None and not printer.found:
         click.echo(f"no line matches, of {printer.searched:,} lines", err=True)
         sys.exit(1)

@@ -17,6 +17,7 @@ from flowdist.runtime.run_folder.folder import JOURNAL
 from flowdist.runtime.run_folder.log_reader import Log, Target, find_logs, latest_attempts, lines_of
 from flowdist.runtime.run_folder.logs import Stream
 from flowdist.runtime.run_folder.resume import LISTENS
+from flowdist.runtime.run_folder.runs import ControllerLink
 from flowdist.runtime.wire.log_messages import Attempt, LogName
 
 AT_ONCE = 16  # hosts that are asked at one time
@@ -64,6 +65,12 @@ class Sources:
         has_hosts = (run_dir / LISTENS).exists()
         self.placements = Placements(run_dir / JOURNAL) if has_hosts else None
         self._hosts: dict[NodeName, HostLogs] = {}
+        self._links: dict[NodeName, ControllerLink] = {}
+
+    def close(self) -> None:
+        """Close all connections to the controller."""
+        for link in self._links.values():
+            link.close()
 
     def attempts(self) -> dict[NodeName, list[Attempt]]:
         """Return the wanted attempts that ran on other hosts, by node, as the journal says now."""
@@ -78,7 +85,8 @@ class Sources:
     def host(self, node: NodeName) -> HostLogs:
         """Return the host of a node."""
         if node not in self._hosts:
-            self._hosts[node] = HostLogs(asker(self.run_dir), self.graph, node, self._bytes_max, self.wanted.has)
+            link = self._links[node] = ControllerLink(self.run_dir)
+            self._hosts[node] = HostLogs(asker(link), self.graph, node, self._bytes_max, self.wanted.has)
         return self._hosts[node]
 
     def remote(self, last: int | None) -> list[RemoteLog]:

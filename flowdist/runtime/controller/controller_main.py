@@ -194,6 +194,7 @@ class _ControllerProcess:
 
         Each host that watches the journal first gets the rest of it, and a Farewell if the job is not over.
         """
+        await self._log_relay.wait_for_last()
         until = self._loop.time() + FLUSH_S
         await self._watchers.finish(FLUSH_S)
         if self._controller.state.outcome is None:

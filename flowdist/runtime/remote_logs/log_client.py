@@ -7,14 +7,13 @@ time. It gets no more than the bytes, lines and requests that an honest host nee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.runtime.run_folder.logs import CUT, PIECE_BYTES
-from flowdist.runtime.run_folder.runs import ask
+from flowdist.runtime.run_folder.runs import ControllerLink
 from flowdist.runtime.wire.frames import encode
 from flowdist.runtime.wire.line_buffer import LineBuffer
 from flowdist.runtime.wire.log_messages import (
@@ -38,7 +37,6 @@ LINES_MAX = 1_000_000  # of one log, in one command that does not follow it
 WORKERS_MAX = 1 << 12  # of a replica
 ATTEMPTS_AT_ONCE = 100  # in one request for a list
 READS_AT_ONCE = 16  # requests to one host for one look at logs that grow
-PATIENCE_S = 10.0  # for the successor of a controller that has died
 
 
 Ask = Callable[[LogRequest], LogList | LogPieces | NoLogs]  # raises FlowdistError if no controller answers
@@ -62,11 +60,11 @@ class RemoteLog(NamedTuple):
     start: int  # where the lines begin that are wanted
 
 
-def asker(run_dir: Path) -> Ask:
-    """Return a function that asks hosts through the controller of the run in this folder."""
+def asker(link: ControllerLink) -> Ask:
+    """Return a function that asks one host through the controller. The caller closes the link."""
 
     def ask_host(request: LogRequest) -> LogList | LogPieces | NoLogs:
-        answer = ask(run_dir, encode(request), PATIENCE_S)
+        answer = link.ask(encode(request))
         assert isinstance(answer, LogAnswer)
         return answer.content
 
@@ -146,11 +144,13 @@ class HostLogs:
                 raise self._error(f"has more than {LINES_MAX:,} lines in {log.text}: see the last ones with -n")
         raise self._error("sends too little at a time")
 
-    def read(self, readers: Sequence[tuple[LogName, _Reader]], *, final: bool) -> list[tuple[LogName, int, list[str]]]:
+    def read(
+        self, readers: Sequence[tuple[LogName, _Reader]], *, final: bool, follows: bool = False
+    ) -> list[tuple[LogName, int, list[str]]]:
         """Read a piece of each of the logs that has more; return its name, its size in bytes and its lines."""
         wanted = dict(readers)
         places = tuple((name, reader.offset) for name, reader in readers)
-        content = self._ask(ReadLogs(places, final))
+        content = self._ask(ReadLogs(places, final, follows))
         if not isinstance(content, LogPieces):
             raise self._error("sends something else than its logs")
         found = []
@@ -237,7 +237,7 @@ class HostTail:
         """
         for _ in range(READS_AT_ONCE):
             places = [(name, reader) for name, (_, reader) in list(self._readers.items())[:ASKED_MAX]]
-            found = self._host.read(places, final=final) if places else []
+            found = self._host.read(places, final=final, follows=True) if places or final else []
             for name, _, lines in found:
                 entry = self._readers[name] = self._readers.pop(name)  # the next turn is that of other logs
                 for line in lines:

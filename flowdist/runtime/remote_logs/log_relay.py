@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from flowdist.control.protocol.ids import NodeName
-from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest, NoLogs
+from flowdist.runtime.wire.log_messages import FOLLOWED_S, LAST_S, LogAnswer, LogPieces, LogRequest, NoLogs, ReadLogs
 
 ANSWER_S = 5.0  # how long a host may take to answer a request
 ASKED_AT_ONCE = 16  # hosts that are asked at one time
@@ -26,7 +26,7 @@ Send = Callable[[asyncio.StreamWriter, msgspec.Struct], None]
 class _Asked:
     """A request that a host has and has not answered yet."""
 
-    number: int
+    request: LogRequest
     connection: asyncio.StreamWriter  # of the host
     asker: asyncio.StreamWriter
     timeout: asyncio.TimerHandle
@@ -45,6 +45,8 @@ class LogRelay:
         self._asked: dict[NodeName, _Asked] = {}
         self._waiting: dict[int, tuple[LogRequest, asyncio.StreamWriter]] = {}  # by number, the oldest first
         self._last_number = 0
+        self._followed_s: dict[NodeName, float] = {}  # when a follower has asked last
+        self._read_out: set[NodeName] = set()  # hosts of which a follower has read all after the end of the job
 
     def ask(self, request: LogRequest, asker: asyncio.StreamWriter) -> None:
         """Pass a request on as soon as it is its turn; the asker gets an answer in any case."""
@@ -58,7 +60,7 @@ class LogRelay:
     def answer(self, answer: LogAnswer, connection: asyncio.StreamWriter) -> None:
         """Pass an answer on to the asker. One that nobody waits for, because it comes too late, is dropped."""
         for node, asked in self._asked.items():
-            if asked.connection is connection and asked.number == answer.number:
+            if asked.connection is connection and asked.request.number == answer.number:
                 self._end(node, answer)
                 return
 
@@ -66,6 +68,14 @@ class LogRelay:
         """Answer in the place of a host whose connection has ended."""
         for node in [node for node, asked in self._asked.items() if asked.connection is connection]:
             self._end(node, LogAnswer(0, NoLogs("has lost its connection")))
+
+    async def wait_for_last(self) -> None:
+        """Wait until followers have fetched the last lines of all hosts that they follow, at most LAST_S."""
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        followed = {node for node, asked_s in self._followed_s.items() if now - asked_s < FOLLOWED_S}
+        while followed - self._read_out and clock() < now + LAST_S:
+            await asyncio.sleep(0.01)
 
     def _ask_next(self) -> None:
         """Pass on each waiting request whose host has no other, as long as not too many hosts are asked."""
@@ -83,11 +93,21 @@ class LogRelay:
                 continue
             late = LogAnswer(0, NoLogs(f"has not answered for {ANSWER_S:g} s"))
             timeout = asyncio.get_running_loop().call_later(ANSWER_S, self._end, request.node, late)
-            self._asked[request.node] = _Asked(number, connection, asker, timeout)
-            self._send(connection, msgspec.structs.replace(request, number=number))
+            if isinstance(request.query, ReadLogs) and request.query.follows:
+                self._followed_s[request.node] = asyncio.get_running_loop().time()
+            numbered = msgspec.structs.replace(request, number=number)
+            self._asked[request.node] = _Asked(numbered, connection, asker, timeout)
+            self._send(connection, numbered)
 
     def _end(self, node: NodeName, answer: LogAnswer) -> None:
         asked = self._asked.pop(node)
         asked.timeout.cancel()
+        if _is_last(asked.request) and not (isinstance(answer.content, LogPieces) and answer.content.pieces):
+            self._read_out.add(node)
         self._send(asked.asker, msgspec.structs.replace(answer, number=0))
         self._ask_next()
+
+
+def _is_last(request: LogRequest) -> bool:
+    """Return whether a follower asks for what a host has left after the end of the job."""
+    return isinstance(request.query, ReadLogs) and request.query.follows and request.query.final

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import assert_never
@@ -11,6 +15,8 @@ from flowdist.runtime.left_files import read_from, size_of
 from flowdist.runtime.run_folder.log_reader import start_of_last
 from flowdist.runtime.wire.log_messages import (
     ASKED_MAX,
+    FOLLOWED_S,
+    LAST_S,
     LINES_SOUGHT_BYTES,
     LISTED_MAX,
     PIECE_BYTES,
@@ -47,6 +53,8 @@ class LogServer:
 
     def __init__(self, run_dir: Path, graph: RoleGraph, mask: Mask) -> None:
         self._run_dir, self._mask = run_dir.resolve(), mask
+        self._followed_s = -math.inf  # when a follower has asked last, on the monotonic clock
+        self._is_read = asyncio.Event()  # a follower has read all after the end of the job
         self._roles: dict[str, RoleSpec] = {role.name: role for role in graph.roles}
 
     def answer(self, request: LogRequest) -> LogAnswer:
@@ -57,10 +65,27 @@ class LogServer:
                     return LogAnswer(request.number, self._list(request.query))
             case ReadLogs(places):
                 if len(places) <= ASKED_MAX:
-                    return LogAnswer(request.number, self._read(request.query))
+                    content = self._read(request.query)
+                    self._note_follower(request.query, content)
+                    return LogAnswer(request.number, content)
             case _:
                 assert_never(request.query)
         return LogAnswer(request.number, NoLogs(f"answers for {ASKED_MAX} attempts or logs at once"))
+
+    def _note_follower(self, query: ReadLogs, content: LogPieces) -> None:
+        if query.follows:
+            self._followed_s = time.monotonic()
+            if query.final and not content.pieces:
+                self._is_read.set()
+
+    async def wait_for_last(self) -> None:
+        """Wait until followers have fetched the last lines, at most LAST_S. The logs do not grow any more.
+
+        Otherwise this host would often be gone before its last lines are asked for.
+        """
+        if time.monotonic() - self._followed_s < FOLLOWED_S:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_read.wait(), LAST_S)
 
     def _list(self, query: ListLogs) -> LogList:
         logs: list[ListedLog] = []

@@ -255,6 +255,8 @@ class JoinedHost:
         """End every process of the run on this host; those that do not end within WIND_DOWN_S are killed."""
         self._faults.resume_all()
         await self._host.end_processes()
+        if self._host.finished is not None:
+            await self._logs.wait_for_last()
         self._host.cancel_tasks()
         if self._writer is not None:
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):

@@ -15,6 +15,8 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 PIECE_BYTES = 64 << 10  # of logs in one answer, before secrets are masked
 LISTED_MAX = 4000  # logs in one answer
 ASKED_MAX = 1000  # attempts or logs in one request
+FOLLOWED_S = 3.0  # logs that a follower has asked for so recently are followed
+LAST_S = 1.5  # how long controller and hosts wait at the end of a job for the last requests of followers
 LINES_SOUGHT_BYTES = 16 << 20  # how far a host looks back for the last lines of a log
 
 Stream = Literal["stdout", "stderr"]
@@ -50,11 +52,13 @@ class ListLogs(msgspec.Struct, frozen=True, tag=True):
 class ReadLogs(msgspec.Struct, frozen=True, tag=True):
     """Query for what these logs have from these offsets on, in bytes; `LogPieces` is the answer.
 
-    With `final`, an incomplete last line is wanted too.
+    With `final`, an incomplete last line is wanted too. An asker that `follows` asks again and again until the job is
+    over, and then with `final` until there is no more.
     """
 
     places: tuple[tuple[LogName, int], ...]
     final: bool = False
+    follows: bool = False
 
 
 class LogRequest(msgspec.Struct, frozen=True, tag=True):
