@@ -109,8 +109,10 @@ def test_a_host_sends_whole_lines_and_what_is_left_at_the_end(tmp_path: Path) ->
 )
 def test_a_name_that_is_no_worker_of_the_job_is_no_file(tmp_path: Path, wrong: LogName) -> None:
     host = server(tmp_path, stdout=b"one\n")
-    (tmp_path / "other/0/attempt_1/0").mkdir(parents=True)
-    (tmp_path / "other/0/attempt_1/0/stdout.log").write_text("secret")
+    replica, number = wrong.attempt.replica, wrong.attempt.number
+    path = tmp_path / "run" / replica.role / str(replica.index) / f"attempt_{number}" / str(wrong.worker)
+    path.mkdir(parents=True)
+    (path / "stdout.log").write_text("no worker of the job has written this")
     assert read(host, (wrong, 0)) == [] and [log for log in listed(host, wrong.attempt) if log.name == wrong] == []
 
 
