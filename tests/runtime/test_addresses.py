@@ -14,8 +14,17 @@ from click.testing import CliRunner, Result
 
 from flowdist.cli.main import cli
 from flowdist.errors import FlowdistError, JobFailed
-from flowdist.runtime.wire.addresses import Endpoint, has_address, listening_addresses, reachable_address, reserve
-from flowdist.runtime.wire.interfaces import addresses_on, interface_of, interfaces, outer_addresses
+from flowdist.runtime.wire.addresses import (
+    Endpoint,
+    has_address,
+    interface_of,
+    listening_address,
+    listening_addresses,
+    reachable_address,
+    reserve,
+    reserve_all,
+)
+from flowdist.runtime.wire.interfaces import addresses_on, interfaces, outer_addresses
 from flowdist.runtime.wire.names import address_of, wait_for_name
 from tests.runtime.hosts import Hosts
 from tests.runtime.network import Network
@@ -38,22 +47,22 @@ def test_a_host_listens_at_its_name_and_everywhere_when_that_means_loopback() ->
 @needs_ipv6
 def test_a_name_with_addresses_of_both_families_is_listened_at_with_both() -> None:
     assert listening_addresses("localhost", lambda _: ["::1", "127.0.0.1"]) == ("127.0.0.1", "::1")
-    assert listening_addresses("0:0:0:0:0:0:0:1") == ("::1",)
+    assert listening_addresses("0:0:0:0:0:0:0:1") == ("::1",) and listening_address("::1") == "::1"
 
 
 def test_a_port_is_reserved_once() -> None:
-    held = reserve(["127.0.0.1"], 0)
+    held = reserve("127.0.0.1", 0)
     assert held is not None
-    assert reserve(["127.0.0.1"], 0) is None and reserve(["127.0.0.3", "127.0.0.1"], 0) is None
-    elsewhere = reserve(["127.0.0.3", "127.0.0.2"], 0)
+    assert reserve("127.0.0.1", 0) is None and reserve_all(["127.0.0.3", "127.0.0.1"], 0) is None
+    elsewhere = reserve_all(["127.0.0.3", "127.0.0.2"], 0)
     assert elsewhere is not None, "what a refused reservation held is free again"
-    for each in (*elsewhere, *held):
+    for each in (*elsewhere, held):
         each.close()
-    again = reserve(["127.0.0.1"], 0)
+    again = reserve("127.0.0.1", 0)
     assert again is not None
-    again[0].close()
+    again.close()
     with pytest.raises(FlowdistError, match=r"192\.0\.2\.99:0 cannot be bound"):
-        reserve(["192.0.2.99"], 0)
+        reserve("192.0.2.99", 0)
 
 
 @needs_ipv6
@@ -61,9 +70,9 @@ def test_a_port_that_is_taken_in_one_family_alone_is_refused() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(FlowdistError, match=rf"\[::1?\]:{port} cannot be bound: address already in use"):
-            reserve([], port)
+            reserve_all([], port)
         with pytest.raises(FlowdistError, match=rf"\[::1\]:{port} cannot be bound"):
-            reserve(["127.0.0.1", "::1"], port)
+            reserve_all(["127.0.0.1", "::1"], port)
 
 
 def test_interfaces_have_their_addresses_and_an_unknown_one_is_answered_with_those_that_exist() -> None:
@@ -76,7 +85,7 @@ def test_interfaces_have_their_addresses_and_an_unknown_one_is_answered_with_tho
     assert refused.value.help.startswith("it has: ") and "lo (127.0.0.1" in refused.value.help
     for address in outer_addresses():
         assert has_address(address) and address in found[interface_of(address)]
-    assert reachable_address(["10.0.0.1", "::1"]) == "10.0.0.1" and has_address(reachable_address([]))
+    assert reachable_address("10.0.0.1") == "10.0.0.1" and has_address(reachable_address(""))
 
 
 def test_a_name_that_becomes_known_late_is_waited_for_with_one_line() -> None:

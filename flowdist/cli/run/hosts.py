@@ -48,7 +48,7 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     Raises:
         FlowdistError: This host has to run the controller, and the port is taken.
     """
-    from flowdist.runtime.wire.addresses import reserve
+    from flowdist.runtime.wire.addresses import reserve_all
 
     if place.token:
         os.environ[TOKEN] = place.token  # for flowdist's own processes; workers do not get it
@@ -57,7 +57,7 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     if place.runs_controller is False:
         take_part(place, settings, adapt, gpus)
     addresses = _addresses_to_bind(place)
-    reserved = reserve(addresses, place.endpoint.port)
+    reserved = reserve_all(addresses, place.endpoint.port)
     if reserved is None and place.runs_controller is None:
         take_part(place, settings, adapt, gpus)
     if reserved is None:
@@ -97,8 +97,8 @@ def _addresses_to_bind(place: Rendezvous) -> tuple[str, ...]:
     Raises:
         FlowdistError: --interface names no interface, or the endpoint is an address of another one.
     """
-    from flowdist.runtime.wire.addresses import listening_addresses
-    from flowdist.runtime.wire.interfaces import addresses_on, interface_of
+    from flowdist.runtime.wire.addresses import interface_of, listening_addresses
+    from flowdist.runtime.wire.interfaces import addresses_on
 
     addresses = listening_addresses(place.endpoint.host)
     if not place.interface:
@@ -189,16 +189,14 @@ def open_job(
     from flowdist.runtime.run_folder.resume import RunEndpoint
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.supervisor.supervisor import Hosting
-    from flowdist.runtime.wire.addresses import reachable_address
-    from flowdist.runtime.wire.interfaces import interface_of
+    from flowdist.runtime.wire.addresses import interface_of, reachable_address
     from flowdist.runtime.wire.names import address_of
 
-    bound = reachable_address(addresses, place.endpoint.host)
-    own = address_of(place.local_addr) if place.local_addr else bound
+    address, *also = addresses or ("",)
+    own = address_of(place.local_addr) if place.local_addr else reachable_address(address, place.endpoint.host)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
     cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
     fresh = msgspec.structs.replace(graph, cluster=cluster)
-    address, *also = addresses or ("",)
     _show_protection(place, address)
     door = RunEndpoint(str(place.endpoint), place.job_id)
     listening = Listening(door, address, place.endpoint.port, place.hosts, tuple(also))
@@ -244,9 +242,9 @@ async def _take_part(
     from flowdist.runtime.supervisor.joining import join_job
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.umask import take_umask_of
+    from flowdist.runtime.wire.addresses import interface_of
     from flowdist.runtime.wire.dialing import is_encrypted
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
-    from flowdist.runtime.wire.interfaces import interface_of
     from flowdist.runtime.wire.tls import EXTRA
     from flowdist.runtime.worker_env.run_environment import write_environment
     from flowdist.runtime.worker_env.secret_values import check_secrets

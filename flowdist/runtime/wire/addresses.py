@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
-from flowdist.runtime.wire.interfaces import outer_addresses
+from flowdist.runtime.wire.interfaces import interfaces, outer_addresses
 from flowdist.runtime.wire.names import Resolve, addresses_of, is_address
 
 # No host has them (RFC 5737, RFC 3849): only used to look up the route, nothing is sent.
@@ -61,47 +61,60 @@ def has_address(address: str) -> bool:
     return False
 
 
-def reserve(addresses: Sequence[str], port: int) -> list[socket.socket] | None:
+def reserve(address: str, port: int) -> socket.socket | None:
     """Reserve a port among the flowdist processes of this network namespace, and check that it can be bound.
 
     The port itself stays unbound, for the controller.
 
     Args:
-        addresses: The IP addresses to bind; empty: all addresses of this machine.
+        address: The IP address to bind; empty: all addresses of this machine, of both families.
         port: The TCP port.
 
     Returns:
-        Sockets that hold the reservation until they are closed or this process ends; None if another flowdist process
+        A socket that holds the reservation until it is closed or this process ends; None if another flowdist process
         has reserved the port.
 
     Raises:
         FlowdistError: Another program uses the port, or it cannot be bound.
     """
-    locks: list[socket.socket] = []
-    for address in addresses or [""]:
-        lock = socket.socket(socket.AF_UNIX)
-        locks.append(lock)
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind(f"\0flowdist-{address}-{port}")
+    except OSError:
+        lock.close()
+        return None
+    for each in [address] if address else ["0.0.0.0", "::"]:
         try:
-            lock.bind(f"\0flowdist-{address}-{port}")
-        except OSError:
-            _close(locks)
-            return None
-    for address in addresses or ["0.0.0.0", "::"]:
-        try:
-            with socket.create_server((address, port), family=family_of(address)):
+            with socket.create_server((each, port), family=family_of(each)):
                 pass
         except OSError as error:
-            if not addresses and address == "::" and error.errno != errno.EADDRINUSE:
+            if not address and each == "::" and error.errno != errno.EADDRINUSE:
                 continue  # a machine without IPv6
-            _close(locks)
-            message = f"{Endpoint(address, port)} cannot be bound: {(error.strerror or str(error)).lower()}"
+            lock.close()
+            message = f"{Endpoint(each, port)} cannot be bound: {(error.strerror or str(error)).lower()}"
             raise FlowdistError(message, help="use another port, on every host") from None
+    return lock
+
+
+def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | None:
+    """Reserve a port at several addresses as `reserve` does, or at none of them; no addresses: all of this machine.
+
+    Raises:
+        FlowdistError: as `reserve`.
+    """
+    with contextlib.ExitStack() as stack:
+        locks: list[socket.socket] = []
+        for address in addresses or ("",):
+            if (lock := reserve(address, port)) is None:
+                return None
+            locks.append(stack.enter_context(lock))
+        stack.pop_all()
     return locks
 
 
-def _close(locks: Sequence[socket.socket]) -> None:
-    for lock in locks:
-        lock.close()
+def listening_address(host: str) -> str:
+    """Return the first of the `listening_addresses`; empty: all addresses of this machine."""
+    return next(iter(listening_addresses(host)), "")
 
 
 def listening_addresses(host: str, resolve: Resolve = addresses_of) -> tuple[str, ...]:
@@ -121,19 +134,19 @@ def listening_addresses(host: str, resolve: Resolve = addresses_of) -> tuple[str
     return tuple(address for address in ours if not ipaddress.ip_address(address).is_loopback)
 
 
-def reachable_address(bound: Sequence[str], endpoint: str = "") -> str:
+def reachable_address(bound: str, endpoint: str = "") -> str:
     """Return the address at which other hosts reach this host.
 
     Args:
-        bound: The addresses to which this host binds its sockets; empty: all addresses of this machine.
+        bound: The address to which this host binds its sockets; empty: all addresses of this machine.
         endpoint: The host of the endpoint, as the user wrote it; for `::` an IPv6 address is preferred.
 
     Returns:
-        The first of `bound`; if there is none, the source address of outgoing packets; if there is no route, the first
-        address of an interface; if there is none, 127.0.0.1.
+        `bound`; if that is empty, the source address of outgoing packets; if there is no route, the first address of an
+        interface; if there is none, 127.0.0.1.
     """
     if bound:
-        return bound[0]
+        return bound
     routes = [_source_of(address) for address in UNUSED_ADDRESSES]
     found = [*filter(None, routes), *outer_addresses()]
     if endpoint == "::":
@@ -147,3 +160,13 @@ def _source_of(target: str) -> str:
         probe.connect((target, 9))
         return str(probe.getsockname()[0])
     return ""
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface that has the IP address; empty if none is found.
+
+    Addresses of 127/8 are those of the loopback interface, which has one of them.
+    """
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    return next((name for name, addresses in interfaces().items() if address in addresses), "")

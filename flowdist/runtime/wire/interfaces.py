@@ -54,16 +54,6 @@ def _ipv6() -> list[tuple[str, str]]:
     return found
 
 
-def interface_of(address: str) -> str:
-    """Return the name of the network interface that has the IP address; empty if none is found.
-
-    Addresses of 127/8 are those of the loopback interface, which has one of them.
-    """
-    if ipaddress.ip_address(address).is_loopback:
-        return "lo"
-    return next((name for name, addresses in interfaces().items() if address in addresses), "")
-
-
 def addresses_on(interface: str) -> list[str]:
     """Return the addresses of an interface at which other hosts can reach it, IPv4 first.
 
