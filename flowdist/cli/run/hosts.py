@@ -8,7 +8,6 @@ import ipaddress
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -77,11 +76,9 @@ def _when_known(place: Rendezvous) -> Rendezvous:
     from flowdist.runtime.wire.names import wait_for_name
     from flowdist.torchrun.rendezvous import runs_controller_at
 
-    began = time.monotonic()
     left_s = place.join_timeout_s
     for name in filter(None, (place.endpoint.host, place.local_addr)):
-        wait_for_name(name, left_s, _warn)
-        left_s = max(0.0, place.join_timeout_s - (time.monotonic() - began))
+        left_s = wait_for_name(name, left_s, _warn)
     if place.runs_controller is False and place.awaits_name:
         place = place._replace(runs_controller=runs_controller_at(place.endpoint.host), awaits_name=False)
     return place._replace(join_timeout_s=left_s)

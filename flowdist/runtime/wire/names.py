@@ -52,8 +52,8 @@ def wait_for_name(
     warn: Callable[[str], None],
     resolve: Resolve = addresses_of,
     pause_s: float = LOOK_UP_S,
-) -> None:
-    """Wait until a host name is known. An address needs no waiting.
+) -> float:
+    """Wait until a host name is known, and return what is left of the timeout, in seconds. An address is known.
 
     Args:
         host: The name.
@@ -66,14 +66,15 @@ def wait_for_name(
         JobFailed: The name is still unknown after `timeout_s`.
     """
     until = time.monotonic() + timeout_s
-    is_first = True
+    is_known_at_once = True
     while not is_address(host) and not resolve(host):
         if time.monotonic() >= until:
             raise JobFailed(
                 f"host name {host!r} has not become known here for {timeout_s:g} s",
                 help="check its spelling, /etc/hosts and the name server, or write an address such as 10.0.0.1",
             )
-        if is_first:
+        if is_known_at_once:
             warn(f"host name {host!r} is not known here yet; looking it up for another {timeout_s:.0f} s")
-        is_first = False
+        is_known_at_once = False
         time.sleep(min(pause_s, max(0.0, until - time.monotonic())))
+    return timeout_s if is_known_at_once else max(0.0, round(until - time.monotonic(), 1))
