@@ -45,7 +45,7 @@ VERBS = {
     "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),
     "status": Verb(DURING, "inspect", "Show the state of a run: roles, nodes, warnings and recent decisions."),
     "ui": Verb(DURING, "run", "Show a run in the browser: its timeline, live, with reasons and logs."),
-    "logs": Verb(DURING, "inspect", "Print the output of workers, or the events of a run; -f follows it."),
+    "logs": Verb(DURING, "logs", "Print the output of workers on all hosts, search it, or print events; -f follows."),
     "scale": Verb(DURING, "operate", "Set the number of replicas of a role in a run."),
     "drain": Verb(DURING, "operate", "Move all work off a node, in order."),
     "cordon": Verb(DURING, "operate", "Place no new replicas on a node."),

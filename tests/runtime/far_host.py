@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
@@ -111,6 +112,7 @@ class LoneController:
         self.run_dir, self._graph, self._token = run_dir, graph, token
         self.endpoint = ControllerEndpoint("127.0.0.1", free_port(), JOB, RUN)
         self._hosts: list[FarHost] = []
+        self.closing = contextlib.ExitStack()  # of what a test opens besides
 
     def __enter__(self) -> LoneController:
         (self.run_dir / "graph.json").write_bytes(encode_graph(self._graph))
@@ -133,6 +135,7 @@ class LoneController:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.closing.close()
         for host in self._hosts:
             host.close()
         os.close(self._lifeline[1])

@@ -16,8 +16,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
 from flowdist.runtime.controller.host_registry import OWNERS, HostRegistry, node_name
 from flowdist.runtime.controller.refusals import Refusals
-from flowdist.runtime.wire import addresses
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.handshake import (
     Accepted,
@@ -327,29 +326,3 @@ def test_endpoints_are_parsed_in_every_usual_form() -> None:
     for text in ("", ":29400", "host0:port", "host0:99999", "a b:1", "a:1:2", "a..b:1", f"{'x' * 70}:1"):
         with pytest.raises(FlowdistError, match="is no HOST:PORT"):
             endpoint_of(text, 29400)
-
-
-def test_a_host_listens_at_its_name_and_everywhere_when_that_means_loopback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert [listening_address(host) for host in ("127.0.0.2", "0.0.0.0", "::")] == ["127.0.0.2", "", ""]
-    assert listening_address("localhost") == "127.0.0.1"
-    found = [(2, 1, 6, "", ("127.0.1.1", 0))]  # what /etc/hosts of many machines says of their own name
-    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *_, **__: found)
-    assert listening_address("host0") == ""
-    assert interface_of("127.0.0.7") == interface_of("::1") == "lo" and interface_of("192.0.2.1") == ""
-
-
-def test_a_port_is_reserved_once() -> None:
-    held = reserve("127.0.0.1", 0)
-    assert held is not None
-    assert reserve("127.0.0.1", 0) is None
-    elsewhere = reserve("127.0.0.2", 0)
-    assert elsewhere is not None
-    elsewhere.close()
-    held.close()
-    again = reserve("127.0.0.1", 0)
-    assert again is not None
-    again.close()
-    with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
-        reserve("192.0.2.1", 0)

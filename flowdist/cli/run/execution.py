@@ -63,6 +63,11 @@ learned_option = click.option(
 )
 
 
+interface_option = click.option(
+    "--interface", default="", metavar="NAME", help="Network interface at which the other hosts reach this one: eth1."
+)
+
+
 class RunSettings(NamedTuple):
     """Settings of one run: faults, folder, terminal, background, metrics and other hosts."""
 

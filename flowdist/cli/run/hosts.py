@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import os
 import socket
 import sys
@@ -45,23 +47,70 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     Raises:
         FlowdistError: This host has to run the controller, and the port is taken.
     """
-    from flowdist.runtime.wire.addresses import listening_address, reserve
+    from flowdist.runtime.wire.addresses import reserve_all
 
     if place.token:
         os.environ[TOKEN] = place.token  # for flowdist's own processes; workers do not get it
+    if place.awaits_name:
+        place = _when_known(place)
     if place.runs_controller is False:
         take_part(place, settings, adapt, gpus)
-    address = listening_address(place.endpoint.host)
-    reserved = reserve(address, place.endpoint.port)
+    addresses = _addresses_to_bind(place)
+    reserved = reserve_all(addresses, place.endpoint.port)
     if reserved is None and place.runs_controller is None:
         take_part(place, settings, adapt, gpus)
     if reserved is None:
         message = f"port {place.endpoint.port} of this machine is taken by another flowdist"
         raise FlowdistError(message, help="take another port, the same on every host")
-    open_job(graph, place, settings, address, gpus)
+    open_job(graph, place, settings, addresses, gpus)
 
 
-def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings) -> NoReturn:
+def _when_known(place: Rendezvous) -> Rendezvous:
+    """Wait until the names are known that the user wrote, and return the place with the host that runs the controller.
+
+    The name of the endpoint may be that of this host.
+
+    Raises:
+        JobFailed: A name is not known after `join_timeout_s`.
+    """
+    from flowdist.runtime.wire.names import wait_for_name
+    from flowdist.torchrun.rendezvous import runs_controller_at
+
+    left_s = place.join_timeout_s
+    for name in filter(None, (place.endpoint.host, place.local_addr)):
+        left_s = wait_for_name(name, left_s, _warn)
+    if place.runs_controller is False and place.awaits_name:
+        place = place._replace(runs_controller=runs_controller_at(place.endpoint.host), awaits_name=False)
+    return place._replace(join_timeout_s=left_s)
+
+
+def _warn(text: str) -> None:
+    paint(f"flowdist: {text}", fg="yellow", err=True)
+
+
+def _addresses_to_bind(place: Rendezvous) -> tuple[str, ...]:
+    """Return the addresses at which the controller listens on this host; empty: all.
+
+    Raises:
+        FlowdistError: --interface names no interface, or the endpoint is an address of another one.
+    """
+    from flowdist.runtime.wire.addresses import interface_of, listening_addresses
+    from flowdist.runtime.wire.interfaces import addresses_on
+
+    addresses = listening_addresses(place.endpoint.host)
+    if not place.interface:
+        return addresses
+    wanted = addresses_on(place.interface)
+    if addresses and not set(addresses) & set(wanted):
+        where = f"{addresses[0]}, an address of {interface_of(addresses[0]) or 'another interface'}"
+        message = f"the endpoint {place.endpoint} is {where}, and --interface is {place.interface}"
+        raise FlowdistError(message, help=f"name one of its addresses: {', '.join(wanted)}")
+    return tuple(address for address in addresses if address in wanted) or tuple(wanted)
+
+
+def listen_for_hosts(
+    graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings, interface: str = ""
+) -> NoReturn:
     """Run a job on this host and on the hosts that join it, and exit with its exit code.
 
     Args:
@@ -69,6 +118,7 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
         endpoint: The HOST:PORT at which the other hosts reach this one.
         job_id: The name by which the other hosts ask for the job; None: the default, or that of the resumed run.
         settings: Settings of the run.
+        interface: The network interface at which other hosts reach this one; empty: the endpoint says it.
 
     Raises:
         FlowdistError: There is no run to resume, or there is no token although other machines reach the endpoint.
@@ -88,7 +138,7 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
             help=NO_TOKEN_HELP,
         )
     gpus = machine_gpus(os.environ)
-    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
+    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes, interface=interface)
     meet(graph, place, settings, lambda graph: graph, gpus)
 
 
@@ -115,11 +165,13 @@ def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: s
 
 def is_loopback(host: str) -> bool:
     """Return whether the host is this machine, at an address that no other machine reaches."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def open_job(
-    graph: RoleGraph, place: Rendezvous, settings: RunSettings, address: str, gpus: tuple[str, ...]
+    graph: RoleGraph, place: Rendezvous, settings: RunSettings, addresses: tuple[str, ...], gpus: tuple[str, ...]
 ) -> NoReturn:
     """Run the controller on this host, let others join, and exit with the exit code of the job.
 
@@ -127,21 +179,24 @@ def open_job(
         graph: The job; its nodes are replaced by this host alone. A resumed run keeps its own graph.
         place: The endpoint at which the hosts meet.
         settings: Settings of the run.
-        address: The address to listen at; empty: all addresses of this machine.
+        addresses: The addresses to listen at; empty: all addresses of this machine.
         gpus: GPUs of this machine, by name.
     """
     from flowdist.runtime.controller.host_registry import Listening, node_name
     from flowdist.runtime.run_folder.resume import RunEndpoint
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.supervisor.supervisor import Hosting
-    from flowdist.runtime.wire.addresses import address_of, interface_of, reachable_address
+    from flowdist.runtime.wire.addresses import interface_of, reachable_address
+    from flowdist.runtime.wire.names import address_of
 
-    own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
+    address, *also = addresses or ("",)
+    own = address_of(place.local_addr) if place.local_addr else reachable_address(address, place.endpoint.host)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
     cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
     fresh = msgspec.structs.replace(graph, cluster=cluster)
     _show_protection(place, address)
-    listening = Listening(RunEndpoint(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
+    door = RunEndpoint(str(place.endpoint), place.job_id)
+    listening = Listening(door, address, place.endpoint.port, place.hosts, tuple(also))
     hosting = Hosting(listening, Site(own, interface_of(own)))
     execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))
 
@@ -168,6 +223,7 @@ def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tupl
     """
     from flowdist.runtime.worker_env.secret_values import Mask
 
+    place = _when_known(place)
     mask = Mask()
     console = Console(settings.shown._replace(live=False), mask)
     result = asyncio.run(_take_part(place, settings, adapt, gpus, console, mask))
@@ -183,13 +239,14 @@ async def _take_part(
     from flowdist.runtime.supervisor.joining import join_job
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.umask import take_umask_of
-    from flowdist.runtime.wire.addresses import address_of, interface_of
+    from flowdist.runtime.wire.addresses import interface_of
     from flowdist.runtime.wire.dialing import is_encrypted
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
     from flowdist.runtime.wire.tls import EXTRA
     from flowdist.runtime.worker_env.run_environment import write_environment
     from flowdist.runtime.worker_env.secret_values import check_secrets
 
+    _own_address(place, "")  # a mistake is found before this host joins
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
     joined = await join_job(controller, place.token, socket.gethostname(), place.join_timeout_s, console.show)
     graph = adapt(joined.welcome.graph)
@@ -198,7 +255,7 @@ async def _take_part(
     take_umask_of(run_dir)
     (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     write_environment(run_dir, graph, mask, __version__)
-    own = address_of(place.local_addr) if place.local_addr else joined.connection.own_address
+    own = _own_address(place, joined.connection.own_address)
     open_sink = settings.opener(run_dir, console.show) if settings.opener is not None else None
     how = " over TLS" if is_encrypted(joined.connection.writer) else ""
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}{how}; logs: {run_dir}")
@@ -207,6 +264,27 @@ async def _take_part(
     procs = own_procs(joined.welcome.graph, graph)
     spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
     return await JoinedHost(joined, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
+
+
+def _own_address(place: Rendezvous, connected: str) -> str:
+    """Return the address at which other hosts reach this one, which has joined.
+
+    Args:
+        place: The user's own words: an address, a name or an interface.
+        connected: The address of this host's connection to the controller.
+
+    Raises:
+        FlowdistError: There is no such name or interface.
+    """
+    from flowdist.runtime.wire.interfaces import addresses_on
+    from flowdist.runtime.wire.names import address_of
+
+    if place.local_addr:
+        return address_of(place.local_addr)
+    if place.interface:
+        found = addresses_on(place.interface)
+        return next((address for address in found if (":" in address) == (":" in connected)), found[0])
+    return connected
 
 
 def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:

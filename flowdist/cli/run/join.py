@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.execution import RunSettings, needs_linux, quiet_option
+from flowdist.cli.run.execution import RunSettings, interface_option, needs_linux, quiet_option
 from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, is_loopback, place_of, take_part
 from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import runs_option
@@ -22,6 +22,7 @@ from flowdist.graph import RoleGraph
 @click.option("--id", "job_id", metavar="ID", help="The name of the job, if flowdist run was given one with --id.")
 @click.option("--workdir", metavar="DIR", help="Folder in which the commands run here (default: as on the other host).")
 @click.option("--local-addr", default="", metavar="ADDRESS", help="Address at which the other hosts reach this one.")
+@interface_option
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for the host (default: 600).")
 @runs_option
 @quiet_option
@@ -30,6 +31,7 @@ def command(
     job_id: str | None,
     workdir: str | None,
     local_addr: str,
+    interface: str,
     timeout: float | None,
     base: str,
     quiet: bool,
@@ -44,7 +46,9 @@ def command(
     leave the job in order.
     """
     needs_linux("join")
-    place = place_of(endpoint, job_id, local_addr=local_addr)
+    if interface and local_addr:
+        raise FlowdistError("--interface does not go with --local-addr", help="leave one of the two out")
+    place = place_of(endpoint, job_id, local_addr=local_addr.strip("[]"))._replace(interface=interface)
     if not place.token and not is_loopback(place.endpoint.host):
         message = f"without {TOKEN} this host would run any command that a machine at {place.endpoint} sends"
         raise FlowdistError(message, help=NO_TOKEN_HELP)

@@ -42,6 +42,7 @@ from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import watch_loop
+from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
 from flowdist.runtime.wire.endpoint import DeathProof
@@ -62,6 +63,7 @@ from flowdist.runtime.wire.frames import (
     read_to_controller,
 )
 from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN
+from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest
 from flowdist.runtime.wire.tls import can_encrypt, new_identity
 from flowdist.text.streams import print_printable_only
 
@@ -106,6 +108,7 @@ class _ControllerProcess:
         self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._intake = Intake(self._hosts, self._refusals)
+        self._log_relay = LogRelay(self._hosts.connection_of, self._send)
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header, source=str(Path(config.run_dir, "journal.jsonl")))
         self._controller = self._replay.controller
@@ -163,11 +166,10 @@ class _ControllerProcess:
 
     async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
         until = self._loop.time() + BIND_RETRY_S
+        addresses = [listening.address, *listening.also] if listening.address else None
         while True:
             try:
-                return await asyncio.start_server(
-                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
-                )
+                return await asyncio.start_server(self._serve_remote, addresses, listening.port, limit=READ_AHEAD)
             except OSError:
                 if self._loop.time() > until:
                     raise
@@ -184,6 +186,7 @@ class _ControllerProcess:
         finally:
             self._remote.pop(writer, None)
             self._hosts.disconnected(writer)
+            self._log_relay.disconnected(writer)
             await self._intake.end(writer)
 
     async def _close_remote(self) -> None:
@@ -191,6 +194,7 @@ class _ControllerProcess:
 
         Each host that watches the journal first gets the rest of it, and a Farewell if the job is not over.
         """
+        await self._log_relay.wait_for_last()
         until = self._loop.time() + FLUSH_S
         await self._watchers.finish(FLUSH_S)
         if self._controller.state.outcome is None:
@@ -284,6 +288,10 @@ class _ControllerProcess:
             case RemoteFault():
                 if (connection := self._hosts.connection_of(message.node)) is not None:
                     self._send(connection, message)
+            case LogRequest():
+                self._log_relay.ask(message, writer)
+            case LogAnswer():
+                self._log_relay.answer(message, writer)
             case JoinRequest():
                 self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
                 self._intake.note_node(writer)

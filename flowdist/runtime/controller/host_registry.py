@@ -57,6 +57,7 @@ class Listening(msgspec.Struct, frozen=True):
     address: str  # the address to bind; empty: all addresses of this machine
     port: int
     hosts: int  # expected number of hosts, including this one
+    also: tuple[str, ...] = ()  # further addresses to bind
 
 
 class HostRegistry:

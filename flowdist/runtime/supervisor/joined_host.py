@@ -21,8 +21,10 @@ from flowdist.graph import NodeSpec, RoleGraph, format_duration
 from flowdist.record.journal import Line
 from flowdist.record.reader import BadLine, RecordReader
 from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.remote_logs.log_server import LogServer
 from flowdist.runtime.run_folder.folder import lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
+from flowdist.runtime.run_folder.runs import known_mask
 from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.supervisor.fault_target import FaultTarget
 from flowdist.runtime.supervisor.host_process import WIND_DOWN_S, HostProcess, RunResult
@@ -32,6 +34,7 @@ from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch, encode, read_from_controller
 from flowdist.runtime.wire.handshake import HOST_SECRET, ConnectionRejected
+from flowdist.runtime.wire.log_messages import LogRequest
 
 LOG = "node.log"
 LEAVE_S = 30.0  # for the node to leave after an interrupt, besides the grace of its workers
@@ -69,6 +72,7 @@ class JoinedHost:
         self._host = HostProcess(
             run_dir, lock_run(run_dir), [self._name], graph, welcome.known_nodes, show, open_sink, welcome.graph
         )
+        self._logs = LogServer(run_dir, graph, known_mask(graph, os.environ))
         self._writer: asyncio.StreamWriter | None = joined.connection.writer
         self._reader, self._digest = RecordReader(f"journal.jsonl at {joined.controller.address}"), sha256()
         self._is_catching_up = True  # reading what happened before this host joined
@@ -164,7 +168,8 @@ class JoinedHost:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Handle the controller's messages until the connection ends, a message is invalid, or the controller ends.
 
-        Messages are lines of the journal, faults for this node, and the farewell, which ends this process.
+        Messages are lines of the journal, faults for this node, requests for its logs, and the farewell, which ends
+        this process.
         """
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             while (message := await read_from_controller(reader)) is not None:
@@ -179,6 +184,9 @@ class JoinedHost:
                     case RemoteFault():
                         if message.node == self._name:
                             self._faults.inject(message, self._host.state)
+                    case LogRequest():
+                        if self._writer is not None:
+                            self._writer.write(encode(self._logs.answer(message)))
                     case Farewell():
                         self._end(f"the controller at {self._joined.controller.address} is gone: {message.reason}")
                         return
@@ -247,6 +255,8 @@ class JoinedHost:
         """End every process of the run on this host; those that do not end within WIND_DOWN_S are killed."""
         self._faults.resume_all()
         await self._host.end_processes()
+        if self._host.finished is not None:
+            await self._logs.wait_for_last()
         self._host.cancel_tasks()
         if self._writer is not None:
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):

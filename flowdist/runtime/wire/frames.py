@@ -21,6 +21,7 @@ from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFaul
 from flowdist.runtime.wire.framing import encode as encode
 from flowdist.runtime.wire.framing import read_frame, receive_frame
 from flowdist.runtime.wire.handshake import Refused
+from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
@@ -118,15 +119,14 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-HostFrame = JoinRequest | DeathProof | RemoteErrorReport
-ToControllerFrame = (
-    ToController | Watch | Operate | Describe | Injected | LinkFault | HealLink | RemoteFault | HostFrame
-)
-FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
+HostFrame = JoinRequest | DeathProof | RemoteErrorReport | LogAnswer
+LocalFrame = Operate | Describe | Injected | LinkFault | HealLink | RemoteFault | LogRequest
+ToControllerFrame = ToController | Watch | LocalFrame | HostFrame
+FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault | LogRequest
 
 TO_CONTROLLER: msgspec.msgpack.Decoder[ToControllerFrame] = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
-_ANSWER = msgspec.msgpack.Decoder(Decided | Described)
+_ANSWER = msgspec.msgpack.Decoder(Decided | Described | LogAnswer)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
@@ -149,7 +149,7 @@ async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFr
     return None if body is None else _FROM_CONTROLLER.decode(body)
 
 
-def read_answer(connection: socket.socket) -> Decided | Described | None:
+def read_answer(connection: socket.socket) -> Decided | Described | LogAnswer | None:
     """Wait for the controller's answer to a command, on a blocking socket; None if the connection has ended.
 
     Raises:
