@@ -93,7 +93,7 @@ class ScriptedHost:
 
     async def run(self) -> None:
         welcome, reader, writer = await self._enter()
-        foreground = asyncio.create_task(self._read_news(reader, writer))
+        foreground = asyncio.create_task(self._read_news(reader))
         self._credentials = self._credentials._replace(node=welcome.node)
         agent_reader, agent_writer = await self._connect()
         spec = NodeSpec(welcome.node, cpu=1)
@@ -138,8 +138,7 @@ class ScriptedHost:
             raise ConnectionResetError(str(error)) from None
         return reader, writer
 
-    async def _read_news(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(encode(Watch()))
+    async def _read_news(self, reader: asyncio.StreamReader) -> None:
         while (body := await read_frame(reader)) is not None:
             self._heard.received.append((boot_ns() / 1e9, len(body)))
 

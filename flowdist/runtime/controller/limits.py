@@ -40,6 +40,7 @@ class Connections(Generic[C]):
         self._newcomers_max = newcomers_max
         self._newcomers: dict[C, str] = {}  # address of each, the oldest first
         self._joined: dict[C, str] = {}
+        self._joined_of: Counter[str] = Counter()  # how many of these each address has
 
     def opened(self, connection: C, address: str) -> C | None:
         """Add a newcomer, and return the newcomer that has to be closed for it, if there are too many.
@@ -61,15 +62,19 @@ class Connections(Generic[C]):
         """Record that an open connection has a node now; return False if its address has too many such connections."""
         if connection in self._newcomers:
             address = self._newcomers[connection]
-            if sum(its == address for its in self._joined.values()) >= CONNECTIONS_MAX:
+            if self._joined_of[address] >= CONNECTIONS_MAX:
                 return False
             self._joined[connection] = self._newcomers.pop(connection)
+            self._joined_of[address] += 1
         return True
 
     def closed(self, connection: C) -> None:
         """Forget a connection."""
         self._newcomers.pop(connection, None)
-        self._joined.pop(connection, None)
+        if (address := self._joined.pop(connection, None)) is not None:
+            self._joined_of[address] -= 1
+            if not self._joined_of[address]:
+                del self._joined_of[address]
 
 
 class ByteBudget(Generic[C]):
