@@ -57,6 +57,11 @@ JOB, RUN, SECRET = "many", "many-hosts", "hush"
 RETRY_S = 0.2  # as flowdist join does
 IDLE_S = 4.0  # heartbeats alone are measured for so long
 PATIENCE_S = 120.0
+PROFILED = """
+import cProfile
+from flowdist.runtime.controller.controller_main import main
+cProfile.run("main()", {!r})
+"""
 
 
 class Lost(Exception):
@@ -95,7 +100,7 @@ class ScriptedHost:
         welcome, reader, writer = await self._enter()
         foreground = asyncio.create_task(self._read_news(reader))
         self._credentials = self._credentials._replace(node=welcome.node)
-        agent_reader, agent_writer = await self._connect()
+        agent_reader, agent_writer = await self._connect_until_accepted()
         spec = NodeSpec(welcome.node, cpu=1)
         node, incarnation = welcome.node, welcome.incarnation
         agent_writer.write(encode(Join(node, incarnation, spec, self._address, boot_ns())))
@@ -111,15 +116,20 @@ class ScriptedHost:
     async def _enter(self) -> tuple[Welcome, asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect until the controller has welcomed this host."""
         while True:
-            try:
-                reader, writer = await self._connect()
-                writer.write(encode(JoinRequest(self._name)))
-                if isinstance(answer := await read_from_controller(reader), Welcome):
-                    return answer, reader, writer
-                writer.close()
-            except (OSError, TimeoutError):
-                pass
+            reader, writer = await self._connect_until_accepted()
+            writer.write(encode(JoinRequest(self._name)))
+            if isinstance(answer := await read_from_controller(reader), Welcome):
+                return answer, reader, writer
+            writer.close()
             await asyncio.sleep(RETRY_S)
+
+    async def _connect_until_accepted(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect again and again: of many hosts at once, a controller lets a few in at a time."""
+        while True:
+            try:
+                return await self._connect()
+            except (OSError, TimeoutError):
+                await asyncio.sleep(RETRY_S)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         place = (self._controller.host, self._controller.port)
@@ -229,12 +239,14 @@ class Controller:
             str(self._folder), RUN, str(self._folder / "c.sock"), unnamed_nodes(1, self._hosts), boot_ns(),
             self._lifeline[0], listening=listening,
         )  # fmt: skip
-        how = ["-m", "cProfile", "-o", self._profile] if self._profile else []
-        command = [sys.executable, *how, "-m", "flowdist.runtime.controller.controller_main"]
+        command = [sys.executable, "-m", "flowdist.runtime.controller.controller_main"]
+        if self._profile:
+            command = [sys.executable, "-c", PROFILED.format(self._profile)]
         self.process = subprocess.Popen(
             [*command, msgspec.json.encode(config).decode()],
             pass_fds=[self._lifeline[0]],
             env={**os.environ, TOKEN: self._token},
+            stderr=subprocess.DEVNULL,
         )
         os.close(self._lifeline[0])
         return self
@@ -271,8 +283,7 @@ class Controller:
 
     def cpu_s(self) -> float:
         """Return the CPU time of the process so far, in seconds."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9  # it has one thread
 
 
 def job(hosts: int) -> RoleGraph:

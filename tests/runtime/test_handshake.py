@@ -274,7 +274,7 @@ def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_na
     two, other = hosts.arrive("a", "2")
     assert isinstance(two, Welcome) and two.node == "a" and hosts.registry.node_of(other) == "a"
     assert hosts.registry.node_of(agent) == "" and hosts.registry.source_of(agent) == "a host from 10.0.0.1"
-    again = hosts.registry.welcome(JoinRequest("a"), hosts.controller.state, agent)
+    again = hosts.registry.welcome(JoinRequest("a"), hosts.controller.state, agent, 0)
     assert isinstance(again, Welcome) and again.node == "a-2" and hosts.registry.node_of(agent) == "a-2"
     hosts.registry.disconnected(agent)
     assert hosts.registry.connection_of("a") is other
@@ -283,7 +283,7 @@ def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_na
 def test_a_connection_joins_once(hosts: Registry) -> None:
     one, writer = hosts.arrive("a", "1")
     assert isinstance(one, Welcome)
-    again = hosts.registry.welcome(JoinRequest("b"), hosts.controller.state, writer)
+    again = hosts.registry.welcome(JoinRequest("b"), hosts.controller.state, writer, 0)
     assert isinstance(again, Welcome) and (again.node, again.number) == (one.node, one.number)
 
 

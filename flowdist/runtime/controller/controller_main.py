@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 from functools import partial
@@ -36,7 +37,7 @@ from flowdist.runtime.controller.host_news import HostNews
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.intake import Intake
 from flowdist.runtime.controller.journal_file import JOURNAL_BAD, JournalFile
-from flowdist.runtime.controller.limits import READ_AHEAD
+from flowdist.runtime.controller.limits import BACKLOG, READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.controller.watchers import Watchers
@@ -170,7 +171,11 @@ class _ControllerProcess:
         while True:
             try:
                 return await asyncio.start_server(
-                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
+                    self._serve_remote,
+                    listening.address or None,
+                    listening.port,
+                    limit=READ_AHEAD,
+                    backlog=BACKLOG,
                 )
             except OSError:
                 if self._loop.time() > until:
@@ -413,6 +418,8 @@ def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     token = os.environ.pop(TOKEN, "")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # usually 1024 at first, and each host has two connections
     try:
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
         controller = _ControllerProcess(config, graph, token)
