@@ -23,7 +23,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -72,7 +71,9 @@ class Lost(Exception):
 class Heard:
     """What the hosts of one process have seen, with times of the clock that all processes share, in seconds."""
 
-    acks: list[tuple[float, float]] = field(default_factory=list)  # when a heartbeat was sent, and how long its answer took
+    acks: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # when a heartbeat was sent, and how long its answer took
     received: list[tuple[float, int]] = field(default_factory=list)  # when a frame has come, and its bytes
     rejoins: int = 0  # leases that ran out although the host sends heartbeats
 
@@ -314,8 +315,17 @@ class Phase:
 class Measurement:
     """One job of so many hosts: it forms, idles, loses the last host, and re-forms."""
 
-    def __init__(self, hosts: int, processes: int, *, tls: bool, progress: bool, profile: str = "") -> None:
-        self._hosts, self._progress = hosts, progress
+    def __init__(
+        self,
+        hosts: int,
+        processes: int,
+        *,
+        tls: bool = False,
+        progress: bool = False,
+        idle_s: float = IDLE_S,
+        profile: str = "",
+    ) -> None:
+        self._hosts, self._progress, self._idle_s = hosts, progress, idle_s
         self._processes = min(processes, hosts)
         self._token, self._profile = SECRET if tls else "", profile
         self._phases: list[Phase] = []
@@ -356,14 +366,10 @@ class Measurement:
         self._phase(controller, "form")
         self._until_running(lines, 1, self._hosts)
         self._phase(controller, "idle")
-        until = time.monotonic() + IDLE_S
-        idle = threading.Thread(target=time.sleep, args=(IDLE_S,))
-        idle.start()
-        if self._progress:
-            for _ in lines:
-                if time.monotonic() > until:
-                    break
-        idle.join()
+        until = time.monotonic() + self._idle_s
+        while self._progress and time.monotonic() < until:
+            next(lines)
+        time.sleep(max(0.0, until - time.monotonic()))
         self._phase(controller, "fall silent")
         silent = self._hosts - 1
         players[silent % self._processes][1].send(silent)
@@ -405,12 +411,8 @@ class Measurement:
         result["rejoins"] = sum(each.rejoins for each in heard)
         for phase in self._phases:
             took = phase.ended_s - phase.began_s
-            acks = sorted(
-                late for each in heard for sent, late in each.acks if phase.began_s <= sent < phase.ended_s
-            )
-            received = sum(
-                size for each in heard for at, size in each.received if phase.began_s <= at < phase.ended_s
-            )
+            acks = sorted(late for each in heard for sent, late in each.acks if phase.began_s <= sent < phase.ended_s)
+            received = sum(size for each in heard for at, size in each.received if phase.began_s <= at < phase.ended_s)
             result[phase.name] = {
                 "s": took,
                 "cpu_s": phase.cpu_s,
