@@ -466,8 +466,8 @@ def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
 def table(results: list[dict[str, Any]]) -> str:
     """Return the results as a table for docs/benchmarks.md."""
     lines = [
-        "| hosts | formed after | re-formed after | acknowledgements p50, p99 | ... while it re-forms | controller, cores | "
-        "CPU per host | growth | bytes to a host |",
+        "| hosts | formed after | re-formed after | acknowledgements p50, p99 | ... while it re-forms "
+        "| controller, cores | CPU per host | growth | bytes to a host |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for each in results:

@@ -33,6 +33,9 @@ class OfAttempt(msgspec.Struct, frozen=True):
     attempt: int
 
 
+RANK_DIGITS = 10  # more than any number of nodes has
+
+
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
     """Return the placeholders `host N of total`, N from `first` to `total`, for nodes that are expected to join.
 
@@ -47,7 +50,7 @@ def unnamed_of_rank(rank: str, other: NodeName) -> NodeName:
     Raises:
         IndexError: `other` is not of `unnamed_nodes`.
     """
-    if not (rank.isdecimal() and str(int(rank)) == rank):
+    if not (rank.isdecimal() and len(rank) < RANK_DIGITS and str(int(rank)) == rank):
         return ""
     return f"host {int(rank) + 1} of {other.split()[3]}"
 

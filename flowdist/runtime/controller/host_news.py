@@ -1,4 +1,4 @@
-"""What the controller sends to joined hosts about the job, behind everything that is urgent.
+"""News of the job that the controller sends to joined hosts, behind everything that is urgent.
 
 A host gets what concerns its node, a few bytes for each change there, and nothing about other nodes: with a line of the
 journal for each host, N hosts would cost N times N lines. Orders and acknowledgements go to the agent of the host, over

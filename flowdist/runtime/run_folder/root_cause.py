@@ -38,7 +38,7 @@ class Ended(Protocol):
 
     @property
     def replicas(self) -> Mapping[ReplicaId, ReplicaEnd]:
-        """Its replicas, in the order of the graph; at least those that the reason names."""
+        """The replicas of the job, in the order of the graph; at least those that the reason names."""
 
 
 def root_cause_text(job: Ended, run_dir: Path) -> str:

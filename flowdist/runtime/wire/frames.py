@@ -109,7 +109,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeNews(msgspec.Struct, frozen=True, tag=True):
-    """What the journal says about the node of a host, up to a place: the attempts that start there, in order.
+    """Content of the journal about the node of a host, up to a place: the attempts that start there, in order.
 
     Any order for the node makes news, also one that starts nothing: its place shows that the host has obeyed it.
     """
