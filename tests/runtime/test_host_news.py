@@ -118,6 +118,17 @@ def test_a_host_that_connects_again_gets_the_present_attempts_of_its_node() -> N
     assert job.writers["gpu1"].frames == []
 
 
+def test_news_can_be_hurried_to_one_host() -> None:
+    def scene(job: Job) -> None:
+        job.form()
+        job.news.send_now("gpu1")
+        job.news.send_now("gpu9")
+        assert [bool(writer.starts) for writer in job.writers.values()] == [False, True, False]
+
+    job = played(scene)
+    assert [len(writer.starts) for writer in job.writers.values()] == [1, 1, 1]
+
+
 def test_hosts_that_show_progress_get_one_digest_and_others_none() -> None:
     job = played(Job.form, gpu1=True)
     digests = [message for message in job.writers["gpu1"].messages if isinstance(message, Digest)]

@@ -292,6 +292,7 @@ class _ControllerProcess:
                 self._link_faults.heal(message)
             case RemoteFault():
                 if (connection := self._hosts.connection_of(message.node)) is not None:
+                    self._news.send_now(message.node)  # the host lets faults hit what it knows to have started
                     self._send(connection, message)
             case JoinRequest():
                 self._welcome(message, writer)

@@ -95,6 +95,11 @@ class HostNews:
         if isinstance(order, StartReplica):
             starts.append(order)
 
+    def send_now(self, node: NodeName) -> None:
+        """Send a host at once the news that it has not got yet: what is sent to it next may be about an attempt there."""
+        if node in self._starts:
+            self._send_news_of([node])
+
     def send_all(self, message: JobOver | Farewell) -> None:
         """Send every host at once the news that it has not got yet, and then a message."""
         self._send_news_of(list(self._starts))
