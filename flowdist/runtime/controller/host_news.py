@@ -96,7 +96,7 @@ class HostNews:
             starts.append(order)
 
     def send_now(self, node: NodeName) -> None:
-        """Send a host at once the news that it has not got yet: what is sent to it next may be about an attempt there."""
+        """Send a host at once the news that it has not got yet: what follows may be about an attempt there."""
         if node in self._starts:
             self._send_news_of([node])
 
