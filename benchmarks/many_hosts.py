@@ -474,12 +474,16 @@ def table(results: list[dict[str, Any]]) -> str:
         loss, again = each["loss"], each["re-form"]
         lines.append(
             f"| {each['hosts']:,} | {each['formed_s']:.2f} s | {each['re_formed_s']:.2f} s | "
-            f"{loss['ack_p50_ms']:.0f} ms, {loss['ack_p99_ms']:.0f} ms | "
-            f"{again['ack_p50_ms']:.0f} ms, {again['ack_p99_ms']:.0f} ms | "
+            f"{_times(loss)} | {_times(again)} | "
             f"{each['idle']['cores']:.2f}, at most {each['cores_max']:.2f} | {each['cpu_ms_per_host']:.2f} ms | "
             f"{each['growth']:.2f} | {each['bytes_per_host']:,.0f} |"
         )
     return "\n".join(lines)
+
+
+def _times(part: dict[str, float]) -> str:
+    """Return the times of the acknowledgements for people; a short phase may have none."""
+    return f"{part['ack_p50_ms']:.0f} ms, {part['ack_p99_ms']:.0f} ms" if part["acks"] else "-"
 
 
 def main() -> None:
