@@ -215,6 +215,7 @@ def play(numbers: range, controller: ControllerEndpoint, token: str, progress: b
     The pipe brings the number of a host that is to fall silent, or -1 for the end; then it gets what was heard.
     """
     heard = Heard()
+    os.setsid()  # as for the controller
 
     async def scene() -> None:
         hosts = {number: ScriptedHost(number, controller, token, heard, progress) for number in numbers}
@@ -261,6 +262,7 @@ class Controller:
             pass_fds=[self._lifeline[0]],
             env={**os.environ, TOKEN: self._token},
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Linux divides the processor among sessions: hosts would not share it in reality
         )
         os.close(self._lifeline[0])
         return self
