@@ -128,7 +128,7 @@ class Pace:
     """How fast each address may send: BURST units at once, then RATE in a second (a token bucket).
 
     An address that is faster is not refused: its connections are read later, so that its own network waits for it. Its
-    journal lines, and the work of every host that reads them, are then bounded.
+    journal lines, and the work of the supervisor that reads them, are then bounded.
     """
 
     def __init__(self) -> None:
