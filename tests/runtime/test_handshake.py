@@ -14,6 +14,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
+from flowdist.record.reader import BadLine
 from flowdist.runtime.controller.host_registry import OWNERS, HostRegistry, node_name
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.wire import addresses
@@ -261,6 +262,21 @@ def test_a_node_belongs_to_the_host_that_shows_its_secret_also_at_the_next_contr
             assert isinstance(refused, Refused) and "a node of another host" in refused.reason
             assert registry.registry.node_of(stranger) == ""
     assert "secret" not in (tmp_path / OWNERS).read_text()
+
+
+def test_a_crash_in_the_middle_of_an_owners_line_costs_that_line_alone(hosts: Registry, tmp_path: Path) -> None:
+    numbers = [hosts.arrive(name, name)[0] for name in ("a", "b")]
+    path = tmp_path / OWNERS
+    path.write_bytes(path.read_bytes()[:-3])
+    after = Registry(tmp_path)
+    again, _ = after.arrive("", "a", "a")
+    assert isinstance(again, Welcome) and isinstance(numbers[0], Welcome) and again.number == numbers[0].number
+    new, _ = after.arrive("c", "c")
+    assert isinstance(new, Welcome) and isinstance(numbers[1], Welcome) and new.number == numbers[1].number
+    assert len(path.read_bytes().splitlines()) == 2
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(BadLine, match=f"{OWNERS}:1: the line is damaged"):
+        Registry(tmp_path)
 
 
 def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_name(hosts: Registry) -> None:

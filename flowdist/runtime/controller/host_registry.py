@@ -16,6 +16,7 @@ from flowdist.control.connection.objections import INCARNATION_MAX
 from flowdist.control.job.state import JobState, Node
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
+from flowdist.record.reader import BadLine
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.controller.limits import NAMES_MAX
 from flowdist.runtime.controller.refusals import Refusals
@@ -262,6 +263,9 @@ def _read_owners(path: Path) -> dict[NodeName, str]:
     """Return the owners that earlier controllers of the run have kept; none without a file.
 
     An incomplete last line, which a crash may leave, is cut off: its host has not learned of its node.
+
+    Raises:
+        BadLine: A line is damaged.
     """
     if not path.exists():
         return {}
@@ -269,4 +273,11 @@ def _read_owners(path: Path) -> dict[NodeName, str]:
     whole = data[: data.rfind(b"\n") + 1]
     if whole != data:
         write_atomically(path, whole)
-    return {owner.node: owner.digest for owner in msgspec.json.Decoder(Owner).decode_lines(whole)}
+    owners: dict[NodeName, str] = {}
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            owner = msgspec.json.decode(line, type=Owner)
+        except msgspec.DecodeError as error:
+            raise BadLine(str(path), number, f"the line is damaged: {error}") from None
+        owners[owner.node] = owner.digest
+    return owners
