@@ -121,6 +121,7 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/controller_events.py
+	$(BIN)/python benchmarks/many_hosts.py
 	$(BIN)/python benchmarks/torchrun_restart.py
 	$(BIN)/python benchmarks/recovery.py --slow-trials 3
 	$(BIN)/python benchmarks/overhead.py

@@ -23,7 +23,7 @@ from flowdist.runtime.controller.controller_main import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
-from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, JournalLine, Watch, Welcome
+from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, Watch, Welcome
 from flowdist.runtime.wire.framing import encode, receive_frame
 from flowdist.runtime.wire.handshake import FROM_SERVER, TOKEN, Accepted, Answer, ClientHandshake, Credentials
 from flowdist.runtime.wire.tls import client_context
@@ -156,11 +156,11 @@ class LoneController:
 
     def wait_for(self, event: str) -> None:
         """Wait until the journal has an event of this type."""
-        watcher = self.host("a watcher")
-        watcher.ask("watcher")
-        watcher.send(Watch())
-        while not (isinstance(line := watcher.read(), JournalLine) and f'"{event}"'.encode() in line.line):
-            pass
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(str(self.run_dir / "c.sock"))
+            link.sendall(encode(Watch()))
+            while f'"{event}"'.encode() not in (receive_frame(link) or b""):
+                pass
 
     @property
     def log(self) -> str:

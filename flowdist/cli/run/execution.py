@@ -183,6 +183,8 @@ class _Run(NamedTuple):
         plan = self.settings.plan
         supervisor = self._supervisor(console)
         console.now_ns = supervisor.now_ns
+        if self.settings.hosting is not None:
+            console.host = self.graph.cluster.nodes[0].name
         try:
             console.show("event", f"run {self.run_dir}")
             if plan.rates:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
 import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import click
 import msgspec
 
 from flowdist import __version__
-from flowdist.cli.run.console import Console, finish
+from flowdist.cli.run.console import Console
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph
 
 if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.host_process import RunResult
+    from flowdist.runtime.supervisor.joined_host import HostResult
     from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.torchrun.rendezvous import Rendezvous
 
@@ -29,6 +32,7 @@ Adapt = Callable[[RoleGraph], RoleGraph]
 TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --help need not import
 NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
 
+_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}
 NOT_ENCRYPTED = "flowdist's connections between hosts are authenticated when they begin, and are not encrypted"
 
 
@@ -226,14 +230,13 @@ def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tupl
     place = _when_known(place)
     mask = Mask()
     console = Console(settings.shown._replace(live=False), mask)
-    result = asyncio.run(_take_part(place, settings, adapt, gpus, console, mask))
-    finish(result, False, mask)
-    sys.exit(EXIT_CODES[result.outcome])
+    sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, console, mask))])
 
 
 async def _take_part(
     place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], console: Console, mask: Mask
-) -> RunResult:
+) -> str:
+    """Join the job, run this host's node until the job ends, show the end, and return the outcome."""
     from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
     from flowdist.runtime.supervisor.joined_host import JoinedHost
     from flowdist.runtime.supervisor.joining import join_job
@@ -242,13 +245,16 @@ async def _take_part(
     from flowdist.runtime.wire.addresses import interface_of
     from flowdist.runtime.wire.dialing import is_encrypted
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
+    from flowdist.runtime.wire.frames import JoinRequest
     from flowdist.runtime.wire.tls import EXTRA
     from flowdist.runtime.worker_env.run_environment import write_environment
     from flowdist.runtime.worker_env.secret_values import check_secrets
 
     _own_address(place, "")  # a mistake is found before this host joins
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
-    joined = await join_job(controller, place.token, socket.gethostname(), place.join_timeout_s, console.show)
+    request = JoinRequest(socket.gethostname(), shows_progress=sys.stderr.isatty())
+    joined = await join_job(controller, place.token, request, place.join_timeout_s, console.show)
+    console.host, console.now_ns = joined.welcome.node, joined.clock.now_ns
     graph = adapt(joined.welcome.graph)
     mask.add(check_secrets(graph, os.environ))
     run_dir = new_joined_run(settings.base, joined.welcome.run_id, joined.welcome.node, graph)
@@ -263,7 +269,33 @@ async def _take_part(
         console.show("warning", f"{NOT_ENCRYPTED}: pip install '{EXTRA}' on {place.endpoint.host}")
     procs = own_procs(joined.welcome.graph, graph)
     spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
-    return await JoinedHost(joined, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
+    show, progress = console.show, request.shows_progress
+    host = JoinedHost(joined, spec, graph, site, gpus, run_dir, show, open_sink, shows_progress=progress)
+    result = await host.run()
+    _finish(result, run_dir, console, mask)
+    return result.over.outcome
+
+
+def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> None:
+    """Write the end of the job to the folder of the run on this host, and print it.
+
+    The host with the controller prints the summary, once. A root cause is printed where the worker ran, too.
+    """
+    from flowdist.runtime.run_folder.folder import SUMMARY
+    from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
+    from flowdist.runtime.run_folder.root_cause import root_cause_text
+
+    over, cause = result.over, ""
+    if over.outcome == "failed":
+        cause = mask(root_cause_text(result, run_dir))
+        if why := write_outer_error_file(result, run_dir, os.environ, mask):
+            console.show("warning", why)
+    summary = {"outcome": over.outcome, "reason": over.reason, "lasted_s": over.t_ns / 1e9, "root_cause": cause}
+    (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    console.show("event", f"the job has {_ENDED[over.outcome]}{over.reason and f': {over.reason}'}")
+    if cause:
+        click.echo("\n" + cause, err=True, nl=False)
+    console.show("event", f"logs of this host: {run_dir}")
 
 
 def _own_address(place: Rendezvous, connected: str) -> str:
