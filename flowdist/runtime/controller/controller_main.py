@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from flowdist.runtime.controller.journal_file import JOURNAL_BAD, JournalFile
 from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.refusals import Refusals
+from flowdist.runtime.controller.standby import wait_until_needed
 from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
@@ -62,12 +64,12 @@ from flowdist.runtime.wire.frames import (
     read_to_controller,
 )
 from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN
-from flowdist.runtime.wire.tls import can_encrypt, new_identity
+from flowdist.runtime.wire.tls import Identity, can_encrypt, new_identity
 from flowdist.text.streams import print_printable_only
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
-BIND_RETRY_S = 10.0  # how long a controller that takes over waits for the port of the last one to become free
+BACKLOG = 4096  # connections of other hosts that wait to be accepted, as after a time without a controller
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
@@ -86,6 +88,8 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     link_faults: tuple[LinkFault, ...] = ()  # injected faults of connections that are in force
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
+    doors: tuple[int, ...] = ()  # descriptors of the sockets that listen for other hosts; none: this process binds one
+    is_standby: bool = False  # wait until stdin has the configuration to begin with
 
 
 class _ControllerProcess:
@@ -95,15 +99,16 @@ class _ControllerProcess:
         config: What the supervisor has set.
         graph: The job.
         token: The secret that other hosts have to know; empty: none.
+        identity: The certificate for connections of other hosts; None: they are not encrypted.
     """
 
-    def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
+    def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str, identity: Identity | None) -> None:
         self._config = config
         job = config.listening.door.job if config.listening is not None else ""
         self._refusals = Refusals()
         run_dir = Path(config.run_dir)
-        tls = new_identity() if token and config.listening is not None and can_encrypt() else None
-        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
+        known = config.known_nodes
+        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, known, self._refusals, identity)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._intake = Intake(self._hosts, self._refusals)
         header = Header(graph, config.known_nodes, config.run_id)
@@ -153,7 +158,7 @@ class _ControllerProcess:
         if self._config.metrics is not None:
             servers.append(await serve_metrics(self._config.metrics, self._status, self._refusals))
         if self._config.listening is not None:
-            servers.append(await self._listen_for_hosts(self._config.listening))
+            servers += await self._listen_for_hosts(self._config.listening)
         self._set_timer()
         await self._over.wait()
         for each in servers:
@@ -161,17 +166,13 @@ class _ControllerProcess:
         await self._close_remote()
         self._refusals.sum_up()
 
-    async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
-        until = self._loop.time() + BIND_RETRY_S
-        while True:
-            try:
-                return await asyncio.start_server(
-                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
-                )
-            except OSError:
-                if self._loop.time() > until:
-                    raise
-                await asyncio.sleep(0.05)
+    async def _listen_for_hosts(self, listening: Listening) -> list[asyncio.Server]:
+        """Begin to accept other hosts, those first that have connected while no controller ran."""
+        serve, limit, doors = self._serve_remote, READ_AHEAD, self._config.doors
+        if not doors:
+            return [await asyncio.start_server(serve, listening.address or None, listening.port, limit=limit)]
+        sockets = [socket.socket(fileno=door) for door in doors]
+        return [await asyncio.start_server(serve, sock=each, limit=limit, backlog=BACKLOG) for each in sockets]
 
     async def _serve_remote(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -390,6 +391,11 @@ class _ControllerProcess:
         self._set_timer()
 
 
+def _identity(config: ControllerConfig, token: str) -> Identity | None:
+    """Return a certificate for the connections of other hosts; None if they are not encrypted, or none may join."""
+    return new_identity() if token and config.listening is not None and can_encrypt() else None
+
+
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
     print_printable_only()  # the log quotes what other hosts send
@@ -397,8 +403,11 @@ def main() -> None:
     token = os.environ.pop(TOKEN, "")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone
     try:
+        identity = _identity(config, token)
+        if config.is_standby:
+            config = msgspec.json.decode(wait_until_needed(config.lifeline), type=ControllerConfig)
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
-        controller = _ControllerProcess(config, graph, token)
+        controller = _ControllerProcess(config, graph, token, identity)
     except (BadLine, msgspec.DecodeError) as error:
         why = error.message if isinstance(error, BadLine) else f"graph.json cannot be read: {error}"
         print(f"flowdist: no controller can take over: {why}", file=sys.stderr)

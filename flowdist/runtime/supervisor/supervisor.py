@@ -7,6 +7,7 @@ records of the journal; every decision about the job is the controller's.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,7 +24,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_main import BACKLOG, ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
@@ -37,6 +38,7 @@ from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostPr
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
+from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import Injected, Operate, Operation
@@ -116,6 +118,7 @@ class Supervisor:
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
         self._host = HostProcess(run_dir, lock, list(self._specs), graph, self._known_nodes, show, open_sink)
         self._link_control_socket()
+        self._doors: list[socket.socket] = []  # they listen for other hosts; each controller gets them
         self._start_ns = 0  # on the runtime's clock, once the job has begun
         self._outbox = Outbox()
         self._controller = ControllerKeeper(
@@ -152,6 +155,8 @@ class Supervisor:
             KeyboardInterrupt: An interrupt ended the run before the controller could end the job in order.
         """
         host = self._host
+        if self._hosting is not None:
+            self._doors = open_doors(self._hosting.listening.address, self._hosting.listening.port, BACKLOG)
         self._start_ns = boot_ns() - self._past.last_ns
         host.begin(self._interrupted)
         for _ in range(self._early.count if self._early is not None else 0):
@@ -187,6 +192,7 @@ class Supervisor:
             tuple(self._link_faults.values()),
             self._hosting.listening if self._hosting is not None else None,
             self._metrics,
+            tuple(door.fileno() for door in self._doors),
         )
 
     def _node_config(self, name: NodeName) -> NodeConfig:
@@ -391,4 +397,6 @@ class Supervisor:
         await host.end_processes()
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
         await self._hooks.finish(host.state, host.finished or interrupted)
+        for door in self._doors:
+            door.close()
         host.close()
