@@ -1,8 +1,8 @@
 """A controller process that has imported everything, and waits until the one that runs has died.
 
-To start Python and to import flowdist takes 0.4 s of a processor, and seconds on a busy machine. Hosts that connect over
-TCP kill their workers `lease` less a second after the last answer of a controller, so that a start from nothing may cost
-every worker. A standby only has to read the journal.
+To start Python and to import flowdist takes 0.4 s of a processor, which are seconds on a busy machine. Hosts that
+connect over TCP kill their workers `lease` less a second after the last answer of a controller, so that a start from
+nothing may cost every worker. A standby only has to read the journal.
 """
 
 from __future__ import annotations

@@ -31,12 +31,14 @@ from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
 from flowdist.runtime.run_folder.folder import CONTROL, lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
+from flowdist.runtime.run_folder.owner_file import OwnerFile
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
 from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult, wait_for_ends
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.supervisor.owner_keeper import OwnerKeeper
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
 from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.endpoint import INCARNATIONS
@@ -128,13 +130,18 @@ class Supervisor:
         self._hooks = Hooks(graph, run_dir)
         self._nodes: dict[NodeName, LocalNode] = {}
         self._given_up: set[NodeName] = set()
-        self._too_few_nodes = ""  # why the run ends because it has given up too many of its nodes; empty: it does not
+        self.own(())
+        self._ends_because = ""  # it has given up too many of its nodes, or has lost a claim; empty: neither
         self._interrupts = 0
         self._is_alone = False  # the run is being ended without a controller
         self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
         # The death of nodes on other hosts is not proven: the controller waits for the end of their leases.
         for name in self._past.added if hosting is None else ():
             self.operate(NodeGone(name, "the run was killed, and it with it"))
+
+    def own(self, claims: Sequence[OwnerFile]) -> None:
+        """Keep these claims while the run lasts. If another run takes one of them over, this one ends."""
+        self._owners = OwnerKeeper(claims, self._host.run_dir.name, self._end)
 
     def _link_control_socket(self) -> None:
         """Make the control socket reachable through the run's folder, where other commands look for it."""
@@ -159,6 +166,7 @@ class Supervisor:
             self._doors = open_doors(self._hosting.listening.address, self._hosting.listening.port, BACKLOG)
         self._start_ns = boot_ns() - self._past.last_ns
         host.begin(self._interrupted)
+        self._owners.start()
         for _ in range(self._early.count if self._early is not None else 0):
             self._interrupted()
         self._nodes = {name: LocalNode(host, self._node_config(name), f"{name}.log", self) for name in self._specs}
@@ -174,7 +182,7 @@ class Supervisor:
         finally:
             await self._wind_down()
         lost = (
-            self._too_few_nodes
+            self._ends_because
             or f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
         )
         failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
@@ -235,9 +243,13 @@ class Supervisor:
         log = f"{self._host.run_dir / node}.log"
         may_join = self._hosting is not None
         least = 1 if self._host.state.admitted else self._host.state.graph.cluster.min_nodes
-        self._too_few_nodes = why_nodes_are_too_few(self._nodes, self._given_up, least, log, others_may_join=may_join)
-        if self._too_few_nodes:
-            self._host.over.set()
+        if why := why_nodes_are_too_few(self._nodes, self._given_up, least, log, others_may_join=may_join):
+            self._end(why)
+
+    def _end(self, why: str) -> None:
+        """End the run although its job has not ended."""
+        self._ends_because = why
+        self._host.over.set()
 
     async def _until_over(self) -> None:
         """Print the workers' output, and inject faults when they are due, until `over` is set."""
@@ -399,4 +411,5 @@ class Supervisor:
         await self._hooks.finish(host.state, host.finished or interrupted)
         for door in self._doors:
             door.close()
+        self._owners.stop()
         host.close()

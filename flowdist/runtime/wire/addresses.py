@@ -62,6 +62,19 @@ def has_address(address: str) -> bool:
     return False
 
 
+def is_this_machine(host: str) -> bool:
+    """Return whether the host is a name or an address of this machine; unknown names are looked up by DNS."""
+    if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
+        return True
+    try:
+        return has_address(str(ipaddress.ip_address(host)))
+    except ValueError:
+        pass
+    with contextlib.suppress(OSError, UnicodeError):
+        return any(has_address(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+    return False
+
+
 def address_of(host: str) -> str:
     """Return the IP address of a host name.
 
