@@ -23,7 +23,7 @@ from flowdist.runtime.saved_files import DAMAGED
 OWNER = ".flowdist-owner.json"  # in a folder of checkpoints
 FILE_MAX = 64 << 10  # bytes
 LOOK_S = 0.2  # between two looks at the claim of another run
-EMPTY_S = 2.0  # a file that stays empty for longer is damaged: it is empty for a moment when it is made
+EMPTY_S = 1.0  # a file that stays empty for longer is damaged: it is empty for a moment when it is made
 MODE = 0o644  # other users may have to know whose folder it is
 
 Show = Callable[[str, str], None]
