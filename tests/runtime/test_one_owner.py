@@ -50,6 +50,7 @@ GRAPH = RoleGraph("other", (RoleSpec("trainer", ("true",)),))
 def saver(folder: Path, name: str) -> Job:
     """A run in a folder of its own, which saves in the same folder of checkpoints as every other."""
     (folder / name).mkdir(exist_ok=True)
+    (folder / "saved").mkdir(exist_ok=True)
     (folder / name / "save.py").write_text(SAVER)
     (folder / name / "topology.py").write_text(
         "from flowdist import Topology\n"
