@@ -71,7 +71,7 @@ def test_no_other_program_gets_the_port_between_two_controllers_and_hosts_that_c
     with Hosts(tmp_path) as hosts:
         (tmp_path / "host1").mkdir()
         (tmp_path / "host1/wait.py").write_text(WAITER)
-        (tmp_path / "host1/topology.py").write_text(TOPOLOGY.replace("replicas=2", "replicas=1"))
+        (tmp_path / "host1/topology.py").write_text(TOPOLOGY.replace("replicas=2", "replicas=1").replace('"1:2"', "1"))
         first = hosts.start(1, "run", "topology.py", "--listen", hosts.endpoint)
         first.until("worker 0 of generation 1")
         serving, standby = controllers(first, 2)
