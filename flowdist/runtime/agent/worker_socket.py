@@ -51,8 +51,8 @@ class WorkerSocket:
             answer: The controller's answer.
             error: The text of the exception that `commit()` has to raise; empty: none.
         """
-        content = {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason, "error": error}
-        line = {"commit": content}
+        content = {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason}
+        line = {"commit": {**content, "error": error} if error else content}
         for writer in self._offers.pop((answer.replica, answer.attempt, answer.path), []):
             writer.write(json.dumps(line).encode() + b"\n")
 
