@@ -81,7 +81,9 @@ def decide(mine: Claim, found: Claim | None, *, has_changed: bool, unchanged_ns:
     if unchanged_ns >= LEASE_NS:
         silent = format_duration(LEASE_NS)
         return Decision("take", f"was owned by {found.owner}, which has not renewed it for {silent}: it is taken over")
-    return Decision("wait", f"belongs to {found.owner}; looking for up to {format_duration(LEASE_NS)} whether it lives")
+    return Decision(
+        "wait", f"belongs to {found.owner}; waiting up to {format_duration(LEASE_NS)} to see whether that run lives"
+    )
 
 
 def why_lost(mine: Claim, found: Claim | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ def take_claims(
         help = "end that run, or give this one another checkpoint_dir="
         files.append(OwnerFile(folder / OWNER, f"the checkpoint folder {folder}", help, new_claim(run, epoch)))
     if job not in UNNAMED:
+        with contextlib.suppress(OSError):
+            base.mkdir(0o755, parents=True, exist_ok=True)  # as for the folder of the run
         help = "end that run, join it from this host, or give this one another id (--rdzv-id, --id)"
         files.append(OwnerFile(job_owner_file(base, job), f"job {job!r}", help, new_claim(run, epoch)))
     taken: list[OwnerFile] = []
