@@ -6,10 +6,13 @@ controller: the host of the endpoint, or the one with --node-rank 0 if the rende
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, is_this_machine
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, has_address
 from flowdist.runtime.wire.handshake import TOKEN
 from flowdist.torchrun.conf import entries_of, pair_of
 from flowdist.torchrun.options import Given
@@ -104,3 +107,16 @@ def host_of(endpoint: str) -> str:
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
     return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether the host is a name or an address of this machine; unknown names are looked up by DNS."""
+    if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
+        return True
+    try:
+        return has_address(str(ipaddress.ip_address(host)))
+    except ValueError:
+        pass
+    with contextlib.suppress(OSError, UnicodeError):
+        return any(has_address(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+    return False

@@ -23,7 +23,6 @@ from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
-from flowdist.runtime.wire.addresses import is_this_machine
 from flowdist.torchrun.conf import DEAD_TIMERS, KNOWN, PLACES, TIMERS, as_duration, entries_of, pair_of
 from flowdist.torchrun.options import BY_KEY, OPTIONS, Given
 from flowdist.torchrun.output import BITS, Streams
@@ -33,6 +32,7 @@ from flowdist.torchrun.rendezvous import (
     Rendezvous,
     conf_of,
     host_of,
+    is_this_machine,
     meets_others,
     rendezvous_of,
 )

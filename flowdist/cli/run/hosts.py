@@ -71,10 +71,10 @@ def _check_endpoint(place: Rendezvous) -> None:
     Raises:
         FlowdistError: Something answers there: this host would run a second controller, which no host would find.
     """
-    from flowdist.runtime.wire.addresses import is_this_machine
     from flowdist.runtime.wire.dialing import dial
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
     from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
+    from flowdist.torchrun.rendezvous import is_this_machine
 
     if is_this_machine(place.endpoint.host):
         return

@@ -46,6 +46,7 @@ from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
+from flowdist.runtime.wire.doors import BACKLOG
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
@@ -69,7 +70,6 @@ from flowdist.text.streams import print_printable_only
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
 RemoteFrame = ToController | Watch | HostFrame
-BACKLOG = 4096  # connections of other hosts that wait to be accepted, as after a time without a controller
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 

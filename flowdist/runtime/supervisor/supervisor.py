@@ -24,7 +24,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import BACKLOG, ControllerConfig
+from flowdist.runtime.controller.controller_main import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
@@ -40,7 +40,7 @@ from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.owner_keeper import OwnerKeeper
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
-from flowdist.runtime.wire.addresses import open_doors
+from flowdist.runtime.wire.doors import open_doors
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import Injected, Operate, Operation
@@ -163,7 +163,8 @@ class Supervisor:
         """
         host = self._host
         if self._hosting is not None:
-            self._doors = open_doors(self._hosting.listening.address, self._hosting.listening.port, BACKLOG)
+            listening = self._hosting.listening
+            self._doors = open_doors([listening.address] if listening.address else [], listening.port)
         self._start_ns = boot_ns() - self._past.last_ns
         host.begin(self._interrupted)
         self._owners.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import ipaddress
 import re
@@ -15,7 +14,6 @@ from typing import NamedTuple
 from flowdist.errors import FlowdistError
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
-NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # the errors of a machine without IPv6
 UNUSED_ADDRESS = "192.0.2.1"  # no host has it (RFC 5737): only used to look up the route, nothing is sent
 
 
@@ -62,19 +60,6 @@ def has_address(address: str) -> bool:
     return False
 
 
-def is_this_machine(host: str) -> bool:
-    """Return whether the host is a name or an address of this machine; unknown names are looked up by DNS."""
-    if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
-        return True
-    try:
-        return has_address(str(ipaddress.ip_address(host)))
-    except ValueError:
-        pass
-    with contextlib.suppress(OSError, UnicodeError):
-        return any(has_address(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
-    return False
-
-
 def address_of(host: str) -> str:
     """Return the IP address of a host name.
 
@@ -114,41 +99,9 @@ def reserve(address: str, port: int) -> socket.socket | None:
             return lock
     except OSError as error:
         lock.close()
-        raise _unbindable(address, port, error) from None
-
-
-def open_doors(address: str, port: int, backlog: int) -> list[socket.socket]:
-    """Open the sockets that listen for other hosts: one, or for all addresses of this machine one of each IP family.
-
-    The foreground process opens them and keeps them open. So no other program gets the port while a controller is
-    replaced, and hosts that connect meanwhile wait for the next one.
-
-    Args:
-        address: The IP address to bind; empty: all addresses of this machine.
-        port: The TCP port.
-        backlog: How many connections wait at most.
-
-    Raises:
-        FlowdistError: The port cannot be bound.
-    """
-    doors: list[socket.socket] = []
-    failed: OSError | None = None
-    for each in [address] if address else ["0.0.0.0", "::"]:
-        try:
-            doors.append(socket.create_server((each, port), family=family_of(each), backlog=backlog))
-        except OSError as error:
-            failed = failed or error
-    if failed is not None and not (doors and not address and failed.errno in NO_IPV6):
-        for door in doors:
-            door.close()
-        raise _unbindable(address, port, failed)
-    return doors
-
-
-def _unbindable(address: str, port: int, error: OSError) -> FlowdistError:
-    place = Endpoint(address or "0.0.0.0", port)
-    message = f"{place} cannot be bound: {(error.strerror or str(error)).lower()}"
-    return FlowdistError(message, help="use another port, on every host")
+        place = Endpoint(address or "0.0.0.0", port)
+        message = f"{place} cannot be bound: {(error.strerror or str(error)).lower()}"
+        raise FlowdistError(message, help="use another port, on every host") from None
 
 
 def listening_address(host: str) -> str:
