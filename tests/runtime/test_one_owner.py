@@ -65,9 +65,7 @@ def owner_of(folder: Path) -> str:
     return run
 
 
-def test_the_second_run_of_one_checkpoint_folder_is_refused_with_both_names_until_the_first_is_dead(
-    tmp_path: Path,
-) -> None:
+def test_the_second_run_of_one_checkpoint_folder_is_refused_with_both_names(tmp_path: Path) -> None:
     with saver(tmp_path, "first") as first:
         first.until("saved True", 2)
         name = first.run_dir.name
@@ -78,13 +76,22 @@ def test_the_second_run_of_one_checkpoint_folder_is_refused_with_both_names_unti
             assert "this would be a new run on " in second.text and "Traceback" not in second.text
             assert not (tmp_path / "second/runs").exists(), "a run that is refused leaves no folder"
         first.until("saved True", 2)
-        first.kill()
-    with saver(tmp_path, "third") as third:
-        third.until(f"was owned by run {name} on ")
-        third.until("saved True")
-        (tmp_path / "third/enough").touch()
-        assert third.finish() == 0, third.text
+        (tmp_path / "first/enough").touch()
+        assert first.finish() == 0, first.text
     assert not (tmp_path / "saved" / OWNER).exists(), "it is given back at the end"
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_run_that_was_killed_is_taken_over_at_once_with_a_line(tmp_path: Path) -> None:
+    with saver(tmp_path, "first") as first:
+        first.until("saved True")
+        name = first.run_dir.name
+        first.kill()
+    with saver(tmp_path, "second") as second:
+        second.until(f"was owned by run {name} on ")
+        second.until("saved True")
+        (tmp_path / "second/enough").touch()
+        assert second.finish() == 0, second.text
 
 
 @pytest.mark.slow
