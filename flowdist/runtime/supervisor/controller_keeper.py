@@ -20,7 +20,7 @@ from flowdist.runtime.supervisor.standby_controller import ControllerStarter
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller
 
 CONNECT_RETRY_S = 0.01  # between two attempts to connect to a controller that is starting
-PREPARE_AFTER_S = 1.0  # from the start of a controller to that of its standby: agents and workers start first
+PREPARE_AFTER_S = 1.0  # from the start of the first controller to that of its standbys: agents and workers start first
 
 
 class ControllerKeeper:
@@ -48,6 +48,7 @@ class ControllerKeeper:
         self._is_ending, self._restarts = is_ending, ControllerUpkeep(str(host.run_dir))
         self._log = host.run_dir / "controller.log"
         self._starter = ControllerStarter(host, self._log.name)
+        self._has_standbys = False
         self._reader = RecordReader(str(host.run_dir / "journal.jsonl"))
         self.lost = ""  # why no controller is started any more; empty: one is
         self._serves_since_ns: int | None = None  # when the present controller has accepted a connection
@@ -142,11 +143,13 @@ class ControllerKeeper:
                 self._handle(line)
 
     async def _prepare_next(self) -> None:
-        """Have the next controller wait, if agents on other hosts need it within their lease.
+        """Have the next controllers wait, if agents on other hosts need one within their lease.
 
         Those of this host see that no controller listens, and keep their workers for `controller_outage`.
         """
-        await self._host.wait(PREPARE_AFTER_S)
+        if not self._has_standbys:
+            await self._host.wait(PREPARE_AFTER_S)
+        self._has_standbys = True
         config = self._configure()
         if config.listening is not None and not self._host.is_over:
             await self._starter.prepare(config)

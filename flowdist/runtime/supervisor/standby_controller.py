@@ -1,7 +1,8 @@
-"""The controller process that waits until the one that runs has died; see `runtime.controller.standby`."""
+"""The controller processes that wait until the one that runs has died; see `runtime.controller.standby`."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from asyncio.subprocess import PIPE, Process
 
@@ -11,10 +12,11 @@ from flowdist.runtime.controller.controller_main import ControllerConfig
 from flowdist.runtime.supervisor.host_process import HostProcess
 
 MODULE = "flowdist.runtime.controller.controller_main"
+STANDBYS = 2  # on a machine that is busy, the second may have to take over before a third can be ready
 
 
 class ControllerStarter:
-    """Starter of controller processes, the next of which may wait already, with everything imported.
+    """Starter of controller processes, the next ones of which may wait already, with everything imported.
 
     Args:
         host: The foreground process.
@@ -23,13 +25,14 @@ class ControllerStarter:
 
     def __init__(self, host: HostProcess, log: str) -> None:
         self._host, self._log = host, log
-        self._standby: Process | None = None
+        self._preparing = asyncio.Lock()  # else the tasks of two controllers would prepare too many
+        self._waiting: list[Process] = []  # the one that was started first is first
 
     async def start(self, config: ControllerConfig) -> Process:
         """Start a controller and return its process: the one that waits, if it still runs, else a new one."""
-        standby, self._standby = self._standby, None
-        if standby is None or standby.returncode is not None:
+        if not self._alive():
             return await self._host.processes.start(MODULE, config, self._log, _inherited(config))
+        standby = self._waiting.pop(0)
         assert standby.stdin is not None
         with contextlib.suppress(ConnectionError):  # it has died a moment ago, and is buried like any controller
             standby.stdin.write(msgspec.json.encode(config))
@@ -38,10 +41,16 @@ class ControllerStarter:
         return standby
 
     async def prepare(self, config: ControllerConfig) -> None:
-        """Start the process of the next controller, which waits until `start` is called, unless one waits already."""
-        if self._standby is None or self._standby.returncode is not None:
-            waiting, hold = msgspec.structs.replace(config, is_standby=True), _inherited(config)
-            self._standby = await self._host.processes.start(MODULE, waiting, self._log, hold, stdin=PIPE)
+        """Start processes of the next controllers until STANDBYS of them wait for a call of `start`."""
+        standby, hold = msgspec.structs.replace(config, is_standby=True), _inherited(config)
+        async with self._preparing:
+            while len(self._alive()) < STANDBYS and not self._host.is_over:
+                started = await self._host.processes.start(MODULE, standby, self._log, hold, stdin=PIPE)
+                self._waiting.append(started)  # meanwhile another may have been taken
+
+    def _alive(self) -> list[Process]:
+        self._waiting = [process for process in self._waiting if process.returncode is None]
+        return self._waiting
 
 
 def _inherited(config: ControllerConfig) -> list[int]:
