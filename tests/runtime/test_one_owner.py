@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -126,9 +127,14 @@ def test_a_worker_that_saves_in_the_folder_of_another_run_fails_with_both_names(
         first.until("saved True")
         claim = json.loads((tmp_path / "saved" / OWNER).read_text())
         theirs = {**claim, "run": "other-1", "host": "host9", "token": "another"}
+        first.process.send_signal(signal.SIGSTOP)  # it would find out at its next renewal, and end the run
         (tmp_path / "saved" / OWNER).write_text(json.dumps(theirs))
+        (log,) = first.run_dir.glob("trainer/0/attempt_1/0/stderr.log")
+        while "RuntimeError: commit(" not in log.read_text():
+            time.sleep(0.05)
+        first.process.send_signal(signal.SIGCONT)
         assert first.finish() in (1, 70), first.text
-        assert "other-1 on host9" in first.text
+        assert "the folder belongs to run other-1 on host9" in log.read_text()
 
 
 @pytest.mark.slow
