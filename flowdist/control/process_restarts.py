@@ -19,6 +19,7 @@ AGENT_FORGIVEN_NS = 10 * MINUTE  # an agent that has run for so long makes up fo
 CONTROLLER_DEATHS_MAX = 10  # in quick succession
 CONTROLLER_FORGIVEN_NS = MINUTE  # as AGENT_FORGIVEN_NS
 ENDING_COUNTS = 4  # a death while the operator wants the run to end counts as so many: it ends after the third
+CONTROLLER_SERVED_NS = SECOND  # one that has served for so long did not die of its start: the next begins at once
 CONTROLLER_PAUSE_NS = 50 * MS  # before the second restart; doubled for each further one
 CONTROLLER_PAUSE_MAX_NS = 2 * SECOND
 JOURNAL_PAUSE_NS = SECOND  # there may be room on the disk by then
@@ -110,7 +111,8 @@ class ControllerUpkeep:
     def died(self, lived_ns: int, death: Death, words: str = "", *, is_ending: bool = False) -> Next:
         """Count a death of the controller, and return the decision whether and when the next one starts.
 
-        The pause before the next start grows with the deaths in quick succession.
+        If the controller died at its start, the pause before the next one grows with the deaths in quick succession.
+        After one that has served there is no pause: it would be taken from the lease of agents on other hosts.
 
         Args:
             lived_ns: How long it has served its agents.
@@ -128,4 +130,7 @@ class ControllerUpkeep:
             return Next(JOURNAL_PAUSE_NS, unwritten)
         died = f"the controller died of {words}" if words else "the controller died"
         pause_ns = min(CONTROLLER_PAUSE_MAX_NS, CONTROLLER_PAUSE_NS << max(0, deaths - 2))
-        return Next(pause_ns if deaths > 1 else 0, f"{died}: another takes over from the journal")
+        return Next(
+            pause_ns if deaths > 1 and lived_ns < CONTROLLER_SERVED_NS else 0,
+            f"{died}: another takes over from the journal",
+        )

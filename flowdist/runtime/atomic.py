@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = False, mode: int | None = None) -> None:
     """Replace the content of a file, so that a reader sees either the old content or all of the new.
 
     Args:
@@ -15,6 +15,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
         content: Its new content.
         durable: Force the content to the disk first, so that a crash of the machine cannot lose it. This takes some
             milliseconds.
+        mode: The mode of the file; None: what the umask leaves.
 
     Raises:
         OSError: The file cannot be written, for example because its folder does not exist; the old content stays.
@@ -22,6 +23,8 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         if durable:
             file.flush()
             os.fsync(file.fileno())

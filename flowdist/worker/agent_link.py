@@ -125,6 +125,7 @@ class AgentLink:
             offer: The checkpoint's path, step and generation.
 
         Raises:
+            RuntimeError: if another run owns the folder of checkpoints.
             TimeoutError: if there is no answer within COMMIT_TIMEOUT_S.
         """
         with self._lock:
@@ -143,7 +144,10 @@ class AgentLink:
         if not answer:
             self._close()
             return False  # the agent is gone, and this worker's generation with it
-        return bool(json.loads(answer)["commit"]["accepted"])
+        content = json.loads(answer)["commit"]
+        if content.get("error"):
+            raise RuntimeError(f"commit({offer['path']!r}): {content['error']}")
+        return bool(content["accepted"])
 
     def _connected(self) -> socket.socket:
         if self._socket is not None and self._pid == os.getpid():

@@ -69,6 +69,11 @@ def test_r21_another_controller_takes_over_at_once_and_the_next_ones_after_longe
     assert [controllers.died(0, "crash") for _ in pauses] == [Next(pause, because) for pause in pauses]
 
 
+def test_r21_after_a_controller_that_has_served_the_next_one_starts_at_once_however_many_have_died():
+    controllers = ControllerUpkeep("runs/x")
+    assert [controllers.died(SECOND, "crash").after_ns for _ in range(9)] == [0] * 9
+
+
 def test_the_exception_that_has_ended_a_controller_is_named():
     controllers = ControllerUpkeep("runs/x")
     because = "the controller died of KeyError: 'x': another takes over from the journal"

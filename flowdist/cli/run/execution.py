@@ -24,6 +24,7 @@ from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
+    from flowdist.runtime.run_folder.owner_file import OwnerFile
     from flowdist.runtime.supervisor.event_printer import Show
     from flowdist.runtime.supervisor.host_process import RunResult
     from flowdist.runtime.supervisor.startup_signals import StartupSignals
@@ -139,16 +140,41 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     for warning in warnings:
         console.show("warning", warning)
     with StartupSignals() as early:
+        claims = _take_claims(graph, run_dir, settings, console, early)
         run_dir = run_dir or new_run(settings.base, graph, settings.prefix)
+        for claim in claims:
+            claim.renew(run_dir.name)
         take_umask_of(run_dir)
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
-        run = _Run(graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, early)
+        run = _Run(
+            graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, early, claims
+        )
         if settings.detach:
             from flowdist.cli.run.detaching import detached  # as above
 
             detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
         sys.exit(run.supervise(console))
+
+
+def _take_claims(
+    graph: RoleGraph, run_dir: Path | None, settings: RunSettings, console: Console, early: StartupSignals
+) -> tuple[OwnerFile, ...]:
+    """Take the claims of a new run, whose folder does not exist yet, or of the run that is resumed in `run_dir`.
+
+    Raises:
+        FlowdistError: Another run owns what this one needs, or the run to resume still runs.
+    """
+    from flowdist.runtime.run_folder.folder import lock_run  # as in execute
+    from flowdist.runtime.run_folder.resume import last_epoch
+    from flowdist.runtime.supervisor.owner_keeper import take_claims
+
+    name, epoch = "", 1
+    if run_dir is not None:
+        os.close(lock_run(run_dir))  # else this would take the claims of the run that still runs
+        name, epoch = run_dir.name, last_epoch(run_dir) + 1
+    job = settings.hosting.listening.door.job if settings.hosting is not None else ""
+    return take_claims(graph, settings.base, job, name, epoch, console.show, early.check)
 
 
 class _Run(NamedTuple):
@@ -161,6 +187,7 @@ class _Run(NamedTuple):
     mask: Mask
     metrics: int | None  # file descriptor of the listening socket
     early: StartupSignals
+    claims: Sequence[OwnerFile]
 
     def supervise(self, console: Console) -> int:
         """Run the job to its end and return its exit code.
@@ -182,6 +209,7 @@ class _Run(NamedTuple):
         self.early.check()
         plan = self.settings.plan
         supervisor = self._supervisor(console)
+        supervisor.own(self.claims)
         console.now_ns = supervisor.now_ns
         if self.settings.hosting is not None:
             console.host = self.graph.cluster.nodes[0].name

@@ -33,6 +33,7 @@ TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --he
 NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
 
 _ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}
+NO_RUN = "?"  # the id of no run: a controller that is asked for it answers with its own
 NOT_ENCRYPTED = "flowdist's connections between hosts are authenticated when they begin, and are not encrypted"
 
 
@@ -49,7 +50,8 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
         gpus: GPUs of this machine, by name.
 
     Raises:
-        FlowdistError: This host has to run the controller, and the port is taken.
+        FlowdistError: This host has to run the controller, and the port is taken, or another controller answers at the
+            endpoint.
     """
     from flowdist.runtime.wire.addresses import reserve_all
 
@@ -59,6 +61,8 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
         place = _when_known(place)
     if place.runs_controller is False:
         take_part(place, settings, adapt, gpus)
+    if place.runs_controller:
+        _check_endpoint(place)
     addresses = _addresses_to_bind(place)
     reserved = reserve_all(addresses, place.endpoint.port)
     if reserved is None and place.runs_controller is None:
@@ -67,6 +71,35 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
         message = f"port {place.endpoint.port} of this machine is taken by another flowdist"
         raise FlowdistError(message, help="take another port, the same on every host")
     open_job(graph, place, settings, addresses, gpus)
+
+
+def _check_endpoint(place: Rendezvous) -> None:
+    """Warn if the endpoint, where the other hosts look for the controller, names another machine than this one.
+
+    Raises:
+        FlowdistError: Something answers there: this host would run a second controller, which no host would find.
+    """
+    from flowdist.runtime.wire.dialing import dial
+    from flowdist.runtime.wire.endpoint import ControllerEndpoint
+    from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
+    from flowdist.torchrun.rendezvous import is_this_machine
+
+    if is_this_machine(place.endpoint.host):
+        return
+    own, why = socket.gethostname(), f"another controller of job {place.job_id!r} answers there"
+    controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id, NO_RUN)
+    try:
+        asyncio.run(dial(controller, Credentials(place.token)))
+    except ConnectionRejected as error:  # it says which run it is
+        why = error.message
+    except OSError:
+        text = f"the endpoint {place.endpoint} is no address of this host, {own}: others may not find this controller"
+        paint(f"flowdist: {text}", fg="yellow", err=True)
+        return
+    raise FlowdistError(
+        f"{own} cannot run the controller, because the one at {place.endpoint} answers: {why}",
+        help="leave is_host=1 (--listen) out to join that job, or name this host in the endpoint",
+    )
 
 
 def _when_known(place: Rendezvous) -> Rendezvous:

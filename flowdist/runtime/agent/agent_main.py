@@ -212,7 +212,7 @@ class _AgentProcess:
             case io.WritePeers():
                 self._workers.write_peers(output.replica, output.attempt, output.addresses)
             case io.AnswerWorker():
-                self._workers.answer_commit(output)
+                self._workers.answer_commit(output, self._agent.epoch)
             case io.LookForSigns():
                 seen_ns = self._workers.last_output_ns(output.replica, output.attempt)
                 self._handle(io.SignsSeen(output.replica, output.attempt, seen_ns))

@@ -42,12 +42,17 @@ class WorkerSocket:
         Path(path).chmod(0o600)
         return server
 
-    def answer(self, answer: io.AnswerWorker) -> None:
+    def answer(self, answer: io.AnswerWorker, *, error: str = "") -> None:
         """Write the controller's answer to the workers that wait for it after `commit()`.
 
         These are the workers of the attempt that offered this path and are still connected; there may be none.
+
+        Args:
+            answer: The controller's answer.
+            error: The text of the exception that `commit()` has to raise; empty: none.
         """
-        line = {"commit": {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason}}
+        content = {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason}
+        line = {"commit": {**content, "error": error} if error else content}
         for writer in self._offers.pop((answer.replica, answer.attempt, answer.path), []):
             writer.write(json.dumps(line).encode() + b"\n")
 

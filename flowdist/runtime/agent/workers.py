@@ -18,9 +18,11 @@ from pathlib import Path
 
 import msgspec
 
+from flowdist.control.ownership import objection_to_commit
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import Addresses, ReplicaId
+from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.learning import LearnedPreload
 from flowdist.runtime.agent.node_config import NodeConfig
@@ -35,6 +37,7 @@ from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.logs import OutputWatch
+from flowdist.runtime.run_folder.owner_file import OWNER, read_owner
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport
@@ -339,14 +342,22 @@ class Workers:
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
         write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
 
-    def answer_commit(self, answer: io.AnswerWorker) -> None:
+    def answer_commit(self, answer: io.AnswerWorker, epoch: int) -> None:
         """Send the workers that offered a checkpoint the controller's answer; before that, publish an accepted one.
 
         To publish it is to write its path into the file that names the latest checkpoint. In that order a worker that
         was answered "accepted" finds its checkpoint again after any crash. Nothing is published for an attempt that
-        a newer one has replaced. One that cannot be published, as on a full disk, is answered as refused.
+        a newer one has replaced. One that cannot be published, as on a full disk, is answered as refused. In a
+        folder that another run owns, `commit()` raises: the worker could never save anything.
+
+        Args:
+            answer: The controller's answer.
+            epoch: The highest epoch of a controller of this run that this agent has heard of.
         """
         attempt = self._attempts.get((answer.replica, answer.attempt))
+        if answer.accepted and attempt is not None and (why := self._why_not_owned(epoch)):
+            self._sockets.answer(msgspec.structs.replace(answer, accepted=False, reason=why), error=why)
+            return
         if answer.accepted and attempt is not None:
             start, role = attempt.start, self._graph.role(answer.replica.role)
             pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
@@ -356,3 +367,13 @@ class Workers:
                 print(f"flowdist: the checkpoint {answer.path} cannot be published: {error}", file=sys.stderr)
                 answer = msgspec.structs.replace(answer, accepted=False, reason=str(error))
         self._sockets.answer(answer)
+
+    def _why_not_owned(self, epoch: int) -> str:
+        """Return why this run may not publish in its folder of checkpoints; empty: it may.
+
+        A damaged owner file is no reason: its owner writes it anew.
+        """
+        with contextlib.suppress(FlowdistError):
+            owner = read_owner(Path(self._paths.checkpoint_dir, OWNER))
+            return objection_to_commit(self._paths.run_id, epoch, owner)
+        return ""

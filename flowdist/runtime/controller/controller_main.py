@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -37,9 +38,10 @@ from flowdist.runtime.controller.host_news import HostNews
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.intake import Intake
 from flowdist.runtime.controller.journal_file import JOURNAL_BAD, JournalFile
-from flowdist.runtime.controller.limits import BACKLOG, READ_AHEAD
+from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.refusals import Refusals
+from flowdist.runtime.controller.standby import wait_until_needed
 from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
@@ -47,6 +49,7 @@ from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
+from flowdist.runtime.wire.doors import BACKLOG
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
@@ -67,12 +70,11 @@ from flowdist.runtime.wire.frames import (
 )
 from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN, Refused
 from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest
-from flowdist.runtime.wire.tls import can_encrypt, new_identity
+from flowdist.runtime.wire.tls import Identity, can_encrypt, new_identity
 from flowdist.text.streams import print_printable_only
 
 # Frames that the controller accepts from other hosts: no order of the operator, no query, no fault, no whole journal
 RemoteFrame = ToController | HostFrame
-BIND_RETRY_S = 10.0  # how long a controller that takes over waits for the port of the last one to become free
 LOST_LINES = "the journal there lost its last lines in a crash: join the job again"
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
@@ -92,6 +94,8 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     link_faults: tuple[LinkFault, ...] = ()  # injected faults of connections that are in force
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
+    doors: tuple[int, ...] = ()  # descriptors of the sockets that listen for other hosts; none: this process binds one
+    is_standby: bool = False  # wait until stdin has the configuration to begin with
 
 
 class _ControllerProcess:
@@ -101,15 +105,16 @@ class _ControllerProcess:
         config: What the supervisor has set.
         graph: The job.
         token: The secret that other hosts have to know; empty: none.
+        identity: The certificate for connections of other hosts; None: they are not encrypted.
     """
 
-    def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
+    def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str, identity: Identity | None) -> None:
         self._config = config
         job = config.listening.door.job if config.listening is not None else ""
         self._refusals = Refusals()
         run_dir = Path(config.run_dir)
-        tls = new_identity() if token and config.listening is not None and can_encrypt() else None
-        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
+        known = config.known_nodes
+        self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, known, self._refusals, identity)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._intake = Intake(self._hosts, self._refusals)
         self._log_relay = LogRelay(self._hosts.connection_of, self._send)
@@ -161,7 +166,7 @@ class _ControllerProcess:
         if self._config.metrics is not None:
             servers.append(await serve_metrics(self._config.metrics, self._status, self._refusals))
         if self._config.listening is not None:
-            servers.append(await self._listen_for_hosts(self._config.listening))
+            servers += await self._listen_for_hosts(self._config.listening)
         self._set_timer()
         await self._over.wait()
         for each in servers:
@@ -169,22 +174,14 @@ class _ControllerProcess:
         await self._close_remote()
         self._refusals.sum_up()
 
-    async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
-        until = self._loop.time() + BIND_RETRY_S
-        addresses = [listening.address, *listening.also] if listening.address else None
-        while True:
-            try:
-                return await asyncio.start_server(
-                    self._serve_remote,
-                    addresses,
-                    listening.port,
-                    limit=READ_AHEAD,
-                    backlog=BACKLOG,
-                )
-            except OSError:
-                if self._loop.time() > until:
-                    raise
-                await asyncio.sleep(0.05)
+    async def _listen_for_hosts(self, listening: Listening) -> list[asyncio.Server]:
+        """Begin to accept other hosts, those first that have connected while no controller ran."""
+        serve, limit, doors = self._serve_remote, READ_AHEAD, self._config.doors
+        if not doors:
+            addresses = [listening.address, *listening.also] if listening.address else None
+            return [await asyncio.start_server(serve, addresses, listening.port, limit=limit)]
+        sockets = [socket.socket(fileno=door) for door in doors]
+        return [await asyncio.start_server(serve, sock=each, limit=limit, backlog=BACKLOG) for each in sockets]
 
     async def _serve_remote(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -423,6 +420,11 @@ class _ControllerProcess:
         self._set_timer()
 
 
+def _identity(config: ControllerConfig, token: str) -> Identity | None:
+    """Return a certificate for the connections of other hosts; None if they are not encrypted, or none may join."""
+    return new_identity() if token and config.listening is not None and can_encrypt() else None
+
+
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
     print_printable_only()  # the log quotes what other hosts send
@@ -432,8 +434,11 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # usually 1024 at first, and each host has two connections
     try:
+        identity = _identity(config, token)
+        if config.is_standby:
+            config = msgspec.json.decode(wait_until_needed(config.lifeline), type=ControllerConfig)
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
-        controller = _ControllerProcess(config, graph, token)
+        controller = _ControllerProcess(config, graph, token, identity)
     except (BadLine, msgspec.DecodeError) as error:
         why = error.message if isinstance(error, BadLine) else f"graph.json cannot be read: {error}"
         print(f"flowdist: no controller can take over: {why}", file=sys.stderr)

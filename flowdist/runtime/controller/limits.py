@@ -18,7 +18,6 @@ UNREAD_MAX = 64 << 10  # bytes that wait for one peer: above, no answer and no l
 UNSENT_MAX = 4 << 20  # bytes that wait for one peer, orders included: above, its connection is closed
 READ_AHEAD = 32 << 10  # bytes that a connection of another host may have sent before they are handled
 NEWCOMERS_MAX = 256  # connections that have no node yet, over all addresses
-BACKLOG = 1024  # connections that the kernel keeps until they are accepted: many hosts may be started at once
 SCRAPES_MAX = 32  # connections to the port of the metrics; a scrape takes milliseconds
 CONNECTIONS_MAX = 64  # connections of one address that have a node; a host has two
 NAMES_MAX = 32  # nodes that one address may bring to a job, in the time of one controller

@@ -50,7 +50,15 @@ class OwnedProcesses:
         self._known: list[Process] = []
         self._changing = asyncio.Lock()  # between the start of a process and the moment when it is in `_known`
 
-    async def start(self, module: str, config: msgspec.Struct, log: str, hold: Sequence[int] = ()) -> Process:
+    async def start(
+        self,
+        module: str,
+        config: msgspec.Struct,
+        log: str,
+        hold: Sequence[int] = (),
+        *,
+        stdin: int = asyncio.subprocess.DEVNULL,
+    ) -> Process:
         """Start a module of flowdist as `start_module` does, and return the process.
 
         Args:
@@ -58,9 +66,10 @@ class OwnedProcesses:
             config: Becomes the argument, as JSON.
             log: The name of the log file in `run_dir`.
             hold: Descriptors that the process inherits.
+            stdin: As for `asyncio.create_subprocess_exec`.
         """
         async with self._changing:
-            process = await start_module(module, config, self._run_dir / log, pass_fds=hold)
+            process = await start_module(module, config, self._run_dir / log, pass_fds=hold, stdin=stdin)
             self._known = [*self.running(), process]
             return process
 

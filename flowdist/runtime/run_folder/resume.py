@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from flowdist.control.protocol.effects import FinishJob
-from flowdist.control.protocol.events import NodeJoined
+from flowdist.control.protocol.events import ControllerStarted, NodeJoined
 from flowdist.errors import FlowdistError
 from flowdist.graph import decode_graph, format_duration
 from flowdist.record.journal import Header, Line, Record
@@ -152,6 +152,17 @@ def _read_journal(run_dir: Path) -> ResumePoint:
             if isinstance(effect, FinishJob):
                 raise run_is_over(run_dir, effect.outcome)
     return ResumePoint(len(lines), last_ns, starts, known, tuple(added))
+
+
+def last_epoch(run_dir: Path) -> int:
+    """Return the epoch of the last controller in a run's journal; 0 without a journal, or if that cannot be used."""
+    try:
+        lines, _, _ = read_whole_lines((run_dir / JOURNAL).read_bytes(), JOURNAL)
+    except (OSError, BadLine):  # to resume the run says what is wrong
+        return 0
+    events = [line.event for line in lines if isinstance(line, Record)]
+    epochs = [event.epoch for event in events if isinstance(event, ControllerStarted)]
+    return max([1, *epochs])
 
 
 def checked_header(lines: Sequence[Line], run_dir: Path) -> Header:

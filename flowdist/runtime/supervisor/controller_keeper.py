@@ -16,9 +16,11 @@ from flowdist.runtime.left_files import size_of
 from flowdist.runtime.run_folder.log_reader import lines_of
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.supervisor.standby_controller import ControllerStarter
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller
 
 CONNECT_RETRY_S = 0.01  # between two attempts to connect to a controller that is starting
+PREPARE_AFTER_S = 1.0  # from the start of the first controller to that of its standbys: agents and workers start first
 
 
 class ControllerKeeper:
@@ -44,6 +46,9 @@ class ControllerKeeper:
     ) -> None:
         self._host, self._configure, self._outbox, self._handle = host, configure, outbox, handle
         self._is_ending, self._restarts = is_ending, ControllerUpkeep(str(host.run_dir))
+        self._log = host.run_dir / "controller.log"
+        self._starter = ControllerStarter(host, self._log.name)
+        self._has_standbys = False
         self._reader = RecordReader(str(host.run_dir / "journal.jsonl"))
         self.lost = ""  # why no controller is started any more; empty: one is
         self._serves_since_ns: int | None = None  # when the present controller has accepted a connection
@@ -63,13 +68,9 @@ class ControllerKeeper:
         """Start a controller process, which continues from the journal if the run has one."""
         config = self._configure()
         self._serves_since_ns, self._was_killed = None, False
-        self._log = self._host.run_dir / "controller.log"
         self._log_size = size_of(self._log)
         self._socket = config.control_socket
-        hold = [config.lifeline] if config.metrics is None else [config.lifeline, config.metrics]
-        self._process = await self._host.processes.start(
-            "flowdist.runtime.controller.controller_main", config, self._log.name, hold
-        )
+        self._process = await self._starter.start(config)
 
     async def keep(self) -> None:
         """Read the journal, and start the next controller whenever one has died, until `over` of the host is set.
@@ -133,12 +134,25 @@ class ControllerKeeper:
         if reader is None:
             return
         self._serves_since_ns = boot_ns()
+        self._host.background(self._prepare_next())
         writer.write(encode(Watch(self.lines_read)))
         self._outbox.attach(writer.write)
         while (message := await read_from_controller(reader)) is not None:
             if isinstance(message, JournalLine):
                 line = self._reader.read(message.line)
                 self._handle(line)
+
+    async def _prepare_next(self) -> None:
+        """Have the next controllers wait, if agents on other hosts need one within their lease.
+
+        Those of this host see that no controller listens, and keep their workers for `controller_outage`.
+        """
+        if not self._has_standbys:
+            await self._host.wait(PREPARE_AFTER_S)
+        self._has_standbys = True
+        config = self._configure()
+        if config.listening is not None and not self._host.is_over:
+            await self._starter.prepare(config)
 
     def kill(self) -> None:
         """Kill the controller process for an injected fault, if it runs. `keep` starts the next one."""

@@ -7,6 +7,7 @@ records of the journal; every decision about the job is the controller's.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -30,6 +31,7 @@ from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
 from flowdist.runtime.run_folder.folder import CONTROL, JOURNAL, lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
+from flowdist.runtime.run_folder.owner_file import OwnerFile
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
 from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
@@ -37,7 +39,9 @@ from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostPr
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.mirror import Mirror
 from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.supervisor.owner_keeper import OwnerKeeper
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
+from flowdist.runtime.wire.doors import open_doors
 from flowdist.runtime.wire.endpoint import INCARNATIONS
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import Injected, Operate, Operation
@@ -119,6 +123,7 @@ class Supervisor:
         printer = EventPrinter(graph, self._host.follower, self._specs, show)
         self._mirror = Mirror(Header(graph, self._known_nodes), str(run_dir / JOURNAL), printer, show)
         self._link_control_socket()
+        self._doors: list[socket.socket] = []  # they listen for other hosts; each controller gets them
         self._start_ns = 0  # on the runtime's clock, once the job has begun
         self._outbox = Outbox()
         self._controller = ControllerKeeper(
@@ -128,13 +133,18 @@ class Supervisor:
         self._hooks = Hooks(graph, run_dir)
         self._nodes: dict[NodeName, LocalNode] = {}
         self._given_up: set[NodeName] = set()
-        self._too_few_nodes = ""  # why the run ends because it has given up too many of its nodes; empty: it does not
+        self.own(())
+        self._ends_because = ""  # it has given up too many of its nodes, or has lost a claim; empty: neither
         self._interrupts = 0
         self._is_alone = False  # the run is being ended without a controller
         self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
         # The death of nodes on other hosts is not proven: the controller waits for the end of their leases.
         for name in self._past.added if hosting is None else ():
             self.operate(NodeGone(name, "the run was killed, and it with it"))
+
+    def own(self, claims: Sequence[OwnerFile]) -> None:
+        """Keep these claims while the run lasts. If another run takes one of them over, this one ends."""
+        self._owners = OwnerKeeper(claims, self._host.run_dir.name, self._end)
 
     def _link_control_socket(self) -> None:
         """Make the control socket reachable through the run's folder, where other commands look for it."""
@@ -155,8 +165,12 @@ class Supervisor:
             KeyboardInterrupt: An interrupt ended the run before the controller could end the job in order.
         """
         host = self._host
+        if self._hosting is not None:
+            listening = self._hosting.listening
+            self._doors = open_doors([listening.address, *listening.also] if listening.address else [], listening.port)
         self._start_ns = boot_ns() - self._past.last_ns
         host.begin(self._interrupted)
+        self._owners.start()
         for _ in range(self._early.count if self._early is not None else 0):
             self._interrupted()
         self._nodes = {name: LocalNode(host, self._node_config(name), f"{name}.log", self) for name in self._specs}
@@ -172,7 +186,7 @@ class Supervisor:
         finally:
             await self._wind_down()
         lost = (
-            self._too_few_nodes
+            self._ends_because
             or f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
         )
         failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
@@ -194,6 +208,7 @@ class Supervisor:
             tuple(self._link_faults.values()),
             self._hosting.listening if self._hosting is not None else None,
             self._metrics,
+            tuple(door.fileno() for door in self._doors),
         )
 
     def _node_config(self, name: NodeName) -> NodeConfig:
@@ -236,9 +251,13 @@ class Supervisor:
         log = f"{self._host.run_dir / node}.log"
         may_join = self._hosting is not None
         least = 1 if self._mirror.job.admitted else self._mirror.job.graph.cluster.min_nodes
-        self._too_few_nodes = why_nodes_are_too_few(self._nodes, self._given_up, least, log, others_may_join=may_join)
-        if self._too_few_nodes:
-            self._host.over.set()
+        if why := why_nodes_are_too_few(self._nodes, self._given_up, least, log, others_may_join=may_join):
+            self._end(why)
+
+    def _end(self, why: str) -> None:
+        """End the run although its job has not ended."""
+        self._ends_because = why
+        self._host.over.set()
 
     async def _until_over(self) -> None:
         """Print the workers' output, and inject faults when they are due, until `over` is set."""
@@ -399,4 +418,7 @@ class Supervisor:
         await host.end_processes()
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
         await self._hooks.finish(self._mirror.job, host.finished or interrupted)
+        for door in self._doors:
+            door.close()
+        self._owners.stop()
         host.close()
