@@ -26,11 +26,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.lab.processes import kill_all, namespace_of, processes_in, signal_all
+from tests.lab.processes import kill_all, processes_in, signal_all
 from tests.lab.switch import mac_of
 from tests.runtime.harness import Job
 
 SETUP_S = 30.0
+CAP_SYS_ADMIN = 21  # capabilities(7)
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("unshare", "nsenter", "ip", "mount", "hostname")
 # nsenter leaves the working folder: what it starts goes back there, as the same process.
@@ -57,7 +58,13 @@ class LabHost:
     def __init__(self, name: str, number: int, holder: subprocess.Popen[str]) -> None:
         self.name, self.number, self.holder = name, number, holder
         self.address = f"10.77.0.{number + 1}"
-        self.namespace = namespace_of(holder.pid)
+        # While it is open its number is not given to another namespace, whose processes would be taken for its own.
+        self._open = os.open(f"/proc/{holder.pid}/ns/net", os.O_RDONLY)
+        self.namespace = os.fstat(self._open).st_ino
+
+    def close(self) -> None:
+        """Forget the namespace. Nothing runs in it any more."""
+        os.close(self._open)
 
     @property
     def processes(self) -> list[int]:
@@ -72,14 +79,14 @@ class Lab:
         folder: Each host gets a folder of its own in it, and all share it.
         names: The names of the hosts.
         seed: Seed of the loss of frames.
-        rootless: Make user namespaces, as a user who is not root has to.
+        rootless: Make a user namespace, as a process without root's rights has to; None: if it has to.
     """
 
     def __init__(
         self, folder: Path, names: Sequence[str] = ("h0", "h1", "h2"), *, seed: int = 0, rootless: bool | None = None
     ) -> None:
         self.folder, self.names, self._seed = folder, tuple(names), seed
-        self._rootless = os.geteuid() != 0 if rootless is None else rootless
+        self._rootless = not is_privileged() if rootless is None else rootless
         self.hosts: dict[str, LabHost] = {}
         self.jobs: list[Job] = []
         self._down: set[int] = set()
@@ -165,6 +172,9 @@ class Lab:
         for job in self.jobs:
             job.__exit__(None, None, None)
         self._stack.close()
+        for host in self.hosts.values():
+            host.close()
+        self.hosts.clear()
 
     # What runs on the hosts
 
@@ -267,7 +277,7 @@ class Lab:
             "cut": sorted(self._cut),
             "delay_s": self._delay_s,
             "loss": self._loss,
-            "namespaces": [host.namespace for host in self.hosts.values()],
+            "holders": [host.holder.pid for host in self.hosts.values()],
         }
         self._ask_switch(json.dumps(order))
 
@@ -278,6 +288,12 @@ class Lab:
         if not self._switch.stdout.readline():
             assert self._switch.stderr is not None
             raise LabUnavailable(f"the switch has ended: {self._switch.stderr.read().strip()}")
+
+
+def is_privileged() -> bool:
+    """Return whether this process may make namespaces as it is. Root in a container often may not."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:")]
+    return bool(int(line.split()[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
 def _end(holder: subprocess.Popen[str]) -> None:

@@ -27,6 +27,7 @@ from tests.lab.beats import overlaps, read_beats
 from tests.lab.network import Lab, LabUnavailable
 
 PATIENCE_S = 90.0  # for three hosts to be one world again
+END_S = 30.0  # for all commands to end after the last worker
 HOSTS = ("h0", "h1", "h2")
 KINDS = ("is cut off", "cannot send", "cannot receive", "does not reach the next host", "has its port down")
 
@@ -95,8 +96,16 @@ def _play(lab: Lab, job: BeatingJob, cuts: list[Cut]) -> str:
         lab.port_up(cut.host)
     if not await_one_world(lab.folder / "beats", boot_ns()):
         return f"no world of three hosts within {PATIENCE_S:.0f} s\n{lab.text}"
+    late = threading.Timer(END_S, _kill, [lab])
+    late.start()
     codes = job.close()
-    return "" if set(codes.values()) == {0} else f"exit codes {codes}\n{lab.text}"
+    late.cancel()
+    return "" if set(codes.values()) == {0} else f"exit codes {codes} (-9: not ended after {END_S:.0f} s)\n{lab.text}"
+
+
+def _kill(lab: Lab) -> None:
+    for job in lab.jobs:
+        job.process.kill()
 
 
 def begin(lab: Lab, cut: Cut) -> None:

@@ -47,6 +47,7 @@ class Faults:
         cut: Pairs of ports: nothing passes from the first to the second.
         delay_s: By port, the seconds by which each frame from and to it comes later.
         loss: By port, the share of the frames from and to it that are lost.
+        holders: The processes that keep the namespaces of the hosts.
     """
 
     def __init__(self, text: str) -> None:
@@ -55,7 +56,7 @@ class Faults:
         self.cut = {(source, target) for source, target in order.get("cut", ())}
         self.delay_s: dict[int, float] = {int(port): seconds for port, seconds in order.get("delay_s", {}).items()}
         self.loss: dict[int, float] = {int(port): share for port, share in order.get("loss", {}).items()}
-        self.namespaces: list[int] = order.get("namespaces", [])
+        self.holders: list[int] = order.get("holders", [])
 
     def passes(self, source: int, target: int, chance: random.Random) -> bool:
         """Return whether a frame from one port to another arrives at all."""
@@ -83,6 +84,7 @@ class Switch:
         self._faults = Faults("{}")
         self._late: list[tuple[float, int, int, bytes]] = []  # arrival, order of coming, port, frame
         self._count = 0
+        self._namespaces: list[int] = []  # of all hosts, open
         self._selector = selectors.DefaultSelector()
         self._selector.register(0, selectors.EVENT_READ)
         for port, link in enumerate(self._ports):
@@ -107,9 +109,13 @@ class Switch:
         """Take the next order from the standard input; return whether there was one."""
         line = os.read(0, 1 << 20)  # the lab waits for the answer to each order, so that there is one line at most
         if not line:
-            kill_all(self._faults.namespaces)
+            kill_all([os.fstat(namespace).st_ino for namespace in self._namespaces])
             return False
         self._faults = Faults(line.decode())
+        # An open namespace keeps its number. That of one that has ended is given to the next, which another lab makes.
+        self._namespaces = self._namespaces or [
+            os.open(f"/proc/{pid}/ns/net", os.O_RDONLY) for pid in self._faults.holders
+        ]
         print("done", flush=True)
         return True
 

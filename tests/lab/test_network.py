@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.conftest import MakeLab
-from tests.lab.network import Lab
+from tests.lab.network import Lab, is_privileged
 from tests.lab.processes import processes_in, wait_for_ends
 
 pytestmark = [pytest.mark.real, pytest.mark.lab]
@@ -74,7 +73,7 @@ def arrives(lab: Lab, source: str, target: str) -> bool:
 
 @pytest.mark.parametrize("rootless", [False, True])
 def test_each_host_has_its_name_and_address_and_nothing_outside_changes(make_lab: MakeLab, rootless: bool) -> None:
-    if not rootless and os.geteuid() != 0:
+    if not rootless and not is_privileged():
         pytest.skip("this is not root")
     before = (socket.gethostname(), Path("/etc/hosts").read_text(), socket.if_nameindex())
     lab = make_lab("alpha", "beta", rootless=rootless)
