@@ -19,7 +19,7 @@ def test_no_two_generations_run_at_once_in_a_seeded_partition(tmp_path: Path, se
         outcome = play(tmp_path, seed)
     except LabUnavailable as error:
         pytest.skip(f"no lab: {error}")
-    assert not outcome.wrong, outcome
+    assert not outcome.overlap and not outcome.wrong, outcome
 
 
 def test_fifty_seeds_draw_every_kind_of_cut_of_every_host_on_both_sides_of_the_lease() -> None:
