@@ -45,7 +45,7 @@ class Cut(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one seed. `overlap` and `wrong`, what else did not happen as it has to, are empty if all is well."""
+    """What became of one seed. `overlap` and `wrong`, which is all else that went wrong, are empty if all is well."""
 
     seed: int
     cuts: list[Cut]
@@ -170,9 +170,8 @@ def main() -> None:
             sys.exit(f"no lab: {error}")
     apart = sum(not outcome.overlap for outcome in outcomes)
     good = sum(not outcome.wrong for outcome in outcomes)
-    print(
-        f"{apart} of {len(outcomes)} seeds: no two generations at once; {good}: one world again, and all hosts have ended"
-    )
+    print(f"{apart} of {len(outcomes)} seeds: no two generations at once")
+    print(f"{good} of {len(outcomes)} seeds: one world again, and all hosts have ended")
     sys.exit(min(apart, good) != len(outcomes))
 
 
