@@ -53,7 +53,7 @@ class Scene:
             if self.intake.open(writer):
                 self.hosts._shown[writer] = ("", "the digest of its secret")  # as after the handshake
                 if self.has_node:
-                    self.hosts.welcome(JoinRequest("gpu07"), Controller(self.hosts._graph).state, writer)
+                    self.hosts.welcome(JoinRequest("gpu07"), Controller(self.hosts._graph).state, writer, 0)
                 self.intake.admit(writer)
                 while (message := await self.intake.read(reader, writer)) is not None:
                     self.frames.append(message)
