@@ -41,6 +41,7 @@ from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
+from flowdist.runtime.notices import ignore_notices
 from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
@@ -392,6 +393,7 @@ class _ControllerProcess:
 
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
+    ignore_notices(os.environ)
     print_printable_only()  # the log quotes what other hosts send
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     token = os.environ.pop(TOKEN, "")

@@ -258,7 +258,7 @@ def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
         FlowdistError: if all folders that could be used have paths that are too long, or are not writable.
     """
     # the name of a store's handover socket, and those of the agents
-    longest = max(len("s4194304-1234567.sock"), *(len(f"{name}.sock") for name in nodes))
+    longest = max([len("s4194304-1234567.sock"), *(len(f"{name}.sock") for name in nodes)])
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
     bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]

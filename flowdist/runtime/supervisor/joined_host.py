@@ -25,7 +25,7 @@ from flowdist.runtime.run_folder.folder import lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.supervisor.fault_target import FaultTarget
-from flowdist.runtime.supervisor.host_process import WIND_DOWN_S, HostProcess, RunResult
+from flowdist.runtime.supervisor.host_process import NOTICE_NS, WIND_DOWN_S, HostProcess, RunResult
 from flowdist.runtime.supervisor.joining import RETRY_S, Connection, Joined, rejoin
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.wire.endpoint import DeathProof
@@ -49,6 +49,7 @@ class JoinedHost:
         run_dir: The folder of the run on this host, for logs.
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
+        notice_ns: Time in ns from SIGUSR1 until this machine is taken away.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class JoinedHost:
         run_dir: Path,
         show: Show,
         open_sink: OpenSink | None = None,
+        notice_ns: int = NOTICE_NS,
     ) -> None:
         welcome = joined.welcome
         self._joined, self._spec, self._site, self._devices = joined, spec, site, devices
@@ -71,6 +73,7 @@ class JoinedHost:
         )
         self._writer: asyncio.StreamWriter | None = joined.connection.writer
         self._reader, self._digest = RecordReader(f"journal.jsonl at {joined.controller.address}"), sha256()
+        self._notice_ns = notice_ns
         self._is_catching_up = True  # reading what happened before this host joined
         self._interrupts = 0
         self._lost = ""  # why the job is over for this host although it has not ended
@@ -89,7 +92,7 @@ class JoinedHost:
             KeyboardInterrupt: An interrupt made the node leave before the job was over.
         """
         host = self._host
-        host.begin(self._interrupted)
+        host.begin(self._interrupted, self._noticed)
         self._node = LocalNode(host, self._config(), LOG, self)
         self._faults = FaultTarget(self._node, host.run_dir, self._show)
         host.background(self._keep_connected())
@@ -118,6 +121,7 @@ class JoinedHost:
             lock=host.lock,
             devices=self._devices,
             controller=self._joined.controller,
+            notice_ns=self._notice_ns,
             **self._site._asdict(),
         )
 
@@ -222,6 +226,11 @@ class JoinedHost:
         """End this process although the job has not ended. The first reason is the one that `run` raises."""
         self._lost = self._lost or why
         self._host.over.set()
+
+    def _noticed(self) -> None:
+        """Have the work on the node move elsewhere, because this machine is about to be taken away."""
+        self._show("warning", f"{self._name} is about to be taken away (SIGUSR1): its work moves elsewhere")
+        self._node.give_notice()
 
     def _interrupted(self) -> None:
         """Leave the job in order at the first interrupt; at the second, or if the node does not run, at once."""
