@@ -169,7 +169,9 @@ def run_on(
     hosts = sum(pool.max_members for pool in employment.pools)
     listening = Listening(RunEndpoint(str(found.endpoint), job_id), found.address, found.endpoint.port, hosts)
     own = reachable_address(found.address)
-    hosting = Hosting(listening, Site(own, interface_of(own)), lambda run_dir: _employ(employment, place, name, run_dir))
+    hosting = Hosting(
+        listening, Site(own, interface_of(own)), lambda run_dir: _employ(employment, place, name, run_dir)
+    )
     execute(graph, settings._replace(hosting=hosting))
 
 

@@ -61,10 +61,12 @@ class Fleet:
             if not member.is_gone and member.name in seen:
                 orders += self._update(member, seen[member.name], nodes.get(member.name), now)
         if job.is_ending:
-            return orders + [order for member in self.state.members for order in self._cancel_pending(member, seen, now)]
-        for pool in self._pools:
-            orders += self._fill(pool, job, nodes, now)
+            return orders + [
+                order for member in self.state.members for order in self._cancel_pending(member, seen, now)
+            ]
         orders += self._give_up()
+        for pool in self._pools if not self.state.is_given_up else ():
+            orders += self._fill(pool, job, nodes, now)
         return orders
 
     def moved(self, endpoint: str) -> None:
@@ -160,7 +162,7 @@ class Fleet:
         wanted = self._wanted(pool, job)
         members = self.state.counting(pool.name)
         staying = [member for member in members if not member.leaving]
-        if now >= state.retry_ns and not self.state.is_given_up:
+        if now >= state.retry_ns:
             for _ in range(wanted - len(staying)):
                 yield self._submit(pool, now)
         has_all = sum(member.has_joined for member in staying) >= wanted
@@ -209,8 +211,8 @@ class Fleet:
     def _cancel(self, member: Member, because: str, now: int) -> Iterator[Cancel]:
         """Order the end of a member; again after `CANCEL_NS` while the engine still has it."""
         if member.reference and (member.cancelled_ns is None or now - member.cancelled_ns >= CANCEL_NS):
-            member.cancelled_ns = now
-            yield Cancel(member.name, member.reference, because)
+            again, member.cancelled_ns = member.cancelled_ns is not None, now
+            yield Cancel(member.name, member.reference, because, again)
 
     def _cancel_pending(self, member: Member, seen: Mapping[str, Seen], now: int) -> Iterator[Order]:
         """Cancel a member that waits for a machine while the job ends. One that runs ends with the job."""
@@ -234,7 +236,7 @@ class Fleet:
             elif state.failures >= FAILURES_MAX or (state.failures and all(not each.reference for each in members)):
                 self.state.is_given_up = True
                 last = next(each.ended for each in reversed(members) if each.ended)
-                yield GiveUp(f"{state.failures} members{name} in a row never joined; the last: {last}")
+                yield GiveUp(f"{state.failures} member{'s' * (state.failures > 1)}{name} in a row never joined: {last}")
 
 
 def _nodes_by_member(nodes: Sequence[NodeSeen]) -> dict[str, NodeSeen]:

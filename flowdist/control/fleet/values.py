@@ -89,11 +89,12 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Order to cancel a member. `because` is for people."""
+    """Order to cancel a member. `because` is for people; `again`: it was ordered before, and the member is still there."""
 
     member: str
     reference: str
     because: str
+    again: bool = False
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):

@@ -55,6 +55,7 @@ OF_MEMBERS: Mapping[str, Callable[[str], str]] = {
     "exclude": _word,
     "gres": _word,
     "time": _word,
+    "exclusive": _one_of("yes", "no"),
     "cpus": _count,
     "mem": _memory,
     "nodes": _sizes,

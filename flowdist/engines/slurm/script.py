@@ -57,6 +57,7 @@ def directives(
         *([f"--gres={gres}"] if gres else []),
         *([f"--mem={-(-memory // MIB)}M"] if memory else []),
         *(f"--{word}={options[key]}" for key, word in _WORDS.items() if key in options),
+        *(["--exclusive"] if options.get("exclusive") == "yes" else []),
         *([f"--exclude={','.join(excluded)}"] if excluded else []),
         f"--signal=B:USR1@{max(1, notice_ns // SECOND)}",
         "--requeue" if requeue else "--no-requeue",

@@ -75,7 +75,9 @@ class FleetKeeper:
 
     async def _look(self, job: JobState, now_ns: Callable[[], int], *, is_ending: bool = False) -> None:
         fleet = self._fleet_of(job)
-        references = {member.reference: member.name for member in fleet.state.members if member.reference and not member.is_gone}
+        references = {
+            member.reference: member.name for member in fleet.state.members if member.reference and not member.is_gone
+        }
         try:
             seen = await asyncio.to_thread(self._employer.engine.observe, list(references))
         except EngineFailed as error:
@@ -109,7 +111,8 @@ class FleetKeeper:
             case Submit():
                 await self._submit(order, now_ns)
             case Cancel():
-                self._show("event", f"{order.member} is cancelled: {order.because}")
+                if not order.again:
+                    self._show("event", f"{order.member} is cancelled: {order.because}")
                 try:
                     await asyncio.to_thread(engine.cancel, order.reference)
                 except EngineFailed as error:  # the fleet orders it again
