@@ -139,6 +139,14 @@ def test_a_host_that_has_failed_by_the_engine_is_avoided_for_a_while() -> None:
     assert submits(cluster.look(AVOID_NS)) == [("m5", ())]
 
 
+def test_a_member_that_the_engine_could_not_launch_has_no_host_to_avoid() -> None:
+    cluster = Cluster()
+    cluster.look()
+    cluster.end("m1", "node failed")
+    cluster.look()
+    assert submits(cluster.look(RETRY_NS)) == [("m4", ())]
+
+
 def test_a_member_that_somebody_has_cancelled_is_not_replaced_until_the_operator_scales() -> None:
     cluster = Cluster().running()
     cluster.end("m3", "cancelled")

@@ -120,8 +120,8 @@ class Fleet:
             self.state.pools[member.pool].unwanted += 1
             yield Tell(f"{member.name}{_on(member)} was cancelled outside flowdist, and is not replaced", "warning")
             return
-        if seen.cause == "node failed" and member.host:
-            self.state.avoided[member.host] = now + AVOID_NS
+        if seen.cause == "node failed":
+            self._avoid(member, now)
         self._end(member, words, now, has_failed=not member.has_joined)
         yield Tell(words, "warning")
 
@@ -133,11 +133,15 @@ class Fleet:
             pool.failures += 1
             pool.retry_ns = now + min(RETRY_MAX_NS, RETRY_NS << min(pool.failures - 1, 10))
 
+    def _avoid(self, member: Member, now: int) -> None:
+        """Start no member on the host of this one for a while. One that never ran has none."""
+        if member.host:
+            self.state.avoided[member.host] = now + AVOID_NS
+
     def _lost(self, member: Member, node: NodeSeen, now: int) -> Iterator[Order]:
         """Give up a member whose node is lost, and avoid its host."""
         why = f"{node.node} is lost" + (f" ({node.lost_because})" if node.lost_because else "")
-        if member.host:
-            self.state.avoided[member.host] = now + AVOID_NS
+        self._avoid(member, now)
         self._end(member, why, now, has_failed=False)
         yield from self._cancel(member, why, now)
 
@@ -152,8 +156,8 @@ class Fleet:
             member.leaving = ""  # the operator uses the node again
         elif not member.leaving:
             member.leaving, member.leaving_ns = why, now
-            if member.host and not node.is_leaving and not seen.is_host_drained:
-                self.state.avoided[member.host] = now + AVOID_NS  # cordoned, because of failures there
+            if not node.is_leaving and not seen.is_host_drained:  # cordoned, because of failures there
+                self._avoid(member, now)
             yield Tell(f"{member.name}{_on(member)} is to be replaced: {why}")
 
     def _fill(self, pool: Pool, job: JobSeen, nodes: Mapping[str, NodeSeen], now: int) -> Iterator[Order]:
@@ -230,7 +234,7 @@ class Fleet:
             left = self.state.counting(pool.name)
             if left and any(member.has_joined for member in left):
                 continue
-            if state.unwanted and not left:
+            if not left and 0 < state.target <= state.unwanted:
                 self.state.is_given_up = True
                 yield GiveUp(f"all members{name} were cancelled outside flowdist")
             elif state.failures >= FAILURES_MAX or (state.failures and all(not each.reference for each in members)):

@@ -53,7 +53,7 @@ def main() -> None:
     signal.signal(KILL_NODE, lambda *_: None)  # the handlers do nothing: the number arrives at wake_read
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ours = [wake_read, wake_write, config.lifeline, config.lock]
-    spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), *ours])
+    spawner = _fork(lambda: _run_spawner(spawner_end), [agent_end.fileno(), *ours])
     page = LeasePage()
     agent = _fork(lambda: _run_agent(config, agent_end, credentials, page), [spawner_end.fileno(), *ours])
     agent_end.close()
@@ -75,6 +75,13 @@ def main() -> None:
 def _pass_on(agent: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has ended, and the node is being killed
         os.kill(agent, number)
+
+
+def _run_spawner(channel: socket.socket) -> None:
+    # A batch system that cancels a job sends SIGTERM to all of its processes. The agent leaves the job in order then, and
+    # the spawner, by which it stops its workers, ends with it. Workers do not inherit the handler.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    Spawner(channel).run()
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage) -> None:
