@@ -174,3 +174,23 @@ def test_drained_nodes_are_emptied_and_a_controller_that_was_killed_is_resumed(c
     token = (folder / "token").read_text().strip()
     shown = [path.read_text() for path in (cluster.folder).glob("spool.*/job*/slurm_script")]
     assert token and token not in cluster.logs() + "".join(shown) + resumed.job.text
+
+
+@pytest.mark.timeout(180)  # the controller's job and its members are started twice
+def test_a_controller_in_a_job_of_its_own_is_requeued_and_resumes(cluster: Cluster) -> None:
+    (cluster.work / "topology.py").write_text(COUNTING)
+    (cluster.work / "count.py").write_text(COUNT)
+    submitted = Followed(cluster.start("run", "--on", "slurm", "-o", "controller=job", "-o", "cpus=4"))
+    assert submitted.finish() == 0, submitted.job.text
+    log = cluster.work / "runs/work-controller-1.out"
+    cluster.until(lambda: log.exists() and "counter/1: starts on" in log.read_text(), "the job runs")
+    (number, _, host), _ = cluster.jobs()["work-controller"], None
+
+    # Its time limit comes: it is requeued, resumes the run, and has members again.
+    cluster.call("scancel", "--batch", "--signal=USR1", number)
+    cluster.until(lambda: "the controller is back, as epoch 2" in log.read_text(), "the run is resumed", 150)
+    cluster.until(lambda: log.read_text().count("counter/0: starts on") >= 2, "the job runs again")
+    assert host
+    (cluster.work / "end").touch()
+    cluster.until(lambda: "SUCCEEDED" in log.read_text(), "the job is over")
+    cluster.until(lambda: cluster.jobs()["work-controller"][1] == "COMPLETED", "its Slurm job is over")

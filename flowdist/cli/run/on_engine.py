@@ -22,9 +22,10 @@ from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
 from flowdist.engines.local import LocalProcesses
 from flowdist.engines.pools import on_pools, pools_of
-from flowdist.engines.slurm.engine import Folders, Slurm
+from flowdist.engines.slurm.commands import call
+from flowdist.engines.slurm.engine import LOG, Folders, Slurm
 from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
-from flowdist.engines.slurm.script import job_name
+from flowdist.engines.slurm.script import controller_script, directives, job_name
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, format_duration
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from flowdist.runtime.wire.addresses import Endpoint
 
 EMPLOYMENT, TOKEN_FILE, MEMBERS = "engine.json", "token", "members"  # in the folder of the run
+IN_JOB = "--in-controller-job"  # this process is the controller's own job
 PORTS = range(29400, 29500)  # the first free one is taken, unless --listen names one
 
 
@@ -121,6 +123,8 @@ def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings
     run_dir = runs / f"{graph.name}-RUN"
     here = endpoint_of(listen, PORTS[0]) if listen else Endpoint(socket.gethostname(), PORTS[0])
     place, shown = _Place(here, graph.name, runs), employment.engine_in(run_dir)
+    if employment.engine == "slurm" and employment.slurm.controller == "job":
+        click.echo(controller_job(graph, engine, settings, sys.argv[2:]))
     for number, pool in enumerate(employment.pools, start=1):
         launch = place.launch(employment, graph.name, run_dir, Submit(f"m{number}", pool.name))
         count = f"{pool.min_members} to {pool.max_members} members for {', '.join(pool.roles)}"
@@ -129,6 +133,36 @@ def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings
             click.echo(shown.script(launch))
         else:
             click.echo(" ".join(launch.command) + "\n")
+
+
+def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSettings, words: Sequence[str]) -> str:
+    """Return the script of a Slurm job that runs the controller, which submits the members.
+
+    Args:
+        graph: The job.
+        engine: The engine.
+        settings: Settings of the run; its folder gets the output of the job.
+        words: The words of this command line after `flowdist run`.
+    """
+    options = employment_of(graph, engine).slurm
+    runs = settings.base.resolve()
+    name = job_name(graph.name, "controller")
+    asked = directives(
+        name, options.of_controller(), folder=str(Path.cwd()), log=f"{runs}/{LOG}", cpu=1, gpu=0, memory=0, avoid=(),
+        requeue=True, notice_ns=options.notice_ns,
+    )  # fmt: skip
+    kept = [word for word in words if word not in ("--detach", "-d", "--dryrun")]
+    return controller_script(asked, [sys.executable, "-m", "flowdist", "run", IN_JOB, *kept])
+
+
+def of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
+    """Return the settings of a run whose controller has a Slurm job of its own: a requeued job resumes its run."""
+    from flowdist.runtime.run_folder.folder import run_dirs
+    from flowdist.runtime.run_folder.runs import has_begun
+
+    prefix = f"{graph.name}-{os.environ.get('SLURM_JOB_ID', '0')}"
+    found = [path for path in run_dirs(settings.base) if path.name.startswith(f"{prefix}_") and has_begun(path)]
+    return settings._replace(prefix=prefix, resume=found[0].name if found else "")
 
 
 def run_on(
@@ -154,6 +188,14 @@ def run_on(
     from flowdist.runtime.wire.addresses import interface_of, reachable_address
 
     door = None
+    if graph is not None and settings.prefix == IN_JOB:
+        settings = of_controller_job(graph, settings)
+        graph = graph if not settings.resume else None
+    elif graph is not None and engine.on == "slurm" and employment_of(graph, engine).slurm.controller == "job":
+        settings.base.mkdir(parents=True, exist_ok=True)
+        number = call(["sbatch", "--parsable"], controller_job(graph, engine, settings, sys.argv[2:])).strip()
+        click.echo(f"the controller is submitted as Slurm job {number}; its run is {graph.name}-{number}_...")
+        sys.exit(0)
     if graph is None:
         run_dir, past = find_run(settings.base, settings.resume)
         employment, door, name = _saved(run_dir), saved_endpoint(run_dir), past.name

@@ -67,6 +67,7 @@ class StartOptions(NamedTuple):
     job_id: str | None
     no_learned_preload: bool
     dryrun: bool
+    in_controller_job: bool
 
 
 @verb("run", cls=_Run)
@@ -95,6 +96,7 @@ class StartOptions(NamedTuple):
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
     learned_option,
     click.option("--dryrun", is_flag=True, help="With --on: print the scripts of the members, and submit nothing."),
+    click.option("--in-controller-job", is_flag=True, hidden=True),
 )
 @engine_options
 @display_options
@@ -141,6 +143,7 @@ def command(
         display.metrics_port,
         start.seed or 0,
         truncate_at=start.truncate_at,
+        prefix="--in-controller-job" if start.in_controller_job else "",
     )
     if engine.on or (start.resume is not None and _has_engine(start)):
         from flowdist.cli.run import on_engine  # not needed on one host

@@ -10,6 +10,7 @@ from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.graph import SECOND, parse_duration, parse_memory
 
 NOTICE_NS = 60 * SECOND
+CONTROLLER = "controller"  # no role has this name: -o controller.partition=cpu is for the controller's own job
 _WORD = re.compile(r"[^\s\x00-\x1f]{1,500}")
 
 
@@ -85,6 +86,13 @@ class SlurmOptions(NamedTuple):
     requeue: bool = False
     notice_ns: int = NOTICE_NS
 
+    def of_controller(self) -> dict[str, str]:
+        """Return the options of the controller's own job: those of all members that concern the cluster, and its own."""
+        shared = {
+            key: value for key, value in self.shared.items() if key in ("partition", "account", "qos", "reservation")
+        }
+        return {**shared, **self.of_roles.get(CONTROLLER, {})}
+
     def of_pool(self, pool: str) -> dict[str, str]:
         """Return the options of the members of a pool: those of its role win over the shared ones."""
         return {**self.shared, **self.of_roles.get(pool, {})}
@@ -127,7 +135,7 @@ def _problem(text: str, role: str | None, key: str, value: str, roles: Sequence[
     """Return what is wrong with one option; empty if nothing is. `role` is None for an option of all members."""
     if "=" not in text:
         return "it has no value"
-    if role is not None and role not in roles:
+    if role is not None and role not in (*roles, CONTROLLER):
         return f"there is no role {role!r}, {did_you_mean(role, roles)}"
     if role is not None and key in OF_JOB:
         return f"{key} is an option of the whole job"

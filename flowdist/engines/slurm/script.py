@@ -73,6 +73,23 @@ def script(directives: Sequence[str], command: Sequence[str]) -> str:
     return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 
 
+CONTROLLER = """\
+{command} &
+child=$!
+trap ':' TERM  # Slurm has sent it to flowdist, too, which cancels the job
+trap 'kill -KILL "$child"; scontrol requeue "$SLURM_JOB_ID"; sleep 600' USR1  # the time limit comes
+wait "$child"; code=$?
+while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
+exit "$code"
+"""
+
+
+def controller_script(directives: Sequence[str], command: Sequence[str]) -> str:
+    """Return the batch script of a controller's own job: before its time limit it is requeued, and resumes the run."""
+    lines = ["#!/bin/sh", *(f"#SBATCH {_quoted(each)}" for each in directives)]
+    return "\n".join([*lines, CONTROLLER.format(command=shlex.join(command))])
+
+
 def _quoted(option: str) -> str:
     """Return an option as a line of a script needs it: sbatch takes double quotes off, and knows no others."""
     name, _, value = option.partition("=")
