@@ -15,6 +15,9 @@ from flowdist.control.fleet.values import Pool, Size
 from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
 
 
+SHARED = "*"  # the value of the label NODE_POOL of members that all other roles share; no role has this name
+
+
 class Unsized(Exception):
     """The topology does not say how many members the roles without options of their own have."""
 
@@ -80,5 +83,5 @@ def on_pools(graph: RoleGraph, pools: Collection[Pool]) -> RoleGraph:
 
 def _only_on(role: RoleSpec, pool: str) -> RoleSpec:
     """Return a role whose replicas run only on nodes of the pool."""
-    where = (*role.placement.where, (NODE_POOL, pool))
+    where = (*role.placement.where, (NODE_POOL, pool or SHARED))
     return msgspec.structs.replace(role, placement=msgspec.structs.replace(role.placement, where=where))

@@ -21,7 +21,7 @@ from flowdist.control.fleet.values import Launch, Pool, Submit
 from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
 from flowdist.engines.local import LocalProcesses
-from flowdist.engines.pools import on_pools, pools_of
+from flowdist.engines.pools import SHARED, on_pools, pools_of
 from flowdist.engines.slurm.commands import call
 from flowdist.engines.slurm.engine import LOG, Folders, Slurm
 from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
@@ -84,7 +84,7 @@ class _Place(NamedTuple):
             "--id": self.job_id,
             "--token-file": str(run_dir / TOKEN_FILE),
             "--member": order.member,
-            "--pool": order.pool,
+            "--pool": (order.pool or SHARED) if len(employment.pools) > 1 else "",
             "--cpus": str(size.cpu),
             "--memory": f"{size.memory}B" if size.memory else "",
             "--notice": format_duration(notice),

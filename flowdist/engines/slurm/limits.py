@@ -21,7 +21,7 @@ def find_problems(topic: Topic, options: SlurmOptions) -> list[Problem]:
     found: list[Problem] = []
     for role in topic.graph.roles:
         found += _of_times(topic, role, options, kill_wait_ns)
-        found += _of_places(topic, role)
+        found += _of_places(topic, role, options)
         found += _of_sizes(topic, role, options)
     try:
         pools_of(topic.graph, options.of_roles, options.shared)
@@ -47,12 +47,17 @@ def _of_times(topic: Topic, role: RoleSpec, options: SlurmOptions, kill_wait_ns:
         yield topic.problem(role.name, "drain", message, help, is_error=False)
 
 
-def _of_places(topic: Topic, role: RoleSpec) -> Iterator[Problem]:
+def _of_places(topic: Topic, role: RoleSpec, options: SlurmOptions) -> Iterator[Problem]:
     """Yield the problems of a role with hosts that Slurm chooses: labels, checkpoints and secrets."""
     if role.placement.where:
         labels = ", ".join(f"{name}={value}" for name, value in role.placement.where)
         help = f"write -o {role.name}.constraint=FEATURE instead of where="
         yield topic.problem(role.name, "where", f"Slurm's nodes have no label {labels}", help)
+    pool = role.name if role.name in options.of_roles else ""
+    for other in role.placement.near:
+        if (other if other in options.of_roles else "") != pool:
+            message = f"it has to run beside {other!r}, and -o gives the two roles different members"
+            yield topic.problem(role.name, "near", message, "write the options of both without a role")
     if role.state == "checkpoint" and not topic.graph.checkpoint_dir:
         message = "its checkpoints would be in a folder of one member, which its replacement does not have"
         help = "write checkpoint_dir= of a folder that all nodes share"
@@ -60,7 +65,7 @@ def _of_places(topic: Topic, role: RoleSpec) -> Iterator[Problem]:
     if names := [secret.env for secret in role.secrets if secret.env]:
         message = f"Slurm stores the environment of a job, and with it the secret {', '.join(names)}"
         help = "write Secret(file=...) of a file that only you can read"
-        yield topic.problem(role.name, "secrets", message, help, is_error=False)
+        yield topic.problem(role.name, "env", message, help, is_error=False)
 
 
 def _of_sizes(topic: Topic, role: RoleSpec, options: SlurmOptions) -> Iterator[Problem]:
@@ -69,11 +74,11 @@ def _of_sizes(topic: Topic, role: RoleSpec, options: SlurmOptions) -> Iterator[P
     needs = role.resources
     if "cpus" in given and needs.cpu > int(given["cpus"]):
         message = f"a replica needs {needs.cpu:g} cpu, and a member has {given['cpus']} (-o cpus={given['cpus']})"
-        yield topic.problem(role.name, "resources", message, f"write -o cpus={-(-needs.cpu // 1):.0f}")
+        yield topic.problem(role.name, "cpu", message, f"write -o cpus={-(-needs.cpu // 1):.0f}")
     gpus = re.search(r"gpu(?::[^,:(]+)?:(\d+)", given.get("gres", ""))
     if gpus is not None and needs.gpu > int(gpus[1]):
         message = f"a replica needs {needs.gpu} gpu, and a member has {gpus[1]} (-o gres={given['gres']})"
-        yield topic.problem(role.name, "resources", message, f"write -o gres=gpu:{needs.gpu}")
+        yield topic.problem(role.name, "gpu", message, f"write -o gres=gpu:{needs.gpu}")
 
 
 def _kill_wait_ns() -> int:
