@@ -187,7 +187,13 @@ t.role("b", "true", drain="10m", env={"KEY": Secret(env="B_KEY")}, state="checkp
         ("FD336", 3, "warning"), ("FD336", 4, "warning"), ("FD336", 5, "warning"), ("FD336", 5, "warning"),
     ]  # fmt: skip
     words = " ".join(each["message"] for each in problems)
-    assert "beside 'a'" in words and "KillWait" in words and "no label disk=ssd" in words and "-o cpus=4" in words and "B_KEY" in words
+    assert (
+        "beside 'a'" in words
+        and "KillWait" in words
+        and "no label disk=ssd" in words
+        and "-o cpus=4" in words
+        and "B_KEY" in words
+    )
 
 
 def test_check_without_a_number_of_members_says_how_to_give_one(tmp_path: Path) -> None:
