@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flowdist.control.fleet.values import Launch, Seen
+from flowdist.control.fleet.values import Cause, Launch, Seen
 from flowdist.dsl.problems.problem import Problem
 from flowdist.engines.interface import EngineFailed, Topic
 
@@ -67,7 +67,9 @@ class LocalProcesses:
         child = self._children.get(reference)
         code = child.poll() if child is not None else None
         if code is not None:
-            cause = "cancelled" if reference in self._cancelled else "failed" if code else "succeeded"
+            cause: Cause = "failed" if code else "succeeded"
+            if reference in self._cancelled:
+                cause = "cancelled"
             return Seen("ended", "localhost", cause, f"exit code {code}")
         pid, _, started = reference.partition(":")
         if pid.isdecimal() and _started(int(pid)) == started != "":

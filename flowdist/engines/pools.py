@@ -14,7 +14,6 @@ import msgspec
 from flowdist.control.fleet.values import Pool, Size
 from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
 
-
 SHARED = "*"  # the value of the label NODE_POOL of members that all other roles share; no role has this name
 
 

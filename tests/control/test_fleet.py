@@ -8,7 +8,14 @@ import pytest
 
 from flowdist.control.controller import Controller
 from flowdist.control.fleet.fleet import (
-    AVOID_NS, CANCEL_NS, DRAIN_NS, FAILURES_MAX, IDLE_NS, REPLACE_NS, RETRY_NS, Fleet,
+    AVOID_NS,
+    CANCEL_NS,
+    DRAIN_NS,
+    FAILURES_MAX,
+    IDLE_NS,
+    REPLACE_NS,
+    RETRY_NS,
+    Fleet,
 )  # fmt: skip
 from flowdist.control.fleet.state import FleetState, JobSeen, job_seen
 from flowdist.control.fleet.values import Cancel, Cause, Drain, GiveUp, NodeSeen, Order, Pool, Seen, Size, Submit, Tell

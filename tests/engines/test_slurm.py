@@ -130,7 +130,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_slurm_says_when_it_refuses_a_job_reaches_the_user(fake: Path, tmp_path: Path) -> None:
     engine = Slurm(read_options(["partition=closed"], []), Folders(str(tmp_path), str(tmp_path)))
-    with pytest.raises(EngineFailed, match="sbatch ended with exit code 1: .*invalid partition specified: closed"):
+    with pytest.raises(EngineFailed, match=r"sbatch ended with exit code 1: .*invalid partition specified: closed"):
         engine.submit(launch())
     (fake / "away").touch()
     with pytest.raises(EngineFailed, match="Unable to contact slurm controller"):

@@ -144,7 +144,7 @@ class Cluster:
     def states(self) -> dict[str, str]:
         """Return the state of each node."""
         lines = self.call("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
-        return {name: state for name, state in (line.split() for line in lines)}
+        return dict(line.split() for line in lines)
 
     def jobs(self) -> dict[str, tuple[str, str, str]]:
         """Return the job of each name: its number, state and node. Of several, the latest."""

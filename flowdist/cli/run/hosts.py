@@ -169,7 +169,7 @@ def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
 
 
 class Offer(NamedTuple):
-    """What a joining host offers, where it is not all that the machine has, and the notice that it gets of its end.
+    """Part of a machine that a joining host offers, and the notice that it gets of the machine's end.
 
     Args:
         cpus: Number of cores; None: all that this process may use.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from flowdist.control.job.state import JobState
 from flowdist.control.fleet.values import NodeSeen
+from flowdist.control.job.state import JobState
 from flowdist.graph import NODE_MEMBER
 
 

@@ -13,7 +13,7 @@ Cause = Literal["", "succeeded", "failed", "cancelled", "time limit", "preempted
 
 
 class Size(msgspec.Struct, frozen=True):
-    """What a member has: cpu in whole cores, a number of GPUs, memory in bytes (0: whatever the engine gives)."""
+    """Size of a member: cpu in whole cores, a number of GPUs, memory in bytes (0: whatever the engine gives)."""
 
     cpu: int = 1
     gpu: int = 0

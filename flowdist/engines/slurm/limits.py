@@ -1,4 +1,4 @@
-"""What Slurm cannot honour of a topology, or honours in another way; each problem has its place in the topology's file."""
+"""Problems of a topology on Slurm: arguments that Slurm cannot honour, or honours in another way, with their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm's words for jobs and nodes mean to flowdist."""
+"""Meaning of Slurm's words for the states of jobs and nodes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,6 @@ from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fo
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
 
-
 CANCELLED_S = 0.5  # for the SIGTERM of a batch system to reach this agent, after it has ended a worker
 
 

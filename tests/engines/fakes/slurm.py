@@ -9,6 +9,7 @@ node, its name and its state; a file `FOLDER/away` makes every program fail as i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -92,10 +93,8 @@ class Cluster:
 
     def kill(self, job: dict[str, object], number: int) -> None:
         pid = int((self.folder / "jobs" / f"{job['id']}.pid").read_text())
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def sbatch(cluster: Cluster, words: list[str]) -> int:
