@@ -1,7 +1,7 @@
 """Notices of a batch system that it will take the machine away: SIGUSR1, as `sbatch --signal=USR1@60` sends it.
 
-Slurm sends the signal to every process of a job step. The foreground process handles it; all others of flowdist, and the
-workers unless they have a handler, must survive it.
+Slurm sends the signal to every process of a job step. The foreground process handles it; all others of flowdist, and
+the workers unless they have a handler, must survive it.
 """
 
 from __future__ import annotations

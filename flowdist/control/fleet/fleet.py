@@ -1,7 +1,7 @@
 """The fleet: compares the members that a job needs with those that its engine shows, and orders what is missing.
 
-The machine does no I/O and reads no clock. A driver calls `look` every second with what it sees, saves `state`, and only
-then carries out the orders: a driver that dies in between repeats nothing.
+The machine does no I/O and reads no clock. A driver calls `look` every second with what it sees, saves `state`, and
+only then carries out the orders: a driver that dies in between repeats nothing.
 
 When is a member replaced?
 
@@ -207,10 +207,12 @@ class Fleet:
         if not node.replicas and (has_all or node.is_leaving):
             member.ended = member.leaving
             yield from self._cancel(member, member.leaving, now)
-        elif not node.is_leaving and not node.cordoned and (has_all or now - member.leaving_ns >= DRAIN_NS):
-            if member.asked_ns is None or now - member.asked_ns >= DRAIN_NS:
-                member.asked_ns = now
-                yield Drain(node.node, member.leaving)
+            return
+        may_drain = has_all or now - member.leaving_ns >= DRAIN_NS
+        was_asked = member.asked_ns is not None and now - member.asked_ns < DRAIN_NS
+        if may_drain and not (was_asked or node.is_leaving or node.cordoned):
+            member.asked_ns = now
+            yield Drain(node.node, member.leaving)
 
     def _cancel(self, member: Member, because: str, now: int) -> Iterator[Cancel]:
         """Order the end of a member; again after `CANCEL_NS` while the engine still has it."""

@@ -1,4 +1,4 @@
-"""Values that cross the border of the fleet: pools, members as an engine shows them, nodes as the job has them, orders."""
+"""Values that cross the border of the fleet: pools, members as an engine shows them, nodes of the job, orders."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Order to cancel a member. `because` is for people; `again`: it was ordered before, and the member is still there."""
+    """Order to cancel a member. `because` is for people; `again`: it was ordered before, and the member still exists."""
 
     member: str
     reference: str

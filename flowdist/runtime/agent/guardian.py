@@ -78,8 +78,8 @@ def _pass_on(agent: int, number: signal.Signals) -> None:
 
 
 def _run_spawner(channel: socket.socket) -> None:
-    # A batch system that cancels a job sends SIGTERM to all of its processes. The agent leaves the job in order then, and
-    # the spawner, by which it stops its workers, ends with it. Workers do not inherit the handler.
+    # A batch system that cancels a job sends SIGTERM to all of its processes. The agent then leaves in order, and needs
+    # the spawner for that, which ends with it. Workers do not inherit the handler.
     signal.signal(signal.SIGTERM, lambda *_: None)
     Spawner(channel).run()
 

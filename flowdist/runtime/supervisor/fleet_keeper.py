@@ -1,7 +1,7 @@
-"""The members of a job on an engine: what the pure `Fleet` orders, carried out, and what the engine shows, passed to it.
+"""The keeper of the members of a job: it shows the pure `Fleet` what the engine says, and carries out its orders.
 
-The state of the fleet is saved in the folder of the run before an order is carried out, so that the next supervisor of a
-resumed run knows the members that it has.
+The state of the fleet is saved in the folder of the run before an order is carried out, so that the next supervisor of
+a resumed run knows the members that it has.
 """
 
 from __future__ import annotations

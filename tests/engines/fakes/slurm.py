@@ -76,7 +76,7 @@ class Cluster:
         script = stem.with_suffix(".sh")
         script.write_text(str(job["script"]))
         log = str(job["output"]).replace("%x", str(job["name"])).replace("%j", str(job["id"]))
-        with open(log, "ab") as output:
+        with Path(log).open("ab") as output:
             waiter = f"sh {shlex.quote(str(script))} & echo $! > {stem}.pid; wait $!; echo $? > {stem}.code"
             subprocess.Popen(
                 ["sh", "-c", waiter],
