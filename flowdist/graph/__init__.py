@@ -24,7 +24,7 @@ from flowdist.graph.units import (
 
 __all__ = [
     "HOUR", "MINUTE", "MS", "NODE_MEMBER", "NODE_POOL", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain",
-    "FailureKind", "Gate", "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy",
-    "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph", "encode_graph", "format_duration",
-    "format_memory", "parse_duration", "parse_memory",
+    "FailureKind", "Gate", "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness",
+    "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph",
+    "encode_graph", "format_duration", "format_memory", "parse_duration", "parse_memory",
 ]  # fmt: skip

@@ -124,8 +124,17 @@ def test_a_member_that_the_engine_requeues_is_waited_for() -> None:
     cluster.seen["m2"] = Seen("running", "other")
     assert cluster.look(REPLACE_NS) == []  # it has not joined yet: its lost node is that from before
     cluster.nodes["again"] = NodeSeen("other", "m2", True, replicas=1)
+    cluster.nodes["older"] = NodeSeen("older", "m2", False)
     assert cluster.look(REPLACE_NS) == []
     assert cluster.fleet.state.members[1].host == "other"
+
+
+def test_a_member_that_the_engine_is_ending_may_be_requeued_and_is_not_lost_at_once() -> None:
+    cluster = Cluster().running()
+    cluster.change("m2", is_usable=False)
+    cluster.seen["m2"] = Seen("running", "host-m2", is_ending=True)
+    assert cluster.look() == cluster.look(REPLACE_NS) == []
+    assert submits(cluster.look(CANCEL_NS)) == [("m4", ("host-m2",))]
 
 
 @pytest.mark.parametrize("cause", ["failed", "time limit", "preempted", "succeeded", ""])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.protocol.events import NodeJoined
+from flowdist.control.protocol.events import NodeJoined, ScaleRequested
 from flowdist.graph import NODE_MEMBER, NODE_POOL
 from flowdist.record.journal import Record
 from tests.engines.fakes import slurm as fake_slurm
@@ -87,6 +87,13 @@ def test_roles_with_options_of_their_own_get_members_of_their_own_and_a_killed_m
         job.until("is taken away in 1m")
         job.until("m5 is submitted")
         job.until("m2 is cancelled")
+
+        # The operator scales: members without work are cancelled, and missing ones are submitted.
+        job.until("room for counter/")
+        job.operate(ScaleRequested("counter", 1))
+        job.until("is cancelled: the job needs fewer members")
+        job.operate(ScaleRequested("counter", 2))
+        job.until("m6 is submitted")
         (folder / "end").touch()
         assert job.finish() == 0
         assert job.alive() == []

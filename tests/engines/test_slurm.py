@@ -94,7 +94,7 @@ def test_names_of_jobs_have_no_characters_that_squeue_would_split() -> None:
     [
         (("PENDING", "", "Resources"), Seen("pending", "", "", "PENDING (Resources)")),
         (("RUNNING", "h1", "None"), Seen("running", "h1", "", "RUNNING")),
-        (("COMPLETING", "h1", "None"), Seen("running", "h1", "", "COMPLETING")),
+        (("COMPLETING", "h1", "None"), Seen("running", "h1", "", "COMPLETING", is_ending=True)),
         (("TIMEOUT", "h1", "TimeLimit"), Seen("ended", "h1", "time limit", "TIMEOUT (TimeLimit)")),
         (("NODE_FAIL", "(null)", "None"), Seen("ended", "", "node failed", "NODE_FAIL")),
         (("OUT_OF_MEMORY", "h1", "None"), Seen("ended", "h1", "failed", "OUT_OF_MEMORY")),

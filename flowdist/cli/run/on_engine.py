@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flowdist.runtime.supervisor.fleet_keeper import Employer
     from flowdist.runtime.wire.addresses import Endpoint
 
-EMPLOYMENT, TOKEN_FILE, MEMBERS = "engine.json", "token", "members"  # in the folder of the run
+TOKEN_FILE, MEMBERS = "token", "members"  # in the folder of the run
 IN_JOB = "--in-controller-job"  # this process is the controller's own job
 PORTS = range(29400, 29500)  # the first free one is taken, unless --listen names one
 
@@ -220,6 +220,7 @@ def run_on(
 def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> Employer:
     """Write into the folder of the run what members and a resume need, and return the engine and the pools."""
     from flowdist.runtime.atomic import write_atomically
+    from flowdist.runtime.run_folder.folder import ENGINE
     from flowdist.runtime.supervisor.fleet_keeper import Employer
 
     (run_dir / MEMBERS).mkdir(exist_ok=True)
@@ -227,7 +228,7 @@ def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> 
     token.unlink(missing_ok=True)
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(os.environ[TOKEN] + "\n")
-    write_atomically(run_dir / EMPLOYMENT, msgspec.json.encode(employment))
+    write_atomically(run_dir / ENGINE, msgspec.json.encode(employment))
     return Employer(
         employment.engine_in(run_dir),
         employment.pools,
@@ -242,9 +243,9 @@ def is_employer(base: Path, run: str) -> bool:
     Raises:
         FlowdistError: There is no such run.
     """
-    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.runtime.run_folder.folder import ENGINE, find_run
 
-    return (find_run(base, run)[0] / EMPLOYMENT).exists()
+    return (find_run(base, run)[0] / ENGINE).exists()
 
 
 def _saved(run_dir: Path) -> Employment:
@@ -253,14 +254,15 @@ def _saved(run_dir: Path) -> Employment:
     Raises:
         FlowdistError: The run has no engine, or the file is damaged.
     """
+    from flowdist.runtime.run_folder.folder import ENGINE
     from flowdist.runtime.saved_files import DAMAGED
 
     try:
-        return msgspec.json.decode((run_dir / EMPLOYMENT).read_bytes(), type=Employment)
+        return msgspec.json.decode((run_dir / ENGINE).read_bytes(), type=Employment)
     except FileNotFoundError:
         raise FlowdistError(f"run {run_dir.name} has no engine", help="leave --on out") from None
     except (OSError, *DAMAGED) as error:
-        raise FlowdistError(f"{EMPLOYMENT} of run {run_dir.name} cannot be read: {error}") from None
+        raise FlowdistError(f"{ENGINE} of run {run_dir.name} cannot be read: {error}") from None
 
 
 class _Listens(NamedTuple):

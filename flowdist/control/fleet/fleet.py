@@ -109,7 +109,7 @@ class Fleet:
             yield from self._note_leaving(member, seen, node, now)
         elif node is not None and member.has_joined:
             member.lost_ns = now if member.lost_ns is None else member.lost_ns
-            if now - member.lost_ns >= REPLACE_NS:
+            if now - member.lost_ns >= (CANCEL_NS if seen.is_ending else REPLACE_NS):
                 yield from self._lost(member, node, now)
 
     def _ended(self, member: Member, seen: Seen, now: int) -> Iterator[Order]:

@@ -59,6 +59,7 @@ class Seen(msgspec.Struct, frozen=True):
         cause: Why it is over; empty if it is not, or the engine has forgotten.
         reason: The engine's own words for its state, such as `TIMEOUT` or `Resources`.
         is_host_drained: The engine wants its machine empty.
+        is_ending: It runs, and is being ended: it will be over, or wait again.
     """
 
     phase: Phase
@@ -66,6 +67,7 @@ class Seen(msgspec.Struct, frozen=True):
     cause: Cause = ""
     reason: str = ""
     is_host_drained: bool = False
+    is_ending: bool = False
 
 
 class NodeSeen(msgspec.Struct, frozen=True):
@@ -89,7 +91,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Order to cancel a member. `because` is for people; `again`: it was ordered before, and the member still exists."""
+    """Order to cancel a member. `because` is for people; `again`: it was ordered before, and it still exists."""
 
     member: str
     reference: str

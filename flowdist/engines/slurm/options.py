@@ -87,7 +87,7 @@ class SlurmOptions(NamedTuple):
     notice_ns: int = NOTICE_NS
 
     def of_controller(self) -> dict[str, str]:
-        """Return the options of the controller's own job: those of all members that concern the cluster; then its own."""
+        """Return the options of the controller's own job: the members' own about the cluster, then its own."""
         shared = {
             key: value for key, value in self.shared.items() if key in ("partition", "account", "qos", "reservation")
         }

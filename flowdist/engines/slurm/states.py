@@ -33,7 +33,7 @@ def seen(state: str, host: str, reason: str) -> Seen:
     if phase == "pending" and _HELD in reason:
         return Seen("ended", "", "node failed", words)
     cause: Cause = _ENDED.get(state, "failed") if phase == "ended" else ""
-    return Seen(phase, "" if host == "(null)" else host, cause, words)
+    return Seen(phase, "" if host == "(null)" else host, cause, words, is_ending=state == "COMPLETING")
 
 
 def is_drained(state: str) -> bool:

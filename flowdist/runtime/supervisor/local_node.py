@@ -115,7 +115,7 @@ class LocalNode:
             guardian.send_signal(signal.SIGTERM)
 
     def give_notice(self) -> None:
-        """Have the agent report to the controller that the node will be taken away: its work moves elsewhere in order."""
+        """Have the agent report that the node will be taken away, so that its work moves elsewhere in order."""
         if (guardian := self.process) is not None:
             guardian.send_signal(NOTICE_NODE)
 
