@@ -194,3 +194,19 @@ def test_a_controller_in_a_job_of_its_own_is_requeued_and_resumes(cluster: Clust
     (cluster.work / "end").touch()
     cluster.until(lambda: "SUCCEEDED" in log.read_text(), "the job is over")
     cluster.until(lambda: cluster.jobs()["work-controller"][1] == "COMPLETED", "its Slurm job is over")
+
+
+@pytest.mark.timeout(180)  # Slurm lets a requeued job wait until its old credential is over
+def test_a_member_that_slurm_requeues_joins_again(cluster: Cluster) -> None:
+    (cluster.work / "topology.py").write_text(COUNTING)
+    (cluster.work / "count.py").write_text(COUNT)
+    run = Followed(cluster.start("run", "--on", "slurm", "-o", "cpus=4", "-o", "requeue=yes"))
+    run.until("counter/1: starts on")
+    (number, _, _) = cluster.jobs()["work-m2"]
+    cluster.call("scontrol", "requeue", number)
+    run.until(" left")
+    run.until("room for counter/1", seconds=90)
+    assert cluster.jobs()["work-m2"][:2] == (number, "RUNNING")  # the same job, and no other one
+    assert sorted(cluster.jobs()) == ["work-m1", "work-m2"]
+    (cluster.work / "end").touch()
+    assert run.finish() == 0
