@@ -219,6 +219,7 @@ def test_dryrun_prints_a_script_for_each_pool_and_submits_nothing(tmp_path: Path
         (["-o", "partition=x"], "no engine reads it"),
         (["--dryrun"], "--dryrun goes with --on"),
         (["--on", "local", "--json"], "--on does not go with --json"),
+        (["--on", "slurm", "--resume", "x", "-o", "partition=y"], "takes the engine's options of that run"),
         (["--on", "slurm", "-o", "controller=there"], "'there' is none of here, job"),
     ],
 )

@@ -185,10 +185,12 @@ def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, en
     """Refuse options that do not go with an engine, or only with one.
 
     Raises:
-        FlowdistError: --dryrun without --on or with --resume, or --on with --json.
+        FlowdistError: --dryrun without --on or with --resume, -o with --resume, or --on with --json.
     """
     if start.dryrun and (not engine.on or start.resume is not None):
         raise FlowdistError("--dryrun goes with --on and a topology", help="flowdist plan shows what runs here")
+    if start.resume is not None and engine.words:
+        raise FlowdistError("--resume takes the engine's options of that run", help="leave -o out")
     if engine.on and named.as_json:
         raise FlowdistError("--on does not go with --json", help="leave one of the two out")
 
