@@ -93,10 +93,7 @@ class BeatingJob:
 
     def start_ns(self) -> int:
         """Return the start of the job, on CLOCK_BOOTTIME: the times of the journal count from there."""
-        (pid, *_) = self.first.named("flowdist.runtime.controller.controller_main")
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        began: int = json.loads(next(word for word in words if word.startswith(b"{")))["start_ns"]
-        return began
+        return job_start_ns(self.first)
 
     def events(self, *kinds: type) -> list[Record]:
         """Return the lines of the journal with events of these kinds."""
@@ -115,3 +112,11 @@ class BeatingJob:
         """Let all workers end; return the exit codes as `end` does, whatever the workers have written."""
         self._end.touch()
         return {host: self.jobs[host].finish() for host in hosts or self.lab.names}
+
+
+def job_start_ns(job: Job) -> int:
+    """Return the start of the job of `flowdist run`, on CLOCK_BOOTTIME, as its controller got it."""
+    (pid, *_) = job.named("flowdist.runtime.controller.controller_main")
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    began: int = json.loads(next(word for word in words if word.startswith(b"{")))["start_ns"]
+    return began

@@ -219,11 +219,13 @@ class Lab:
         self._loss[self.hosts[host].number] = share
         self._apply()
 
-    def heal(self) -> None:
-        """End all partitions, delays and losses. Ports and links that are down stay down."""
-        self._cut.clear()
-        self._delay_s.clear()
-        self._loss.clear()
+    def heal(self, *hosts: str) -> None:
+        """End all partitions, delays and losses, or those of some hosts. Ports and links that are down stay down."""
+        healed = {self.hosts[host].number for host in hosts or self.names}
+        self._cut = {pair for pair in self._cut if healed.isdisjoint(pair)}
+        for number in healed:
+            self._delay_s.pop(number, None)
+            self._loss.pop(number, None)
         self._apply()
 
     def port_down(self, host: str) -> None:
