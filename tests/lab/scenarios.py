@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -233,9 +233,9 @@ def main() -> None:
         for folder in folders:
             folder.mkdir()
         try:
-            for outcome in pool.map(play, folders, chosen):
-                outcomes.append(outcome)
-                print(outcome, flush=True)
+            for done in as_completed([pool.submit(play, *pair) for pair in zip(folders, chosen, strict=True)]):
+                outcomes.append(done.result())
+                print(outcomes[-1], flush=True)
         except LabUnavailable as error:
             pool.shutdown(cancel_futures=True)
             sys.exit(f"no lab: {error}")

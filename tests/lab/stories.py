@@ -49,10 +49,11 @@ class Story(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """The options of `flowdist run` for the scenario's parameters and overrides, and for hosts of one core."""
+        """The options of `flowdist run`: the scenario's, and one node more, which the controller's host brings."""
         words = [word for name, value in self.scenario.params.items() for word in ("-p", f"{name}={value}")]
         words += [word for name, value in flat_settings(self.scenario.set) for word in ("--set", f"{name}={value}")]
-        return [*words, "--nodes", str(len(self.graph.cluster.nodes) + 1)]
+        nodes = len(self.graph.cluster.nodes)
+        return [*words, "--nodes", f"{nodes}:{nodes + 1}"]
 
 
 def read_story(path: Path) -> Story:
