@@ -118,7 +118,7 @@ class LabRun:
         self._control.finish()
         header, lines = self._control.journal()
         replay = Replay(header, strict=True).follow(lines)
-        return decisions_of(replay.job, lines), [fault.spec for fault in self._injector.never_fired()]
+        return decisions_of(replay.job, lines, self._story.plan), [fault.spec for fault in self._injector.never_fired()]
 
     def _start(self, host: str, verb: str, *words: str) -> Job:
         core = self._cores[self._lab.names.index(host) % len(self._cores)]

@@ -73,7 +73,7 @@ def simulate(story: Story) -> Decisions:
     """
     result = Simulation(story.graph, story.plan, seed=story.scenario.seed).run()
     assert result.violation is None and not result.unfired, (result.violation, result.unfired)
-    return decisions_of(result.job, result.lines)
+    return decisions_of(result.job, result.lines, story.plan)
 
 
 def why_not(story: Story) -> str:
@@ -160,16 +160,36 @@ class Decisions(NamedTuple):
         return [f"{name}: simulated {own}, in the lab {found}" for name, own, found in pairs if own != found]
 
 
-def decisions_of(job: JobState, lines: Sequence[Line]) -> Decisions:
-    """Return the decisions of a job. Whether a first step came before the next fault is a matter of pace, and none."""
+def decisions_of(job: JobState, lines: Sequence[Line], plan: Plan) -> Decisions:
+    """Return the decisions of a job.
+
+    Whether a first step came before the next fault is a matter of pace, and no decision. Neither is which of several
+    workers is heard first, if the plan hits them at the same moment.
+    """
     summary = summary_of(job, lines)
+    at_once = _hit_at_once(plan)
     incidents = [
-        (one["kind"], one["root"], *sorted(one["restarted"]), one["charged_to"], _result(one["result"]))
+        (
+            one["kind"],
+            at_once.get(one["root"], one["root"]),
+            *sorted(one["restarted"]),
+            one["charged_to"],
+            _result(one["result"]),
+        )
         for one in summary["incidents"]
     ]
     keys = ("outcome", "charged", "generations", "replicas")
     roles = {name: {key: role[key] for key in keys} for name, role in summary["roles"].items()}
     return Decisions(job.outcome, incidents, roles, worlds_of(lines))
+
+
+def _hit_at_once(plan: Plan) -> dict[str, str]:
+    """Return the replicas that a plan hits together with others, each with the names of all of them."""
+    together: dict[int, list[str]] = {}
+    for fault in plan.faults:
+        if fault.replica is not None and fault.when.at_ns is not None:
+            together.setdefault(fault.when.at_ns + fault.offset_ns, []).append(fault.target)
+    return {target: " or ".join(group) for group in together.values() if len(group) > 1 for target in group}
 
 
 def _result(text: str) -> str:
