@@ -29,6 +29,7 @@ WHY_NOT = {  # of what a lab cannot play: why
     "ready_when": "its program, `sleep inf`, serves no port",
     "where": "a host that joins brings no labels",
     "succeeded": "its program, `sleep inf`, never finishes by itself",
+    "roles": "one of its roles finishes before another, which `sleep inf` never does",
     "cpu": "its nodes have more cores than a host of the lab, which has one",
     "kind": "a lab has no {kind} of a {what}",
 }
@@ -88,6 +89,8 @@ def why_not(story: Story) -> str:
     for word in ("ready_when", "where", "succeeded"):
         if f"{word}=" in text or f".{word}(" in text:
             return WHY_NOT[word]
+    if len(story.graph.roles) > 1:
+        return WHY_NOT["roles"]
     if any(node.cpu != 1 for node in story.graph.cluster.nodes):
         return WHY_NOT["cpu"]
     for fault in story.plan.faults:
