@@ -150,6 +150,7 @@ class LabRun:
             self._observe(line)
         last_ns = max([self._now(), *moments(plan)])
         patience_ns = PATIENCE_NS if simulated.outcome == "succeeded" else PENDING_NS
+        patience_ns += 2 * sum(fault.offset_ns for fault in plan.faults)  # those that wait for an event
         self._read_until(lambda: self._is_over(simulated, last_ns), last_ns + patience_ns)
 
     def _read_until(self, is_over: Callable[[], bool], until_ns: int) -> None:
