@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,21 +74,29 @@ def play(folder: Path, seed: int) -> Outcome:
     cuts = draw(seed)
     with Lab(folder, HOSTS, seed=seed) as lab:
         job = BeatingJob(lab)
-        job.begin()
-        for cut in cuts:
-            _pass(cut.pause_s)
-            begin(lab, cut)
-            _pass(cut.seconds)
-            lab.heal()
-            lab.port_up(cut.host)
-        is_whole = await_one_world(folder / "beats", boot_ns())
-        codes = job.close() if is_whole else {}
+        try:
+            wrong = _play(lab, job, cuts)
+        except (AssertionError, OSError) as error:
+            wrong = f"{error!r}\n{lab.text}"
         beats = read_beats(folder / "beats")
-        wrong = "" if is_whole else f"no world of three hosts within {PATIENCE_S:.0f} s\n{lab.text}"
-        wrong = wrong or ("" if set(codes.values()) == {0} else f"exit codes {codes}\n{lab.text}")
         if found := overlaps(beats):
             wrong = f"TWO GENERATIONS AT ONCE: {found[0]}"
         return Outcome(seed, cuts, max((beat.generation for beat in beats), default=0), wrong)
+
+
+def _play(lab: Lab, job: BeatingJob, cuts: list[Cut]) -> str:
+    """Play the cuts and end the job; return what went wrong, empty if nothing did."""
+    job.begin()
+    for cut in cuts:
+        _pass(cut.pause_s)
+        begin(lab, cut)
+        _pass(cut.seconds)
+        lab.heal()
+        lab.port_up(cut.host)
+    if not await_one_world(lab.folder / "beats", boot_ns()):
+        return f"no world of three hosts within {PATIENCE_S:.0f} s\n{lab.text}"
+    codes = job.close()
+    return "" if set(codes.values()) == {0} else f"exit codes {codes}\n{lab.text}"
 
 
 def begin(lab: Lab, cut: Cut) -> None:
@@ -144,9 +152,9 @@ def main() -> None:
             folder.mkdir()
         outcomes: list[Outcome] = []
         try:
-            for outcome in pool.map(play, folders, seeds):
-                outcomes.append(outcome)
-                print(outcome, flush=True)
+            for done in as_completed([pool.submit(play, *pair) for pair in zip(folders, seeds, strict=True)]):
+                outcomes.append(done.result())
+                print(outcomes[-1], flush=True)
         except LabUnavailable as error:
             pool.shutdown(cancel_futures=True)
             sys.exit(f"no lab: {error}")
