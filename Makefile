@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all frameworks test-late chaos gpu trust mutated check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-lab frameworks test-late chaos gpu trust mutated check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -36,10 +36,13 @@ JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(16, 2 * (os.cpu_count() or 1)
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 test: $(VENV)/.dev  ## what every commit has to pass
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow and not lab'
 
-test-all: $(VENV)/.dev  ## every test, the slow ones too, with all examples of the long campaigns
-	TEST_ALL=1 $(PYTEST)
+test-all: $(VENV)/.dev  ## every test but those of the lab, the slow ones too, with all examples of the long campaigns
+	TEST_ALL=1 $(PYTEST) -m 'not lab'
+
+test-lab: $(VENV)/.dev  ## jobs over hosts in network namespaces; skipped, with the reason, where none can be made
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/lab
 
 TIMES ?= 1
 
@@ -65,7 +68,7 @@ STUTTER ?= 0.5
 
 test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seconds and stand still for STUTTER, at most: see tests/late
 	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
-		$(BIN)/python -m pytest -q -n 3 -m real --timeout 240
+		$(BIN)/python -m pytest -q -n 3 -m 'real and not lab' --timeout 240
 
 CASES ?= 10000
 

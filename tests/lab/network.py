@@ -192,22 +192,22 @@ class Lab:
 
     # Faults
 
-    def partition(self, *pair: str) -> None:
-        """Cut the connection between two hosts, in both directions."""
-        first, second = pair
-        self.cut(first, second)
-        self.cut(second, first)
-
-    def cut(self, source: str, target: str) -> None:
-        """Cut the connection in one direction: what the first host sends to the second one is lost."""
-        self._cut.add((self.hosts[source].number, self.hosts[target].number))
+    def partition(self, host: str, *others: str) -> None:
+        """Cut the connections between a host and others, in both directions."""
+        self._cut |= {pair for other in others for pair in (self._pair(host, other), self._pair(other, host))}
         self._apply()
 
-    def isolate(self, host: str, others: Iterable[str] | None = None) -> None:
-        """Cut a host off from others, or from all others."""
-        for other in others if others is not None else self.names:
-            if other != host:
-                self.partition(host, other)
+    def cut(self, source: str, *targets: str) -> None:
+        """Cut connections in one direction: what the first host sends to the others is lost."""
+        self._cut |= {self._pair(source, target) for target in targets}
+        self._apply()
+
+    def isolate(self, host: str) -> None:
+        """Cut a host off from all others."""
+        self.partition(host, *(other for other in self.names if other != host))
+
+    def _pair(self, source: str, target: str) -> tuple[int, int]:
+        return self.hosts[source].number, self.hosts[target].number
 
     def delay(self, host: str, seconds: float) -> None:
         """Let each frame from and to a host arrive later by so many seconds."""
@@ -219,11 +219,13 @@ class Lab:
         self._loss[self.hosts[host].number] = share
         self._apply()
 
-    def heal(self) -> None:
-        """End all partitions, delays and losses. Ports and links that are down stay down."""
-        self._cut.clear()
-        self._delay_s.clear()
-        self._loss.clear()
+    def heal(self, *hosts: str) -> None:
+        """End all partitions, delays and losses, or those of some hosts. Ports and links that are down stay down."""
+        healed = {self.hosts[host].number for host in hosts or self.names}
+        self._cut = {pair for pair in self._cut if healed.isdisjoint(pair)}
+        for number in healed:
+            self._delay_s.pop(number, None)
+            self._loss.pop(number, None)
         self._apply()
 
     def port_down(self, host: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from flowdist.errors import FlowdistError
 from flowdist.runtime.run_folder.folder import SOCKET_PATH_MAX, socket_dir
+from tests.runtime.harness import Job
 
 LONG = "a" * 90
 
@@ -33,3 +34,13 @@ def test_it_is_said_when_no_path_is_short_enough(tmp_path: Path, monkeypatch: py
     with pytest.raises(FlowdistError, match="the paths are too long") as caught:
         socket_dir(tmp_path / LONG / "run", ["n" * 80])
     assert "set TMPDIR" in caught.value.help
+
+
+@pytest.mark.real
+def test_a_node_may_have_the_name_of_another_socket(tmp_path: Path) -> None:
+    """A host that is named `control` had a node of that name, which took the socket of the controller away."""
+    text = 'from flowdist import Node, Topology\nt = Topology("x", nodes=[Node("control")])\nt.role("a", "true")\n'
+    (tmp_path / "topology.py").write_text(text)
+    with Job(tmp_path) as job:
+        job.until("control joined")
+        assert job.finish() == 0, job.text

@@ -37,6 +37,7 @@ from flowdist.runtime.last_words import die_of
 from flowdist.runtime.preload.cache import profile_cache
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
+from flowdist.runtime.run_folder.folder import agent_socket
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
@@ -80,7 +81,7 @@ class _AgentProcess:
         self._graph = graph
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
         checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))
-        socket_path = str(Path(config.socket_dir, f"{config.node.name}.sock"))
+        socket_path = str(Path(config.socket_dir, agent_socket(config.node.name)))
         self._paths = RunPaths(config.run_dir, config.run_id, checkpoints, socket_path)
         self._inputs: deque[io.AgentInput] = deque()
         self._is_handling = False

@@ -246,6 +246,11 @@ def is_locked(run_dir: Path) -> bool:
     return False
 
 
+def agent_socket(node: str) -> str:
+    """Return the file name of a node's socket. No other socket has it: a host may be named `control` or `s12-1`."""
+    return f"{node}.agent.sock"
+
+
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Return a folder for the sockets of the run: its own folder, or a new one if paths there are too long for sockets.
 
@@ -259,7 +264,7 @@ def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
         FlowdistError: if all folders that could be used have paths that are too long, or are not writable.
     """
     # the name of a store's handover socket, and those of the agents
-    longest = max([len("s4194304-1234567.sock"), *(len(f"{name}.sock") for name in nodes)])
+    longest = max([len("s4194304-1234567.sock"), *(len(agent_socket(name)) for name in nodes)])
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
     bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
