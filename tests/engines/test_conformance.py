@@ -1,10 +1,11 @@
-"""What every engine does, whichever it is. Each engine runs against a fake of its system: real small programs."""
+"""Conformance of every engine, against a fake of its system (real small programs), and of Slurm against a real one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from flowdist.engines.local import LocalProcesses
 from flowdist.engines.slurm.engine import Folders, Slurm
 from flowdist.engines.slurm.options import read_options
 from tests.engines.fakes import slurm as fake_slurm
+from tests.lab.network import LabUnavailable
+from tests.slurm.cluster import Cluster, why_unavailable
 
 MEMBER = """
 import pathlib, signal, sys, time
@@ -91,7 +94,10 @@ class Person:
             self.processes[member].send_signal(number)
 
 
-@pytest.fixture(params=["local", "hand", "slurm"])
+REAL = pytest.param("real slurm", marks=[pytest.mark.real, pytest.mark.slow])
+
+
+@pytest.fixture(params=["local", "hand", "slurm", REAL])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     (tmp_path / "member.py").write_text(MEMBER)
     person = Person()
@@ -100,10 +106,39 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     elif request.param == "hand":
         bench = Bench(ByHand(person.read), tmp_path, [], sees=False)
     else:
-        fake_slurm.install(tmp_path / "fake")
+        if request.param == "slurm":
+            fake_slurm.install(tmp_path / "fake")
         monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
         engine = Slurm(read_options([], []), Folders(str(tmp_path), str(tmp_path)))
         bench = Bench(engine, tmp_path, [])
+    with contextlib.ExitStack() as stack:
+        if request.param == "real slurm":
+            folder = real_slurm(stack, tmp_path)
+            monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+            monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm/slurm.conf"))
+        yield from ended(bench, person)
+
+
+def real_slurm(stack: contextlib.ExitStack, folder: Path) -> Path:
+    """Bring up a cluster of three nodes, and return a folder with Slurm's programs as its login node has them."""
+    if why := why_unavailable():
+        pytest.skip(f"no Slurm: {why}")
+    try:
+        cluster = stack.enter_context(Cluster(folder, nodes=3))
+    except LabUnavailable as error:
+        pytest.skip(f"no Slurm: {error}")
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in fake_slurm.PROGRAMS:
+        words = shlex.join([*cluster.lab.on("login"), shutil.which(name) or name])
+        (programs / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    return programs
+
+
+def ended(bench: Bench, person: Person) -> Iterator[Bench]:
+    """Yield the bench, and end all of its members afterwards."""
+    tmp_path = bench.folder
     yield bench
     for member in list(tmp_path.glob("m?")):
         bench.end(member.name, 0)

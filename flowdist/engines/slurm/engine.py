@@ -62,11 +62,19 @@ class Slurm:
 
     def cancel(self, reference: str) -> None:
         """Cancel a job: flowdist gets SIGTERM in it, and Slurm kills what is left after its KillWait."""
-        call(["scancel", "--quiet", reference])
+        self._order(["scancel", "--quiet", reference], reference)
 
     def signal(self, reference: str, signal: str) -> None:
         """Send a signal to the flowdist process of a job that runs."""
-        call(["scancel", "--quiet", "--batch", f"--signal={signal}", reference])
+        self._order(["scancel", "--quiet", "--batch", f"--signal={signal}", reference], reference)
+
+    def _order(self, words: list[str], reference: str) -> None:
+        """Run scancel, which fails without a word if the job is over already."""
+        try:
+            call(words)
+        except EngineFailed:
+            if self.observe([reference])[reference].phase != "ended":
+                raise
 
     def observe(self, references: Iterable[str]) -> Mapping[str, Seen]:
         """Return the jobs as squeue shows them, with what sinfo says of their nodes."""

@@ -122,8 +122,9 @@ def scancel(cluster: Cluster, words: list[str]) -> int:
         if str(job["id"]) not in words:
             continue
         if sent:
-            if job["state"] == "RUNNING":
-                cluster.kill(job, signal.Signals[f"SIG{sent}"])
+            if job["state"] != "RUNNING":
+                return 1  # as Slurm 22.05 does, without a word
+            cluster.kill(job, signal.Signals[f"SIG{sent}"])
         elif job["state"] == "PENDING":
             cluster.save({**job, "state": "CANCELLED"})
         elif job["state"] == "RUNNING":
