@@ -26,6 +26,7 @@ from tests.engines.fakes import slurm as fake_slurm
 from tests.lab.network import LabUnavailable
 from tests.slurm.cluster import Cluster, why_unavailable
 
+POLL_S = 0.02  # between two looks: engines and members give no sign of what they have done
 MEMBER = """
 import pathlib, signal, sys, time
 def heard(number, frame):
@@ -60,6 +61,7 @@ class Bench(NamedTuple):
         end = time.monotonic() + 20
         while not is_so(seen := self.engine.observe([reference])[reference]):
             assert time.monotonic() < end, seen
+            time.sleep(POLL_S)
         return seen
 
     def heard(self, member: str, count: int) -> list[str]:
@@ -70,6 +72,7 @@ class Bench(NamedTuple):
                 if len(found := (self.folder / member).read_text().split()) >= count:
                     return found
             assert time.monotonic() < end, f"{member} has not got {count} signals"
+            time.sleep(POLL_S)
 
     def end(self, member: str, code: int) -> None:
         part = self.folder / f"{member}.part"

@@ -17,6 +17,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 PROGRAMS = ("sbatch", "scancel", "squeue", "sinfo", "scontrol")
@@ -88,7 +89,7 @@ class Cluster:
                 env={**os.environ, "SLURM_JOB_ID": str(job["id"]), "SLURMD_NODENAME": host},
             )
         while not (pid := stem.with_suffix(".pid")).exists() or not pid.read_text().strip():
-            pass
+            time.sleep(0.005)
         self.save({**job, "state": "RUNNING", "host": host})
 
     def kill(self, job: dict[str, object], number: int) -> None:
