@@ -119,21 +119,23 @@ def test_a_job_on_four_nodes_survives_what_slurm_does_to_its_members(cluster: Cl
     cluster.until(lambda: "saved and stops at step" in cluster.logs(), "the trainers have saved")
     run.until(f"{member.removeprefix('train-')} is cancelled: {node} is taken away", seconds=90)
 
-    assert run.finish() == 0
+    assert run.finish() == 0, run.job.text
     assert (cluster.work / "result").read_text() == str(undisturbed(steps))
     cluster.until(lambda: all(job[1] != "PENDING" for job in cluster.jobs().values()), "no member waits any more")
 
 
 @needs_torch
-@pytest.mark.timeout(300)  # Slurm looks at time limits every 30 s
+@pytest.mark.timeout(
+    420
+)  # a member lives for two minutes: with less, a loaded machine takes no step between two notices
 def test_the_time_limit_drains_a_member_and_its_successor_goes_on(cluster: Cluster) -> None:
-    steps = 1100
-    options = ["-o", "cpus=4", "-o", "time=1", "-o", "notice=30s", "-p", f"steps={steps}", "-p", "replicas=1"]
+    steps = 1900
+    options = ["-o", "cpus=4", "-o", "time=2", "-o", "notice=30s", "-p", f"steps={steps}", "-p", "replicas=1"]
     run = Followed(cluster.start("run", "--on", "slurm", "-p", "nodes=1", *options))
-    run.until("is taken away in 30s", seconds=90)
+    run.until("is taken away in 30s", seconds=180)
     run.until("m2 is submitted")
     run.until("m1 is cancelled", seconds=90)
-    assert run.finish(200) == 0
+    assert run.finish(240) == 0, run.job.text
     assert (cluster.work / "result").read_text() == str(undisturbed(steps))
     assert "charged to" not in run.job.text  # a time limit is no failure of the job
     assert "TIMEOUT" not in cluster.call("squeue", "--noheader", "--states=all", "--format=%T")
@@ -205,8 +207,8 @@ def test_a_member_that_slurm_requeues_joins_again(cluster: Cluster) -> None:
     (number, _, _) = cluster.jobs()["work-m2"]
     cluster.call("scontrol", "requeue", number)
     run.until(" left")
-    run.until("room for counter/1", seconds=90)
+    run.until("room for counter/", seconds=90)
     assert cluster.jobs()["work-m2"][:2] == (number, "RUNNING")  # the same job, and no other one
     assert sorted(cluster.jobs()) == ["work-m1", "work-m2"]
     (cluster.work / "end").touch()
-    assert run.finish() == 0
+    assert run.finish() == 0, run.job.text
