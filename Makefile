@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-lab frameworks test-late chaos gpu trust mutated check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-lab frameworks test-late chaos gpu trust mutated docs docs-serve package check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -26,6 +26,15 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.frameworks: $(VENV)/.dev
 	@echo "installing accelerate, transformers, Lightning, torchdata and torchft into $(VENV) ..."
 	$(INSTALL) --editable '.[dev,frameworks]'
+	@touch $@
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing Sphinx into $(VENV) ..."
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.release: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[release]'
 	@touch $@
 
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
@@ -51,6 +60,16 @@ frameworks: $(VENV)/.frameworks  ## those of docs/frameworks.md: a worker of eac
 
 chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
 	$(BIN)/python -m tests.chaos --write docs/chaos.md
+
+docs: $(VENV)/.docs  ## the site in build/site; a link or an anchor that leads nowhere fails
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/site
+	@echo "open build/site/index.html, or: make docs-serve"
+
+docs-serve: docs  ## the site at http://127.0.0.1:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+package: $(VENV)/.release  ## sdist and wheel, their metadata, and each way of installing in a fresh environment
+	$(BIN)/python tools/check_package.py
 
 # Nothing is installed: a machine with a GPU may have no network. Its own Python is used if there is no .venv.
 gpu:  ## everything that needs a GPU, in one table and less than ten minutes; exit code 4 without a GPU
@@ -105,6 +124,7 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/controller_events.py
+	$(BIN)/python benchmarks/many_hosts.py
 	$(BIN)/python benchmarks/torchrun_restart.py
 	$(BIN)/python benchmarks/recovery.py --slow-trials 3
 	$(BIN)/python benchmarks/overhead.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 import pkgutil
 import sys
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from flowdist.text.streams import print_printable_only
 
 BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
+COMPLETION = "_FLOWDIST_COMPLETE"  # a shell sets it to complete what the user types: docs/install.md
 
 
 class Verb(NamedTuple):
@@ -27,6 +29,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "new": Verb(BEFORE, "run", "Write a project that runs: topology, scripts, tests, a workflow for CI."),
     "check": Verb(BEFORE, "inspect", "Report every problem of a topology, each at its place in the file."),
     "plan": Verb(
         BEFORE, "inspect", "Show sizes, placement, start waves, restart policies, and what restarts with what."
@@ -41,7 +44,8 @@ VERBS = {
     "join": Verb(RUN, "run", "Join the job of another host as a node."),
     "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),
     "status": Verb(DURING, "inspect", "Show the state of a run: roles, nodes, warnings and recent decisions."),
-    "logs": Verb(DURING, "inspect", "Print the output of workers, or the events of a run; -f follows it."),
+    "ui": Verb(DURING, "run", "Show a run in the browser: its timeline, live, with reasons and logs."),
+    "logs": Verb(DURING, "logs", "Print the output of workers on all hosts, search it, or print events; -f follows."),
     "scale": Verb(DURING, "operate", "Set the number of replicas of a role in a run."),
     "drain": Verb(DURING, "operate", "Move all work off a node, in order."),
     "cordon": Verb(DURING, "operate", "Place no new replicas on a node."),
@@ -121,5 +125,6 @@ def main() -> None:
     """Run the command line of this process, and exit with its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
-    print_printable_only()
-    cli(prog_name="flowdist")
+    if COMPLETION not in os.environ:  # click writes what a shell asks for as bytes, and the shell quotes it
+        print_printable_only()
+    cli(prog_name="flowdist", complete_var=COMPLETION)

@@ -68,6 +68,11 @@ class CheckChain:
         self.is_begun = False
         self._sum = 0
 
+    @property
+    def check(self) -> str:
+        """The check of the last line."""
+        return f"{self._sum:08x}"
+
     def add_check(self, line: bytes) -> bytes:
         """Return the next line of a journal, as `encode_line` has made it, with its check."""
         body = line.removesuffix(b"}\n")

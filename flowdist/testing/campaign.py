@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import shlex
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.nemesis import Nemesis, tolerance_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.workers.collectives import with_collective
-from flowdist.testing.corpus import Known
+from flowdist.testing.corpus import Known, likeness
 from flowdist.testing.sameness import errors_text, has_models, unlike
 from flowdist.testing.verdicts import Failure, Rules, judge, shrink, specs
 
@@ -191,12 +192,16 @@ def _made_small(
     return shrink(drawn, plan, seed, rules, played)._replace(collective=collective)
 
 
+ALIKE_MAX = 10  # failures that are alike, after which a campaign stops
+
+
 def campaign(
     graph: RoleGraph,
     seeds: Iterable[int],
     *,
     jobs: int = 1,
     fail_fast: bool = False,
+    alike_max: int | None = ALIKE_MAX,
     strict: bool = False,
     properties: Properties = NOTHING_DEMANDED,
     bounds: Bounds = UNBOUNDED,
@@ -213,6 +218,7 @@ def campaign(
         seeds: The seeds, each of which is one run.
         jobs: Number of processes.
         fail_fast: True: stop at the first failure, also at one of `known`.
+        alike_max: Stop after so many failures that are alike, as one bug makes most seeds fail; None: go on.
         strict: True: an exception in a user's model is a failure, even if the topology survives the worker's exit.
         properties: Properties of the user's that hold in every run, and points that some run has to reach.
         bounds: Limits of what the faults of a run may cost.
@@ -232,12 +238,19 @@ def campaign(
     demanded = tuple(point.name for point in properties.sometimes)
     points = dict.fromkeys([*_reachable(graph, has_spare=nominal.points.has_spare), *demanded], 0)
     report = Report(has_models=has_models(graph), points=points, demanded=demanded)
+    alike: Counter[tuple[str, str]] = Counter()
     try:
         for verdict in _from_corpus_on(graph, known, seeds, rules, jobs, report.outdated):
             report.count(verdict)
             tell(verdict)
-            if fail_fast and verdict.failure is not None:
+            if verdict.failure is None:
+                continue
+            if fail_fast:
                 report.stopped = "at the first failure"
+                break
+            alike[likeness(verdict.failure)] += 1
+            if alike_max is not None and max(alike.values()) >= alike_max:
+                report.stopped = f"after {alike_max} failures that are alike"
                 break
     except KeyboardInterrupt:
         report.stopped = "interrupted"

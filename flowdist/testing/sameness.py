@@ -7,6 +7,7 @@ are equal. The first difference is reported, with the steps from which the gener
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
@@ -15,6 +16,9 @@ from flowdist.sim.user_code.answers import same
 from flowdist.sim.user_code.played import Played, PlayedStep
 
 SHOWN_MAX = 80  # characters of a value in a message
+VALUES_MAX = 4  # values that differ in one message
+DIGITS = 5  # of a rounded number, unless more are needed to see a difference
+MISSING = object()
 
 
 class Broken(NamedTuple):
@@ -76,25 +80,35 @@ def _samples(world: str, truth: Played, played: Played) -> str:
 
 
 def _logs(world: str, truth: Played, played: Played) -> str:
-    """Return, in words, the first value that rank 0 logged in another way than without faults; empty if none."""
+    """Return, in words, what rank 0 logged otherwise than without faults in the first such step; empty if nothing."""
     for number, step in truth.steps[world].items():
         other = played.steps[world][number]
-        for key, value in step.logged.items():
-            if not same(other.logged.get(key), value):
-                found = f"{key} is {_shown(other.logged.get(key))}, without faults {_shown(value)}"
-                return f"{world}: in step {number} of generation {other.generation} {found}; {_resumed(world, played)}"
+        if found := _differing(other.logged, step.logged):
+            return f"{world}: in step {number} of generation {other.generation} {found}; {_resumed(world, played)}"
     return ""
 
 
 def _ends(truth: Played, played: Played) -> str:
-    """Return, in words, the first value of a state at the end that differs between two runs; empty if none does."""
+    """Return, in words, the values of the first state at the end that differ between two runs; empty if none do."""
     for name, state in truth.ends.items():
-        other = played.ends.get(name, {})
-        for key in {**state, **other}:
-            if key not in other or key not in state or not same(state[key], other[key]):
-                found, wanted = (_shown(values[key]) if key in values else "missing" for values in (other, state))
-                return f"{name}: at the end {key} is {found}, without faults {wanted}; {_resumed(name, played)}"
+        if found := _differing(played.ends.get(name, {}), state):
+            return f"{name}: at the end {found}; {_resumed(name, played)}"
     return ""
+
+
+def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    """Return, in words, the values by name that differ between two runs, VALUES_MAX at most; empty if none do."""
+    keys = [
+        key for key in {**wanted, **found} if key not in found or key not in wanted or not same(wanted[key], found[key])
+    ]
+    texts = []
+    for key in keys[:VALUES_MAX]:
+        values = [values.get(key, MISSING) for values in (found, wanted)]
+        digits = next((n for n in range(DIGITS, 17) if _shown(values[0], n) != _shown(values[1], n)), 17)
+        mine, theirs = ("missing" if value is MISSING else _shown(value, digits) for value in values)
+        texts.append(f"{key} is {mine}, without faults {theirs}")
+    more = f"; {len(keys) - VALUES_MAX} more values differ" if len(keys) > VALUES_MAX else ""
+    return "; ".join(texts) + more
 
 
 def _resumed(world: str, played: Played) -> str:
@@ -103,9 +117,9 @@ def _resumed(world: str, played: Played) -> str:
     return f"resumed: {', '.join(found[-4:])}" if found else "it never resumed"
 
 
-def _shown(value: object) -> str:
-    """Return the repr of a value, cut to SHOWN_MAX characters."""
-    text = repr(value)
+def _shown(value: object, digits: int = 17) -> str:
+    """Return the repr of a value, cut to SHOWN_MAX characters; a float is rounded to so many digits."""
+    text = f"{value:.{digits}g}" if isinstance(value, float) and digits < 17 else repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from flowdist.faults.grammar import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
-from flowdist.record.journal import Line, Record
+from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.record.restart_rules import CRASHES, crash
 from flowdist.report.record.trace import event_lines, event_text, stamp, trace_lines
 from flowdist.sim.checks.bounds import Bounds
@@ -24,7 +24,8 @@ from flowdist.testing.sameness import difference, errors_text
 
 SHORT = 2  # a plan of so few faults is not tried with faults at other times
 SHIFTS_S = (-1, 1, -3, 3, -8, 8, -20, 20, -40, 40)
-KEPT = 200  # lines at the end of the trace that a failure keeps
+KEPT = 200  # lines of the trace that a failure keeps, from shortly before its cause on
+BEFORE = 4  # lines of the trace that are kept before the cause
 
 
 class Failure(NamedTuple):
@@ -38,7 +39,9 @@ class Failure(NamedTuple):
         waiting: What waits for what at the end of the run.
         divergence: The first difference from a run with fewer faults that passes; empty if there is none.
         schedule: Number that draws the order of events that happen at the same time.
-        last: The last lines of the trace.
+        trace: The lines of the trace around the cause: the first event that differs from a run that passes, or else the
+            first fault. The cause is the line after the first BEFORE lines, or nearer to the start of the run.
+        needs: Kinds of the faults of the shortest plan, each with the phase of the job that it hits, in words.
         collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
     """
 
@@ -49,8 +52,9 @@ class Failure(NamedTuple):
     waiting: tuple[str, ...] = ()
     divergence: str = ""
     schedule: int = 0
-    last: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
     collective: str = ""
+    needs: str = ""
 
 
 class Rules(NamedTuple):
@@ -158,14 +162,30 @@ def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str)
             break
         faults = shorter
     result, _, text = judge(graph, Plan(tuple(faults)), seed, rules)
-    where = max((_divergence(lines, result.lines) for lines in passing), default=(0, ""))[1]
-    waiting, last = tuple(result.waiting), _last_lines(result.lines)
-    return Failure(seed, property, text, specs(Plan(tuple(faults))), waiting, where, seed, last)
+    events, where = max((_divergence(lines, result.lines) for lines in passing), default=(0, ""))
+    waiting, trace = tuple(result.waiting), _lines_around(result.lines, events)
+    needs = ", then ".join(f"{kind} {_PHASES.get(phase, phase)}" for kind, phase in result.hits)
+    return Failure(seed, property, text, specs(Plan(tuple(faults))), waiting, where, seed, trace, needs=needs)
 
 
-def _last_lines(lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return the texts of the last KEPT lines of the trace."""
-    return tuple(text for line in lines[max(1, len(lines) - KEPT) :] for text in event_lines(line))[-KEPT:]
+_PHASES = {"starting": "while it starts", "steady": "while it trains", "saving": "while it saves"}
+_PHASES |= {"in recovery": "during a recovery", "restoring": "while it restores", "ending": "while it ends"}
+
+
+def _lines_around(lines: Sequence[Line], events: int) -> tuple[str, ...]:
+    """Return the texts of KEPT lines of the trace, from shortly before the cause of a failure on.
+
+    Args:
+        lines: The trace, with its header.
+        events: Number of events in which the run agrees with one that passes; 0: the cause is the first fault.
+    """
+    records = [number for number, line in enumerate(lines) if isinstance(line, Record)]
+    faults = [number for number, line in enumerate(lines) if isinstance(line, FaultLine)]
+    cause = records[events] if 0 < events < len(records) else next(iter(faults), len(lines) - KEPT)
+    texts = [[*event_lines(line)] for line in lines[max(1, cause - KEPT) : cause + KEPT]]
+    before = [text for some in texts[: cause - max(1, cause - KEPT)] for text in some]
+    after = [text for some in texts[cause - max(1, cause - KEPT) :] for text in some]
+    return (*before[-BEFORE:], *after)[:KEPT]
 
 
 def _fewer_at_other_times(

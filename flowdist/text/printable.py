@@ -88,6 +88,14 @@ def worker_line(line: str, *, colours: bool = True) -> str:
     return name + rest + (_RESET if "\x1b" in rest and not rest.endswith(_RESET) else "")
 
 
+def without_sequences(line: str) -> str:
+    """Return a line of a worker's output without colours and other control sequences, to search in it.
+
+    What a carriage return or a backspace has overwritten stays.
+    """
+    return line if _SPECIAL.search(line) is None else _OBEYED.sub("", line)
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x10000:

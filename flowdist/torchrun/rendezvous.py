@@ -6,14 +6,13 @@ controller: the host of the endpoint, or the one with --node-rank 0 if the rende
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, has_address
 from flowdist.runtime.wire.handshake import TOKEN
+from flowdist.runtime.wire.names import addresses_of, is_address
 from flowdist.torchrun.conf import entries_of, pair_of
 from flowdist.torchrun.options import Given
 
@@ -35,6 +34,8 @@ class Rendezvous(NamedTuple):
     hosts: int  # number of hosts that are expected
     hosts_min: int = 1  # nothing starts with fewer hosts
     node_rank: str = ""  # rank of this host; empty: the user gave none
+    interface: str = ""  # the network interface at which others reach this host; empty: the user named none
+    awaits_name: bool = False  # the endpoint's host decides who runs the controller, and its name is not known here yet
 
 
 def meets_others(given: Given, nodes_max: int) -> bool:
@@ -76,13 +77,14 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
     else:
         endpoint = endpoint_of(values["rdzv_endpoint"] or "127.0.0.1", C10D_PORT)
     asked = conf.get("is_host", "").lower()
-    runs: bool | None = None if is_this_machine(endpoint.host) else False
+    runs = runs_controller_at(endpoint.host)
+    awaits_name = runs is False and not is_address(endpoint.host) and not addresses_of(endpoint.host)
     rank = ""
     if values["rdzv_backend"] == "static" and "node_rank" in given.spelled:
         rank = values["node_rank"].strip() or "0"
-        runs = rank == "0"
+        runs, awaits_name = rank == "0", False
     if asked in YES or asked in NO:
-        runs = asked in YES
+        runs, awaits_name = asked in YES, False
     return Rendezvous(
         endpoint,
         runs,
@@ -92,7 +94,13 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
         values["local_addr"].strip("[]"),
         hosts,
         node_rank=rank,
+        awaits_name=awaits_name,
     )
+
+
+def runs_controller_at(host: str) -> bool | None:
+    """Return whether this host runs the controller of an endpoint; None: if its process is the first there."""
+    return None if is_this_machine(host) else False
 
 
 def _seconds(text: str) -> float:
@@ -113,10 +121,4 @@ def is_this_machine(host: str) -> bool:
     """Return whether the host is a name or an address of this machine; unknown names are looked up by DNS."""
     if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
         return True
-    try:
-        return has_address(str(ipaddress.ip_address(host)))
-    except ValueError:
-        pass
-    with contextlib.suppress(OSError, UnicodeError):
-        return any(has_address(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
-    return False
+    return any(map(has_address, [host] if is_address(host) else addresses_of(host)))

@@ -1,4 +1,4 @@
-"""The library for training scripts. Standard library only; it also works in scripts that flowdist has not started.
+"""The library for training scripts. Standard library only; it also works in scripts that flowdist has not started::
 
     from flowdist import worker
 

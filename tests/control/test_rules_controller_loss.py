@@ -374,6 +374,14 @@ def test_the_addresses_that_a_replica_has_are_told_again():
     assert reconnect(talk, "node1", item("trainer/0", "running")) == [TellPeers("node1", r("trainer/0"), 1, told)]
 
 
+def test_an_ipv6_address_of_another_role_has_brackets():
+    ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=restart("replica"))
+    talk = Talk(graph(ps, role("trainer", gates=(Gate("ps", "ready"),)), nodes=1))
+    talk.tell(ev.NodeJoined("node0", talk.graph.cluster.nodes[0], incarnation=1, address="2001:db8::7"))
+    assert talk.starts[-1].addresses == (("ps:rpc", "[2001:db8::7]:4000"),)
+    assert talk.starts[-1].master_addr == "2001:db8::7"
+
+
 def test_a_start_or_a_store_that_was_lost_with_the_connection_is_ordered_again():
     trainers = role("trainer", min_replicas=2, max_replicas=2)
     talk = Talk(graph(trainers, nodes=2, cpu=1), auto=False)

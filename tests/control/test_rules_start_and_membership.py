@@ -206,6 +206,19 @@ def test_r3_hosts_that_come_in_any_order_have_the_ranks_that_they_were_given():
     assert [start.rank for start in talk.starts] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "rank", ["", "0", "1", "3", "4", "9", "-1", "03", " 3", "\N{ARABIC-INDIC DIGIT THREE}", "9" * 5000]
+)
+def test_r3_a_host_with_the_rank_of_no_place_that_is_free_gets_the_first_one(rank: str):
+    topology = graph(trainers(4, 4), nodes=1, cpu=1)
+    talk = Talk(topology)
+    places = unnamed_nodes(2, 4)
+    talk.controller = Controller(topology, ("node0", *places))
+    talk.tell(ev.NodeJoined("a", NodeSpec("a", cpu=1, labels=((NODE_RANK, rank),))))
+    own = next((place for place in places if str(int(place.split()[1]) - 1) == rank), places[0])
+    assert list(talk.job.missing) == ["node0", *(place for place in places if place != own)]
+
+
 def test_r2_the_window_ends_for_hosts_without_a_name_too():
     topology = graph(trainers(1, 3), nodes=1, cpu=1)
     talk = Talk(topology)

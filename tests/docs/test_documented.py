@@ -16,7 +16,7 @@ import pytest
 from flowdist.cli.main import VERBS, cli
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 PASSED_ON = {"torchrun"}  # its options are torchrun's: tests/torchrun holds them against torch's own parser
 
 
@@ -32,9 +32,11 @@ def imports() -> Iterator[str]:
 def command_lines() -> Iterator[tuple[str, str]]:
     """Yield each command line of flowdist on a page, with the name of the page; lines that go on are joined."""
     for page in PAGES:
-        text = page.read_text().replace("\\\n", " ")
-        for line in re.findall(r"(?:^\s*(?:\w+\$ )?|`)(flowdist [a-z]+ [^\n`]*)", text, re.M):
-            yield page.name, line
+        parts = page.read_text().replace("\\\n", " ").split("```")
+        for number, part in enumerate(parts):  # every other one is a block of code
+            begin = r"^\s*(?:\w*\$ )?" if number % 2 else r"^    (?:\w+\$ )?|`"
+            for line in re.findall(rf"(?:{begin})(flowdist [a-z]+ [^\n`]*)", part, re.M):
+                yield page.name, line
 
 
 @pytest.mark.parametrize("line", sorted(set(imports())))

@@ -87,10 +87,10 @@ class Browser:
                 self.problems.append(heard["params"]["entry"]["text"])
         return heard
 
-    def open(self, path: Path) -> float:
+    def open(self, path: Path | str) -> float:
         """Open a page, and return the seconds until it says that it is drawn."""
         begun = time.monotonic()
-        page = self.call("Page.navigate", url=path.as_uri())["loaderId"]
+        page = self.call("Page.navigate", url=path if isinstance(path, str) else path.as_uri())["loaderId"]
         while page not in self._loaded:  # what is asked before that may be asked of the page before
             self._next()
         while self.value("document.documentElement?.dataset.ready || ''") != "yes":

@@ -358,7 +358,36 @@ def test_in_a_browser_the_keyboard_reaches_everything(browser: Browser, tmp_path
     browser.press("0")
     assert browser.value("state.t1 - state.t0") == before
     browser.press("Escape")
-    assert "Nothing is selected" in details(browser)
+    assert "The run" in details(browser) and "1 node_lost" in details(browser)
+
+
+@needs_browser
+def test_in_a_browser_keys_work_without_a_click_and_buttons_go_to_incidents(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, of(simulated(*LOST_NODE)), tmp_path)
+    assert "The run" in details(browser) and "succeeded after" in details(browser)
+    browser.press("n")
+    assert "Fault node2@3m/2m" in details(browser)
+    browser.press("Escape")
+    browser.value("document.getElementById('next').click()")
+    assert "Incident 1: node2" in details(browser)
+    browser.value("document.getElementById('next').click()")
+    assert "Incident 2" in details(browser)
+    browser.value("document.getElementById('previous').click()")
+    assert "Incident 1: node2" in details(browser)
+    browser.value("document.getElementById('filter').focus()")
+    browser.press("n")  # typed, not a key of the page
+    assert "Incident 1: node2" in details(browser)
+
+
+@needs_browser
+def test_in_a_browser_a_replica_that_hangs_looks_so_and_says_why_nothing_notices(
+    browser: Browser, tmp_path: Path
+) -> None:
+    opened(browser, of(simulated("gang.py", "trainer/1@3m:hang")), tmp_path)
+    hung = "attempts.find(a => a.hung !== null)"
+    assert browser.value(f"names[{hung}.replica]") == "trainer/1"
+    browser.value(f"select({hung})")
+    assert "since 0:03:00" in details(browser) and "because trainer has no hang_after" in details(browser)
 
 
 @needs_browser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
@@ -22,7 +23,7 @@ from flowdist.runtime.controller.controller_main import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
-from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, JournalLine, Watch, Welcome
+from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, Watch, Welcome
 from flowdist.runtime.wire.framing import encode, receive_frame
 from flowdist.runtime.wire.handshake import FROM_SERVER, TOKEN, Accepted, Answer, ClientHandshake, Credentials
 from flowdist.runtime.wire.tls import client_context
@@ -111,6 +112,7 @@ class LoneController:
         self.run_dir, self._graph, self._token = run_dir, graph, token
         self.endpoint = ControllerEndpoint("127.0.0.1", free_port(), JOB, RUN)
         self._hosts: list[FarHost] = []
+        self.closing = contextlib.ExitStack()  # of what a test opens besides
 
     def __enter__(self) -> LoneController:
         (self.run_dir / "graph.json").write_bytes(encode_graph(self._graph))
@@ -133,6 +135,7 @@ class LoneController:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.closing.close()
         for host in self._hosts:
             host.close()
         os.close(self._lifeline[1])
@@ -153,11 +156,11 @@ class LoneController:
 
     def wait_for(self, event: str) -> None:
         """Wait until the journal has an event of this type."""
-        watcher = self.host("a watcher")
-        watcher.ask("watcher")
-        watcher.send(Watch())
-        while not (isinstance(line := watcher.read(), JournalLine) and f'"{event}"'.encode() in line.line):
-            pass
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(str(self.run_dir / "c.sock"))
+            link.sendall(encode(Watch()))
+            while f'"{event}"'.encode() not in (receive_frame(link) or b""):
+                pass
 
     @property
     def log(self) -> str:

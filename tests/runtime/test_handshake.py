@@ -14,10 +14,10 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
+from flowdist.record.reader import BadLine
 from flowdist.runtime.controller.host_registry import OWNERS, HostRegistry, node_name
 from flowdist.runtime.controller.refusals import Refusals
-from flowdist.runtime.wire import addresses
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.handshake import (
     Accepted,
@@ -193,7 +193,7 @@ class Registry:
 
     def arrive(self, host: str, secret: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
         writer = self.connect(secret, node)
-        return self.registry.welcome(JoinRequest(host), self.controller.state, writer), writer
+        return self.registry.welcome(JoinRequest(host), self.controller.state, writer, 0), writer
 
     def join(self, welcome: Welcome | Refused) -> None:
         assert isinstance(welcome, Welcome)
@@ -210,7 +210,6 @@ def test_hosts_with_the_same_name_get_different_node_names(hosts: Registry) -> N
     (one, _), (two, _) = hosts.arrive("gpu", "a"), hosts.arrive("gpu", "b")
     assert isinstance(one, Welcome) and isinstance(two, Welcome)
     assert (one.node, two.node) == ("gpu-2", "gpu-3"), "the controller's own host has the plain name"
-    assert one.known_nodes == hosts.known
 
 
 def test_no_two_nodes_of_a_job_get_one_number(hosts: Registry) -> None:
@@ -264,6 +263,21 @@ def test_a_node_belongs_to_the_host_that_shows_its_secret_also_at_the_next_contr
     assert "secret" not in (tmp_path / OWNERS).read_text()
 
 
+def test_a_crash_in_the_middle_of_an_owners_line_costs_that_line_alone(hosts: Registry, tmp_path: Path) -> None:
+    numbers = [hosts.arrive(name, name)[0] for name in ("a", "b")]
+    path = tmp_path / OWNERS
+    path.write_bytes(path.read_bytes()[:-3])
+    after = Registry(tmp_path)
+    again, _ = after.arrive("", "a", "a")
+    assert isinstance(again, Welcome) and isinstance(numbers[0], Welcome) and again.number == numbers[0].number
+    new, _ = after.arrive("c", "c")
+    assert isinstance(new, Welcome) and isinstance(numbers[1], Welcome) and new.number == numbers[1].number
+    assert len(path.read_bytes().splitlines()) == 2
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(BadLine, match=f"{OWNERS}:1: the line is damaged"):
+        Registry(tmp_path)
+
+
 def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_name(hosts: Registry) -> None:
     one, foreground = hosts.arrive("a", "1")
     agent = hosts.connect("1", "a")
@@ -274,7 +288,7 @@ def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_na
     two, other = hosts.arrive("a", "2")
     assert isinstance(two, Welcome) and two.node == "a" and hosts.registry.node_of(other) == "a"
     assert hosts.registry.node_of(agent) == "" and hosts.registry.source_of(agent) == "a host from 10.0.0.1"
-    again = hosts.registry.welcome(JoinRequest("a"), hosts.controller.state, agent)
+    again = hosts.registry.welcome(JoinRequest("a"), hosts.controller.state, agent, 0)
     assert isinstance(again, Welcome) and again.node == "a-2" and hosts.registry.node_of(agent) == "a-2"
     hosts.registry.disconnected(agent)
     assert hosts.registry.connection_of("a") is other
@@ -283,7 +297,7 @@ def test_a_connection_of_a_former_host_does_not_speak_for_the_new_host_of_its_na
 def test_a_connection_joins_once(hosts: Registry) -> None:
     one, writer = hosts.arrive("a", "1")
     assert isinstance(one, Welcome)
-    again = hosts.registry.welcome(JoinRequest("b"), hosts.controller.state, writer)
+    again = hosts.registry.welcome(JoinRequest("b"), hosts.controller.state, writer, 0)
     assert isinstance(again, Welcome) and (again.node, again.number) == (one.node, one.number)
 
 
@@ -327,29 +341,3 @@ def test_endpoints_are_parsed_in_every_usual_form() -> None:
     for text in ("", ":29400", "host0:port", "host0:99999", "a b:1", "a:1:2", "a..b:1", f"{'x' * 70}:1"):
         with pytest.raises(FlowdistError, match="is no HOST:PORT"):
             endpoint_of(text, 29400)
-
-
-def test_a_host_listens_at_its_name_and_everywhere_when_that_means_loopback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert [listening_address(host) for host in ("127.0.0.2", "0.0.0.0", "::")] == ["127.0.0.2", "", ""]
-    assert listening_address("localhost") == "127.0.0.1"
-    found = [(2, 1, 6, "", ("127.0.1.1", 0))]  # what /etc/hosts of many machines says of their own name
-    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *_, **__: found)
-    assert listening_address("host0") == ""
-    assert interface_of("127.0.0.7") == interface_of("::1") == "lo" and interface_of("192.0.2.1") == ""
-
-
-def test_a_port_is_reserved_once() -> None:
-    held = reserve("127.0.0.1", 0)
-    assert held is not None
-    assert reserve("127.0.0.1", 0) is None
-    elsewhere = reserve("127.0.0.2", 0)
-    assert elsewhere is not None
-    elsewhere.close()
-    held.close()
-    again = reserve("127.0.0.1", 0)
-    assert again is not None
-    again.close()
-    with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
-        reserve("192.0.2.1", 0)

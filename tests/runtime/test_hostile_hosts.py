@@ -15,7 +15,7 @@ from flowdist.control.protocol.messages import Join, Leave, Report
 from flowdist.graph import NodeSpec
 from flowdist.runtime.controller.limits import FRAME_MAX
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
-from flowdist.runtime.wire.frames import JoinRequest, RemoteErrorReport, Watch
+from flowdist.runtime.wire.frames import JoinRequest, Place, RemoteErrorReport, Watch
 from flowdist.runtime.wire.framing import encode
 from flowdist.runtime.wire.handshake import FRAME_MAX as FRAME_BEFORE_PROOF
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
@@ -121,9 +121,10 @@ def watch_again_and_again(attacker: Attacker, host: FarHost) -> None:
     pour(attacker.of_node(host.credentials), frame * (620_000 // len(frame)))
 
 
-def watch_on_many_connections_without_reading(attacker: Attacker, host: FarHost) -> None:
+def ask_for_news_on_many_connections_without_reading(attacker: Attacker, host: FarHost) -> None:
+    request = encode(JoinRequest("evil", Place(1 << 60, "x" * 1000))) + encode(JoinRequest("evil", shows_progress=True))
     for _ in range(40):
-        pour(attacker.of_node(host.credentials), encode(Watch()))
+        pour(attacker.of_node(host.credentials), request)
 
 
 def ask_without_reading(attacker: Attacker, host: FarHost) -> None:
@@ -182,7 +183,7 @@ ATTACKS: tuple[Callable[[Attacker, FarHost], None], ...] = (
     begin_frames_of_60_mib,
     begin_frames,
     watch_again_and_again,
-    watch_on_many_connections_without_reading,
+    ask_for_news_on_many_connections_without_reading,
     ask_without_reading,
     take_many_names,
     join_again_and_again,

@@ -91,8 +91,18 @@ def test_the_job_grows_with_a_host_that_joins_and_shrinks_with_one_that_leaves(t
         third.until("[trainer/1] rank 1 of 2")
         (tmp_path / "end").touch()
         assert (first.finish(), third.finish()) == (0, 0), hosts.text
+        assert first.text.count("trainer/1: starts on") == 2 and "starts on" not in second.text + third.text
+        assert "the job has succeeded" in third.text and "restarts" in first.text and "restarts" not in third.text
     joined = [event.node for event in events(first) if isinstance(event, NodeJoined)]
     assert len(set(joined)) == 2, "a name that has left is given again"
+    for job, name in ((first, joined[0]), (second, joined[1]), (third, joined[1])):
+        labels = {line.partition(" | ")[0].split()[-1] for line in job.output if line.startswith("flowdist ")}
+        assert labels == {name}, job.text
+    starts = [
+        next(float(line.split()[1][:-1]) for line in job.output if " | " in line and " joined" in line)
+        for job in (first, second, third)
+    ]
+    assert starts == sorted(starts), "all have the clock of the job, not one that begins with their own process"
 
 
 def test_roles_find_each_other_by_the_addresses_of_their_hosts(tmp_path: Path) -> None:

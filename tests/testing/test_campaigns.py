@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flowdist.sim.checks.properties import Properties, properties_of
 from flowdist.testing import explore, graph_of
 from flowdist.testing.campaign import Failure, Verdict, campaign
 from flowdist.testing.corpus import Corpus, Known, kinds_of, seeds_text
+from flowdist.testing.verdicts import BEFORE
 
 ROOT = Path(__file__).parents[2]
 GANG = str(ROOT / "scenarios/topologies/gang.py")
@@ -156,9 +158,31 @@ def test_an_interrupted_command_shows_what_it_found_and_keeps_it(tmp_path: Path)
     )
     corpus = tmp_path / "corpus.jsonl"
     asked = (GANG, "--explore", "500", "--properties", str(tmp_path / "props.py"), "--corpus", str(corpus))
-    done = cli(*asked)
+    done = cli(*asked, "--alike", "0")
     assert done.exit_code == 130 and "stopped: interrupted" in done.output
     assert "shortest plan" in done.output and Corpus(corpus).known()
+
+
+def test_a_campaign_stops_after_failures_that_are_alike(tmp_path: Path) -> None:
+    ten = campaign(graph_of(GANG), range(1, 400), properties=seldom_again())
+    assert len(ten.failures) == 10 and ten.stopped == "after 10 failures that are alike"
+    three = campaign(graph_of(GANG), range(1, 400), properties=seldom_again(), alike_max=3, jobs=2)
+    assert three.failures == ten.failures[:3] and three.seeds == three.failures[-1].seed
+    asked = (GANG, "--explore", "60", "--properties", str(tmp_path / "props.py"), "--json")
+    (tmp_path / "props.py").write_text(
+        "from flowdist.testing import always\n\n@always\ndef once(job):\n"
+        "    return job.worlds['trainer'].generation < 2\n"
+    )
+    assert json.loads(cli(*asked, "--alike", "2").stdout)["stopped"] == "after 2 failures that are alike"
+    assert json.loads(cli(*asked, "--alike", "0").stdout)["seeds"] == 60
+
+
+def test_a_failure_shows_the_trace_around_its_cause_and_says_which_fault_it_needs_when(tmp_path: Path) -> None:
+    failure = campaign(graph_of(GANG), range(1, 400), properties=seldom_again(), fail_fast=True).failures[0]
+    hit = next(number for number, line in enumerate(failure.trace) if " !! " in line)
+    assert hit <= BEFORE
+    parts = failure.needs.split(", then ")
+    assert all(re.fullmatch(r"[\w-]+ (while it \w+|during a recovery)", part) for part in parts), failure.needs
 
 
 # the corpus

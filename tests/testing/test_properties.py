@@ -142,7 +142,7 @@ def test_a_campaign_of_any_number_of_processes_shrinks_a_broken_property() -> No
     failure = next(failure for failure in reports[0].failures if failure.property == "eventually")
     assert failure.faults == ("node2@21.454s:drain", "node3@24.871s/53s")  # without either there is a spare node
     assert failure.waiting and failure.divergence
-    assert any("!!" in line for line in failure.last)
+    assert any("!!" in line for line in failure.trace)
 
 
 def properties(*promises: object):  # type: ignore[no-untyped-def]
@@ -276,7 +276,7 @@ def test_from_the_command_line_a_property_is_found_replayed_and_kept(tmp_path: P
         "shortest plan: ",
         "the runs agree for ",
         "waiting for ",
-        "lines of its trace (--full: more)",
+        "its trace around the cause (--full: more)",
         "five of",
     ):
         assert words in done.stdout

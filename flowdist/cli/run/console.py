@@ -44,13 +44,16 @@ class Console:
     """Lines for the user: events of flowdist with their times on stderr, output of workers on the stream of the worker.
 
     `now_ns` is the clock of these times in nanoseconds; it is replaced by the job's clock when the job has one, so that
-    lines, journal and summary agree. `mask` returns a text with the values of secrets hidden; every line passes it.
+    lines, journal and summary agree. `host` is the name of this host's node in a job over several hosts, whose lines
+    may go to one terminal; else it is empty. `mask` returns a text with the values of secrets hidden; every line passes
+    it.
     """
 
     def __init__(self, shown: Shown, mask: Callable[[str], str]) -> None:
         self.shown = shown
         self._mask, made_ns = mask, monotonic_ns()
         self.now_ns: Callable[[], int] = lambda: monotonic_ns() - made_ns
+        self.host = ""
         self._pinned: Pinned | None = None
 
     def onlooker(self, run_id: str) -> Observer | None:
@@ -89,7 +92,7 @@ class Console:
                 self._worker_line(text, err=kind == "stderr" or self.shown.as_json)
             return
         text = one_line(f"{kind}: {text}" if kind == "error" else text)
-        line = f"flowdist {self.now_ns() / 1e9:7.2f}s | {text}"
+        line = f"flowdist {self.now_ns() / 1e9:7.2f}s {self.host and f'{self.host} '}| {text}"
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])
             self._pinned.flush()  # the last lines before the end would be lost otherwise

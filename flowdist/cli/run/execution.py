@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,6 +61,11 @@ display_options = gathered(
 
 learned_option = click.option(
     "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/run.md."
+)
+
+
+interface_option = click.option(
+    "--interface", default="", metavar="NAME", help="Network interface at which the other hosts reach this one: eth1."
 )
 
 
@@ -178,6 +184,9 @@ class _Run(NamedTuple):
         plan = self.settings.plan
         supervisor = self._supervisor(console)
         console.now_ns = supervisor.now_ns
+        if self.settings.hosting is not None:
+            own = self.graph.cluster.nodes  # none if an engine starts all hosts
+            console.host = own[0].name if own else socket.gethostname().partition(".")[0]
         try:
             console.show("event", f"run {self.run_dir}")
             if plan.rates:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
+import json
 import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+import click
 import msgspec
 
 from flowdist import __version__
-from flowdist.cli.run.console import Console, finish
+from flowdist.cli.run.console import Console
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
 from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph
 
 if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.host_process import RunResult
+    from flowdist.runtime.supervisor.joined_host import HostResult
     from flowdist.runtime.wire.addresses import Endpoint
     from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.torchrun.rendezvous import Rendezvous
@@ -28,6 +33,7 @@ Adapt = Callable[[RoleGraph], RoleGraph]
 TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --help need not import
 NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
 
+_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}
 NOT_ENCRYPTED = "flowdist's connections between hosts are authenticated when they begin, and are not encrypted"
 
 
@@ -46,23 +52,70 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     Raises:
         FlowdistError: This host has to run the controller, and the port is taken.
     """
-    from flowdist.runtime.wire.addresses import listening_address, reserve
+    from flowdist.runtime.wire.addresses import reserve_all
 
     if place.token:
         os.environ[TOKEN] = place.token  # for flowdist's own processes; workers do not get it
+    if place.awaits_name:
+        place = _when_known(place)
     if place.runs_controller is False:
         take_part(place, settings, adapt, gpus)
-    address = listening_address(place.endpoint.host)
-    reserved = reserve(address, place.endpoint.port)
+    addresses = _addresses_to_bind(place)
+    reserved = reserve_all(addresses, place.endpoint.port)
     if reserved is None and place.runs_controller is None:
         take_part(place, settings, adapt, gpus)
     if reserved is None:
         message = f"port {place.endpoint.port} of this machine is taken by another flowdist"
         raise FlowdistError(message, help="take another port, the same on every host")
-    open_job(graph, place, settings, address, gpus)
+    open_job(graph, place, settings, addresses, gpus)
 
 
-def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings) -> NoReturn:
+def _when_known(place: Rendezvous) -> Rendezvous:
+    """Wait until the names are known that the user wrote, and return the place with the host that runs the controller.
+
+    The name of the endpoint may be that of this host.
+
+    Raises:
+        JobFailed: A name is not known after `join_timeout_s`.
+    """
+    from flowdist.runtime.wire.names import wait_for_name
+    from flowdist.torchrun.rendezvous import runs_controller_at
+
+    left_s = place.join_timeout_s
+    for name in filter(None, (place.endpoint.host, place.local_addr)):
+        left_s = wait_for_name(name, left_s, _warn)
+    if place.runs_controller is False and place.awaits_name:
+        place = place._replace(runs_controller=runs_controller_at(place.endpoint.host), awaits_name=False)
+    return place._replace(join_timeout_s=left_s)
+
+
+def _warn(text: str) -> None:
+    paint(f"flowdist: {text}", fg="yellow", err=True)
+
+
+def _addresses_to_bind(place: Rendezvous) -> tuple[str, ...]:
+    """Return the addresses at which the controller listens on this host; empty: all.
+
+    Raises:
+        FlowdistError: --interface names no interface, or the endpoint is an address of another one.
+    """
+    from flowdist.runtime.wire.addresses import interface_of, listening_addresses
+    from flowdist.runtime.wire.interfaces import addresses_on
+
+    addresses = listening_addresses(place.endpoint.host)
+    if not place.interface:
+        return addresses
+    wanted = addresses_on(place.interface)
+    if addresses and not set(addresses) & set(wanted):
+        where = f"{addresses[0]}, an address of {interface_of(addresses[0]) or 'another interface'}"
+        message = f"the endpoint {place.endpoint} is {where}, and --interface is {place.interface}"
+        raise FlowdistError(message, help=f"name one of its addresses: {', '.join(wanted)}")
+    return tuple(address for address in addresses if address in wanted) or tuple(wanted)
+
+
+def listen_for_hosts(
+    graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings, interface: str = ""
+) -> NoReturn:
     """Run a job on this host and on the hosts that join it, and exit with its exit code.
 
     Args:
@@ -70,6 +123,7 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
         endpoint: The HOST:PORT at which the other hosts reach this one.
         job_id: The name by which the other hosts ask for the job; None: the default, or that of the resumed run.
         settings: Settings of the run.
+        interface: The network interface at which other hosts reach this one; empty: the endpoint says it.
 
     Raises:
         FlowdistError: There is no run to resume, or there is no token although other machines reach the endpoint.
@@ -89,7 +143,7 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
             help=NO_TOKEN_HELP,
         )
     gpus = machine_gpus(os.environ)
-    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
+    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes, interface=interface)
     meet(graph, place, settings, lambda graph: graph, gpus)
 
 
@@ -116,11 +170,13 @@ def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: s
 
 def is_loopback(host: str) -> bool:
     """Return whether the host is this machine, at an address that no other machine reaches."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def open_job(
-    graph: RoleGraph, place: Rendezvous, settings: RunSettings, address: str, gpus: tuple[str, ...]
+    graph: RoleGraph, place: Rendezvous, settings: RunSettings, addresses: tuple[str, ...], gpus: tuple[str, ...]
 ) -> NoReturn:
     """Run the controller on this host, let others join, and exit with the exit code of the job.
 
@@ -128,21 +184,24 @@ def open_job(
         graph: The job; its nodes are replaced by this host alone. A resumed run keeps its own graph.
         place: The endpoint at which the hosts meet.
         settings: Settings of the run.
-        address: The address to listen at; empty: all addresses of this machine.
+        addresses: The addresses to listen at; empty: all addresses of this machine.
         gpus: GPUs of this machine, by name.
     """
     from flowdist.runtime.controller.host_registry import Listening, node_name
     from flowdist.runtime.run_folder.resume import RunEndpoint
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.supervisor.supervisor import Hosting
-    from flowdist.runtime.wire.addresses import address_of, interface_of, reachable_address
+    from flowdist.runtime.wire.addresses import interface_of, reachable_address
+    from flowdist.runtime.wire.names import address_of
 
-    own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
+    address, *also = addresses or ("",)
+    own = address_of(place.local_addr) if place.local_addr else reachable_address(address, place.endpoint.host)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
     cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
     fresh = msgspec.structs.replace(graph, cluster=cluster)
     show_protection(place.token, place.endpoint, address)
-    listening = Listening(RunEndpoint(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
+    door = RunEndpoint(str(place.endpoint), place.job_id)
+    listening = Listening(door, address, place.endpoint.port, place.hosts, tuple(also))
     hosting = Hosting(listening, Site(own, interface_of(own)))
     execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))
 
@@ -196,11 +255,10 @@ def take_part(
     """
     from flowdist.runtime.worker_env.secret_values import Mask
 
+    place = _when_known(place)
     mask = Mask()
     console = Console(settings.shown._replace(live=False), mask)
-    result = asyncio.run(_take_part(place, settings, adapt, gpus, offer, console, mask))
-    finish(result, False, mask)
-    sys.exit(EXIT_CODES[result.outcome])
+    sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer, console, mask))])
 
 
 async def _take_part(
@@ -211,28 +269,33 @@ async def _take_part(
     offer: Offer,
     console: Console,
     mask: Mask,
-) -> RunResult:
+) -> str:
+    """Join the job, run this host's node until the job ends, show the end, and return the outcome."""
     from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
     from flowdist.runtime.supervisor.joined_host import JoinedHost
     from flowdist.runtime.supervisor.joining import join_job
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.umask import take_umask_of
-    from flowdist.runtime.wire.addresses import address_of, interface_of
+    from flowdist.runtime.wire.addresses import interface_of
     from flowdist.runtime.wire.dialing import is_encrypted
     from flowdist.runtime.wire.endpoint import ControllerEndpoint
+    from flowdist.runtime.wire.frames import JoinRequest
     from flowdist.runtime.wire.tls import EXTRA
     from flowdist.runtime.worker_env.run_environment import write_environment
     from flowdist.runtime.worker_env.secret_values import check_secrets
 
+    _own_address(place, "")  # a mistake is found before this host joins
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
-    joined = await join_job(controller, place.token, socket.gethostname(), place.join_timeout_s, console.show)
+    request = JoinRequest(socket.gethostname(), shows_progress=sys.stderr.isatty())
+    joined = await join_job(controller, place.token, request, place.join_timeout_s, console.show)
+    console.host, console.now_ns = joined.welcome.node, joined.clock.now_ns
     graph = adapt(joined.welcome.graph)
     mask.add(check_secrets(graph, os.environ))
     run_dir = new_joined_run(settings.base, joined.welcome.run_id, joined.welcome.node, graph)
     take_umask_of(run_dir)
     (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     write_environment(run_dir, graph, mask, __version__)
-    own = address_of(place.local_addr) if place.local_addr else joined.connection.own_address
+    own = _own_address(place, joined.connection.own_address)
     open_sink = settings.opener(run_dir, console.show) if settings.opener is not None else None
     how = " over TLS" if is_encrypted(joined.connection.writer) else ""
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}{how}; logs: {run_dir}")
@@ -240,7 +303,56 @@ async def _take_part(
         console.show("warning", f"{NOT_ENCRYPTED}: pip install '{EXTRA}' on {place.endpoint.host}")
     procs = own_procs(joined.welcome.graph, graph)
     spec, site = _spec(joined.welcome.node, gpus, place, procs, offer), Site(own, interface_of(own))
-    return await JoinedHost(joined, spec, graph, site, gpus, run_dir, console.show, open_sink, offer.notice_ns).run()
+    show, progress = console.show, request.shows_progress
+    host = JoinedHost(
+        joined, spec, graph, site, gpus, run_dir, show, open_sink, shows_progress=progress, notice_ns=offer.notice_ns
+    )
+    result = await host.run()
+    _finish(result, run_dir, console, mask)
+    return result.over.outcome
+
+
+def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> None:
+    """Write the end of the job to the folder of the run on this host, and print it.
+
+    The host with the controller prints the summary, once. A root cause is printed where the worker ran, too.
+    """
+    from flowdist.runtime.run_folder.folder import SUMMARY
+    from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
+    from flowdist.runtime.run_folder.root_cause import root_cause_text
+
+    over, cause = result.over, ""
+    if over.outcome == "failed":
+        cause = mask(root_cause_text(result, run_dir))
+        if why := write_outer_error_file(result, run_dir, os.environ, mask):
+            console.show("warning", why)
+    summary = {"outcome": over.outcome, "reason": over.reason, "lasted_s": over.t_ns / 1e9, "root_cause": cause}
+    (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    console.show("event", f"the job has {_ENDED[over.outcome]}{over.reason and f': {over.reason}'}")
+    if cause:
+        click.echo("\n" + cause, err=True, nl=False)
+    console.show("event", f"logs of this host: {run_dir}")
+
+
+def _own_address(place: Rendezvous, connected: str) -> str:
+    """Return the address at which other hosts reach this one, which has joined.
+
+    Args:
+        place: The user's own words: an address, a name or an interface.
+        connected: The address of this host's connection to the controller.
+
+    Raises:
+        FlowdistError: There is no such name or interface.
+    """
+    from flowdist.runtime.wire.interfaces import addresses_on
+    from flowdist.runtime.wire.names import address_of
+
+    if place.local_addr:
+        return address_of(place.local_addr)
+    if place.interface:
+        found = addresses_on(place.interface)
+        return next((address for address in found if (":" in address) == (":" in connected)), found[0])
+    return connected
 
 
 def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:

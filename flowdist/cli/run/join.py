@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from flowdist.cli.run.console import Shown
-from flowdist.cli.run.execution import RunSettings, needs_linux, quiet_option
+from flowdist.cli.run.execution import RunSettings, interface_option, needs_linux, quiet_option
 from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, Offer, is_loopback, place_of, take_part
 from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import gathered, runs_option
@@ -47,6 +47,7 @@ class MemberOptions(NamedTuple):
 @click.option("--id", "job_id", metavar="ID", help="The name of the job, if flowdist run was given one with --id.")
 @click.option("--workdir", metavar="DIR", help="Folder in which the commands run here (default: as on the other host).")
 @click.option("--local-addr", default="", metavar="ADDRESS", help="Address at which the other hosts reach this one.")
+@interface_option
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for the host (default: 600).")
 @click.option("--token-file", metavar="FILE", help=f"Read the token from a file instead of {TOKEN}.")
 @gathered(
@@ -65,6 +66,7 @@ def command(
     job_id: str | None,
     workdir: str | None,
     local_addr: str,
+    interface: str,
     timeout: float | None,
     token_file: str | None,
     member: MemberOptions,
@@ -84,7 +86,9 @@ def command(
     if token_file is not None:
         os.environ[TOKEN] = read_token(Path(token_file))  # for flowdist's own processes; workers do not get it
     offer = member.offer()
-    place = place_of(endpoint, job_id, local_addr=local_addr)
+    if interface and local_addr:
+        raise FlowdistError("--interface does not go with --local-addr", help="leave one of the two out")
+    place = place_of(endpoint, job_id, local_addr=local_addr.strip("[]"))._replace(interface=interface)
     if not place.token and not is_loopback(place.endpoint.host):
         message = f"without {TOKEN} this host would run any command that a machine at {place.endpoint} sends"
         raise FlowdistError(message, help=NO_TOKEN_HELP)

@@ -13,6 +13,7 @@ from flowdist.cli.run.execution import (
     RunSettings,
     display_options,
     execute,
+    interface_option,
     learned_option,
     needs_linux,
     with_learning,
@@ -65,6 +66,7 @@ class StartOptions(NamedTuple):
     base: str
     listen: str | None
     job_id: str | None
+    interface: str
     no_learned_preload: bool
     dryrun: bool
     in_controller_job: bool
@@ -94,6 +96,7 @@ class StartOptions(NamedTuple):
     runs_option,
     click.option("--listen", metavar="HOST:PORT", help="Let other hosts join by flowdist join, each as a node."),
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
+    interface_option,
     learned_option,
     click.option("--dryrun", is_flag=True, help="With --on: print the scripts of the members, and submit nothing."),
     click.option("--in-controller-job", is_flag=True, hidden=True),
@@ -155,7 +158,7 @@ def command(
     if start.listen is not None:
         from flowdist.cli.run.hosts import listen_for_hosts  # not needed on one host
 
-        listen_for_hosts(graph, start.listen, start.job_id, settings)
+        listen_for_hosts(graph, start.listen, start.job_id, settings, start.interface)
     execute(graph, settings)
 
 
@@ -164,7 +167,7 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
 
     Raises:
         FlowdistError: --resume with a topology, parameters, overrides, nodes or --no-learned-preload; --truncate-at
-            without --resume; --seed without --rate; --id without --listen; or --listen with --json.
+            without --resume; --seed without --rate; --id or --interface without --listen; or --listen with --json.
     """
     changes = (named.target, named.params, named.sets, named.nodes, start.no_learned_preload)
     if start.resume is not None and any(changes):
@@ -177,6 +180,8 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
         raise FlowdistError(f"--seed {start.seed}: there is no --rate", help=help)
     if start.listen is None and start.job_id is not None:
         raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
+    if start.listen is None and start.interface:
+        raise FlowdistError("--interface goes with --listen", help="write --listen host0:29400, or leave it out")
     if start.listen is not None and named.as_json:
         raise FlowdistError("--listen does not go with --json", help="leave one of the two out")
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.run.execution import RunSettings, execute, learned_option, needs_linux, with_learning
+from flowdist.cli.run.execution import (
+    RunSettings,
+    execute,
+    interface_option,
+    learned_option,
+    needs_linux,
+    with_learning,
+)
 from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import show_problems, verb
 from flowdist.cli.shared.terminal import paint
@@ -37,9 +44,10 @@ class _Command(click.Command):
     options_metavar="[torchrun's own options]",
 )
 @learned_option
+@interface_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]")
 @click.pass_context
-def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool) -> None:
+def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool, interface: str) -> None:
     """Run a command line of torchrun unchanged, as a topology with one role.
 
     \b
@@ -47,7 +55,8 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
     flowdist torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 -m package.train
 
     Every option is honoured, reported as without effect, or refused with a reason: see docs/torchrun.md.
-    --no-learned-preload is flowdist's own, and comes first: nothing that earlier workers imported is preloaded.
+    Two options are flowdist's own, and come first. --no-learned-preload: nothing that earlier workers imported is
+    preloaded. --interface eth1: the network interface at which other hosts reach this one.
     """
     try:
         given = read_options(words, os.environ)
@@ -80,8 +89,13 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
 
     settings = RunSettings(base, prefix=prefix, opener=opener)
     if launch.rendezvous is None:
+        if interface:
+            raise FlowdistError("--interface is for several hosts", help="name an --rdzv-endpoint, or leave it out")
         execute(graph, settings)
-    meet(graph, launch.rendezvous, settings, lambda theirs: as_here(theirs, graph), gpus)
+    if interface and launch.rendezvous.local_addr:
+        raise FlowdistError("--interface does not go with --local-addr", help="leave one of the two out")
+    place = launch.rendezvous._replace(interface=interface)
+    meet(graph, place, settings, lambda theirs: as_here(theirs, graph), gpus)
 
 
 def _check_log_dir(folder: str) -> None:

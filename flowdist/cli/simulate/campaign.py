@@ -29,6 +29,7 @@ class CampaignOptions(NamedTuple):
     jobs: int = 1
     corpus: str | None = None
     fail_fast: bool = False
+    alike: int = 10
     cover: bool = False
 
     def chosen(self) -> Sequence[int]:
@@ -56,6 +57,14 @@ campaign_options = gathered(
     click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes that try seeds (default: 1)."),
     click.option("--corpus", metavar="FILE", help="Keep seeds that fail in this file, and try them first."),
     click.option("--fail-fast", is_flag=True, help="Stop at the first failure."),
+    click.option(
+        "--alike",
+        type=click.IntRange(min=0),
+        default=10,
+        show_default=True,
+        metavar="N",
+        help="Stop after N failures that are alike; 0: never.",
+    ),
     click.option("--cover", is_flag=True, help="Fail also if no fault hit some phase of the job."),
 )
 
@@ -94,6 +103,7 @@ class Campaign(NamedTuple):
                     corpus.keep([verdict.failure])  # at once: the campaign may be killed
 
             settings: dict[str, Any] = {"fail_fast": self.options.fail_fast, "properties": properties, "bounds": bounds}
+            settings["alike_max"] = self.options.alike or None
             report = campaign(self.graph, seeds, jobs=self.options.jobs, known=known, tell=tell, **settings)
         if corpus is not None:
             corpus.keep(report.failures)

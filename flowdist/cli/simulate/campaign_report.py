@@ -42,7 +42,7 @@ def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any
 
 
 def show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
-    """Print each kind of failure with its shortest plan, its last events and the command that shows it again.
+    """Print each kind of failure: its shortest plan, the events around its cause, and the command that shows it again.
 
     At most `KINDS_MAX` kinds are printed.
 
@@ -69,14 +69,17 @@ def _show_failure(failure: Any, alike: Any, target: str, options: list[str], mos
     paint(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
     click.echo(f"  {failure.text}")
     click.echo(f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}")
+    if failure.needs:
+        click.echo(f"  it needs: {failure.needs}")
     if failure.divergence:
         click.echo(f"  {failure.divergence}")
     if failure.waiting and "waiting for " not in failure.text:
         click.echo(f"  waiting for {', '.join(failure.waiting)}")
     click.echo(f"  again: {replay_command(target, options, failure)}")
-    shown = failure.last if most is None else failure.last[-most:]
+    shown = failure.trace[:most]
     if shown:
-        click.echo(f"  the last {len(shown)} lines of its trace" + ("" if most is None else " (--full: more)"))
+        more = " (--full: more)" if len(failure.trace) > len(shown) else ""
+        click.echo(f"  its trace around the cause{more}")
     for line in shown:
         click.echo(f"    {line}")
     click.echo()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Options that do not go together: none is accepted and then ignored.
 OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
-OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
+OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--alike", "--cover")
 
 
 class OneRunOptions(NamedTuple):

@@ -1,6 +1,6 @@
 """Length of the texts that agents report: each is cut before it is recorded, and says so.
 
-A text stays in the state of the job, in each line of the journal that repeats it, and on every host that reads the
+A text stays in the state of the job, in each line of the journal that repeats it, and in every process that reads the
 journal. What a worker printed, or what a hostile host says, must not decide how much memory that takes.
 """
 

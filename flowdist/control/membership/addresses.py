@@ -55,7 +55,9 @@ def _address_list(job: JobState, role: Role) -> dict[str, str]:
 
 def _address(job: JobState, replica: Replica, port: str) -> str:
     assert replica.node is not None
-    return f"{job.nodes[replica.node].address}:{dict(replica.ports).get(port, 0)}"
+    address = job.nodes[replica.node].address
+    host = f"[{address}]" if ":" in address else address  # IPv6
+    return f"{host}:{dict(replica.ports).get(port, 0)}"
 
 
 def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None:

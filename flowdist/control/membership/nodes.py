@@ -17,7 +17,7 @@ from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
+from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, unnamed_of_rank
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
@@ -63,12 +63,13 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 
     That is the placeholder of its `node-rank` label, else the first. Without a placeholder nothing happens.
     """
-    free = [name for name in job.node_order if is_unnamed(name)]
-    rank = dict(event.spec.labels).get(NODE_RANK)
-    place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
-    if place is not None:
-        job.node_order[event.node] = job.node_order.pop(place)
-        job.missing.pop(place, None)
+    first = next((name for name in job.node_order if is_unnamed(name)), None)
+    if first is None:
+        return
+    own = unnamed_of_rank(dict(event.spec.labels).get(NODE_RANK, ""), first)
+    place = own if own in job.node_order else first
+    job.node_order[event.node] = job.node_order.pop(place)
+    job.missing.pop(place, None)
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:

@@ -33,6 +33,9 @@ class OfAttempt(msgspec.Struct, frozen=True):
     attempt: int
 
 
+RANK_DIGITS = 10  # more than any number of nodes has
+
+
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
     """Return the placeholders `host N of total`, N from `first` to `total`, for nodes that are expected to join.
 
@@ -41,13 +44,15 @@ def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
     return tuple(f"host {number} of {total}" for number in range(first, total + 1))
 
 
-def rank_of_unnamed(name: NodeName) -> str:
-    """Return the rank of a placeholder, from 0, as text, like the value of the label NODE_RANK.
+def unnamed_of_rank(rank: str, other: NodeName) -> NodeName:
+    """Return the placeholder whose rank is this text, among those of which `other` is one; empty if none can be.
 
     Raises:
-        IndexError or ValueError: The name is not of `unnamed_nodes`.
+        IndexError: `other` is not of `unnamed_nodes`.
     """
-    return str(int(name.split()[1]) - 1)
+    if not (rank.isdecimal() and len(rank) < RANK_DIGITS and str(int(rank)) == rank):
+        return ""
+    return f"host {int(rank) + 1} of {other.split()[3]}"
 
 
 def is_unnamed(name: NodeName) -> bool:

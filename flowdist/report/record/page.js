@@ -1,40 +1,50 @@
 "use strict";
 /* Draws the data of the page on one canvas. Everything that can be selected is an item of a row, {kind, t0, t1, ...}.
    The rows are rebuilt when the view, the filter or the height changes. Times are microseconds. */
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA, names, attempts, generations, incidents, events, end;
 const HOW = ["still runs", "succeeded", "failed", "was stopped", "was lost with its node"];
 const FAILED = 2, LOST = 4, SUCCEEDED = 1;
 const AXIS = 24, MARKS = 26, HEAD = AXIS + MARKS, GUTTER = 132;
 const $ = (id) => document.getElementById(id);
 const canvas = $("canvas"), scroller = $("scroll"), pen = canvas.getContext("2d");
-const end = Math.max(DATA.end, 1);
-const state = { view: "role", filter: "", height: 18, t0: 0, t1: end, focus: null, hover: null, pinned: false };
-let rows = [], colours = {}, hatch = null, waiting = false, size = { width: 0, height: 0 };
+const state = { view: "role", filter: "", height: 18, t0: 0, t1: 1, focus: null, hover: null, pinned: false };
+let rows = [], captions = [], colours = {}, hatch = null, waiting = false, size = { width: 0, height: 0 };
 
 /* ---- the model ---- */
 
-const names = DATA.replicas.map(([role, index]) => `${DATA.roles[role][0]}/${index}`);
-const attempts = [];
-const generations = DATA.generations.map(([world, number, from, to, members, decision, list]) => {
-  const generation = { kind: "generation", world, number, t0: from, t1: to < 0 ? end : to, members, decision };
-  for (const a of list) {
-    const at = (i) => (a[i] < 0 ? null : from + a[i]);
-    attempts.push({
-      kind: "attempt", replica: a[0], number: a[1], node: a[2], rank: a[3], t0: at(4), running: at(5), ready: at(6),
-      stopping: at(7), t1: at(8) === null ? end : at(8), lost: at(9), how: a[10], decision: a[11] ?? -1,
-      step: a[12] ?? -1, left: a[13] ?? -1, unsaved: a[14] === 1, generation,
-    });
-  }
-  return generation;
-});
-const incidents = DATA.incidents.map((i) => ({
-  kind: "incident", number: i[0], t0: i[1], t1: i[2] < 0 ? end : i[2], cause: i[3], root: i[4], reason: i[5],
-  result: i[6], charged: i[7], restarted: i[8], decision: i[9], stayed: i[10],
-  stepped: i[11] < 0 ? null : i[11],
-}));
-const faults = DATA.faults.map(([t, spec, target, node]) => ({ kind: "fault", t0: t, t1: t, spec, target, node }));
-const unsaved = DATA.unsaved.map(([world, t, step, reason]) => ({ kind: "unsaved", t0: t, t1: t, world, step, reason }));
-const events = [...faults, ...unsaved, ...incidents].sort((a, b) => a.t0 - b.t0);
+function load(data) {
+  DATA = data;
+  end = Math.max(DATA.end, 1);
+  names = DATA.replicas.map(([role, index]) => `${DATA.roles[role][0]}/${index}`);
+  attempts = [];
+  generations = DATA.generations.map(([world, number, from, to, members, decision, list]) => {
+    const generation = { kind: "generation", world, number, t0: from, t1: to < 0 ? end : to, members, decision };
+    for (const a of list) {
+      const at = (i) => (a[i] < 0 ? null : from + a[i]);
+      attempts.push({
+        kind: "attempt", replica: a[0], number: a[1], node: a[2], rank: a[3], t0: at(4), running: at(5), ready: at(6),
+        stopping: at(7), t1: at(8) === null ? end : at(8), lost: at(9), how: a[10], decision: a[11] ?? -1,
+        step: a[12] ?? -1, left: a[13] ?? -1, unsaved: a[14] === 1, hung: null, generation,
+      });
+    }
+    return generation;
+  });
+  incidents = DATA.incidents.map((i) => ({
+    kind: "incident", number: i[0], t0: i[1], t1: i[2] < 0 ? end : i[2], cause: i[3], root: i[4], reason: i[5],
+    result: i[6], charged: i[7], restarted: i[8], decision: i[9], stayed: i[10],
+    stepped: i[11] < 0 ? null : i[11],
+  }));
+  const faults = DATA.faults.map(([t, spec, target, node]) => ({ kind: "fault", t0: t, t1: t, spec, target, node }));
+  const unsaved = DATA.unsaved.map(([world, t, step, reason]) => ({ kind: "unsaved", t0: t, t1: t, world, step, reason }));
+  events = [...faults, ...unsaved, ...incidents].sort((a, b) => a.t0 - b.t0);
+  for (const fault of faults) if (/:hang\b/.test(fault.spec)) noteHung(fault);
+}
+
+function noteHung(fault) {
+  const name = fault.target.split("/").slice(0, 2).join("/").split(".")[0];
+  const hit = attempts.find((a) => names[a.replica] === name && a.t0 <= fault.t0 && fault.t0 <= a.t1);
+  if (hit) hit.hung = fault.t0;
+}
 
 function byStart(list) { return list.sort((a, b) => a.t0 - b.t0); }
 
@@ -162,10 +172,12 @@ function draw() {
     paint();
     pen.restore();
   };
+  captions = [];
   pen.fillStyle = colours.panel;
   for (const row of visible) if (row.kind === "group") pen.fillRect(0, row.y - top, size.width, row.height);
   clipped(() => visible.forEach((row) => drawRow(row, row.y - top)));
   clipped(drawLines);
+  clipped(drawCaptions);
   visible.forEach((row) => drawLabel(row, row.y - top));
   pen.restore();
   drawHead();
@@ -207,7 +219,7 @@ function inView(items) {
 }
 
 function bar(from, to, y, height, colour) {
-  const left = Math.max(x(from), GUTTER - 2), width = Math.max(Math.min(x(to), size.width + 2) - left, 1);
+  const left = Math.max(x(from), GUTTER - 2), width = Math.max(Math.min(x(to), size.width + 2) - left, 2);
   pen.fillStyle = colour;
   pen.fillRect(left, y, width, height);
   return { left: Math.max(left, GUTTER), width: left + width - Math.max(left, GUTTER) };
@@ -223,18 +235,31 @@ function drawAttempt(a, y, laneHeight) {
     bar(a.lost, a.t1, y + 1, height, hatch);
     pen.globalAlpha = 1;
   }
+  if (a.hung !== null) {
+    bar(a.hung, a.t1, y + 1, height, colours.stopping);
+    bar(a.hung, a.t1, y + 1 + height / 2 - 1, 2, colours.bad);
+  }
   const left = Math.max(x(a.t0), GUTTER), width = Math.min(x(a.t1), size.width) - left;
   if (width > 64 && height >= 9) {
     const name = state.view === "role" ? DATA.nodes[a.node] : names[a.replica];
     pen.font = `${Math.min(12, height - 1)}px system-ui, sans-serif`;
     const text = `${name} · attempt ${a.number}`;
-    if (pen.measureText(text).width < width - 12) {
-      pen.fillStyle = colours.onbar;
-      pen.fillText(text, left + 5, middle);
-    }
+    const wide = pen.measureText(text).width;
+    const ground = colours[known.findLast(([t]) => x(t) <= left + 5)?.[1] ?? "starting"];
+    if (wide < width - 12) captions.push({ text, wide, left: left + 5, y, height, ground, font: pen.font });
   }
-  if ((a.how === FAILED || a.how === LOST) && width > 2) cross(x(a.t1), middle, Math.min(5, height / 2 - 1));
+  if ((a.how === FAILED || a.how === LOST) && width > 2) cross(x(a.t1), middle, Math.max(3, Math.min(5, height / 2 - 1)));
   if (a === state.focus || a === state.hover) frame(left, y, width, laneHeight - 1, a === state.focus);
+}
+
+function drawCaptions() { // over the lines of faults, which would run through them
+  for (const { text, wide, left, y, height, ground, font } of captions) {
+    pen.fillStyle = ground;
+    if (inWindow(events).some((item) => x(item.t0) > left - 2 && x(item.t0) < left + wide + 2)) pen.fillRect(left - 2, y + 1, wide + 4, height);
+    pen.font = font;
+    pen.fillStyle = colours.onbar;
+    pen.fillText(text, left, y + 1 + height / 2);
+  }
 }
 
 function frame(left, y, width, height, focused) {
@@ -289,8 +314,12 @@ function drawLabel(row, y) {
     pen.fillStyle = colours.ground;
     pen.fillRect(0, y, GUTTER, row.height);
   }
-  pen.fillStyle = wide ? colours.text : colours.quiet;
   pen.font = wide ? "600 13px system-ui, sans-serif" : `${Math.max(9, Math.min(12, row.height))}px system-ui, sans-serif`;
+  if (wide) { // the lines of faults do not run through it
+    pen.fillStyle = colours.panel;
+    pen.fillRect(0, y, Math.max(pen.measureText(row.label).width + 12, GUTTER), row.height);
+  }
+  pen.fillStyle = wide ? colours.text : colours.quiet;
   pen.fillText(wide ? row.label : shorten(row.label, GUTTER - 12), 6, y + row.height / 2);
 }
 

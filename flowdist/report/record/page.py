@@ -21,18 +21,26 @@ NEVER = -1
 HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
-def timeline_page(timeline: Timeline) -> str:
-    """Return the whole HTML file of a timeline: the same text for the same record."""
+def timeline_page(timeline: Timeline, *, is_live: bool = False) -> str:
+    """Return the whole HTML file of a timeline: the same text for the same record.
+
+    Args:
+        timeline: The timeline.
+        is_live: The page asks the server that it comes from for what is new, and for logs.
+    """
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
     data = msgspec.json.encode(printable_values(page_data(timeline))).decode()
+    scripts = ("page.js", "page_input.js", *(["page_live.js"] if is_live else []))
     parts = {
         "title": html.escape(one_line(f"{name}: timeline")),
         "name": html.escape(one_line(name)),
         "summary": html.escape(one_line(summary_line(timeline))),
         "notice": _notice(timeline),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
-        "script": "".join((folder / name).read_text(encoding="utf-8") for name in ("page.js", "page_input.js")),
+        "script": "".join((folder / name).read_text(encoding="utf-8") for name in scripts),
+        "sources": "; connect-src 'self'" if is_live else "",
+        "live": '<span id="live" role="status">live</span>' if is_live else "",
         "data": data.replace("<", "\\u003c"),  # no text of a user can end the script element
     }
     page = (folder / "page.html").read_text(encoding="utf-8")
@@ -79,7 +87,8 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     return {
         "format": 1,
         "end": _us(timeline.end_ns),
-        "roles": [[name, role.spec.kind] for name, role in job.roles.items()],
+        "summary": one_line(summary_line(timeline)),
+        "roles": [[name, role.spec.kind, int(role.spec.hang_after_ns is not None)] for name, role in job.roles.items()],
         "worlds": [[name, int(job.roles[world.roles[0]].spec.gang)] for name, world in job.worlds.items()],
         "nodes": list(index.nodes),
         "replicas": [[index.roles[r.role], r.index, index.worlds[job.replicas[r].world]] for r in index.replicas],

@@ -30,6 +30,17 @@ function describe(item) {
   }
 }
 
+function describeRun() {
+  const kinds = new Map();
+  for (const { cause } of incidents) kinds.set(cause, (kinds.get(cause) ?? 0) + 1);
+  const facts = [["Outcome", DATA.summary]];
+  if (incidents.length) facts.push(["Incidents, by cause", [...kinds].map(([kind, n]) => `${n} ${kind}`).join(", ")]);
+  const longest = incidents.reduce((worst, i) => (worst && worst.t1 - worst.t0 >= i.t1 - i.t0 ? worst : i), null);
+  if (longest) facts.push(["The longest", `incident ${longest.number} at ${stamp(longest.t0)}, ${span(longest.t1 - longest.t0)}: ${longest.reason}`]);
+  for (const [name, text] of DATA.goodput ?? []) facts.push([name, text]);
+  return ["The run", [...facts, ["", "Point at a bar or a mark, or use the arrow keys."]]];
+}
+
 function describeAttempt(a, lasted) {
   const g = a.generation, ended = DATA.end > a.t1 || a.how !== 0;
   const facts = [["Node", DATA.nodes[a.node]], ["Generation", `${g.number} of ${DATA.worlds[g.world][0]}, rank ${a.rank}, ${g.members} member${g.members === 1 ? "" : "s"}`], ["Time", lasted]];
@@ -38,13 +49,19 @@ function describeAttempt(a, lasted) {
   facts.push(["Outcome", ended ? HOW[a.how] : HOW[0]]);
   if (a.step >= 0) facts.push(["Last step reported", String(a.step)]);
   if (a.left >= 0) facts.push(["Left in order", `at step ${a.left}: nothing is lost`]);
+  if (a.hung !== null) {
+    const found = incidents.some((i) => i.cause === "hang" && i.t0 >= a.hung && i.t0 <= a.t1);
+    const [role, , watched] = DATA.roles[DATA.replicas[a.replica][0]];
+    const why = found ? "" : watched ? ": not noticed" : `: nothing notices it, because ${role} has no hang_after`;
+    facts.push(["Hangs", `since ${stamp(a.hung)}${why}`]);
+  }
   if (a.lost !== null) facts.push([a.unsaved ? "Unsaved at the end" : "Lost work", `${span(a.t1 - a.lost)}, since ${stamp(a.lost)}`]);
   return [`${names[a.replica]}, attempt ${a.number}`, [...facts, ...decision(a.decision)]];
 }
 
 function show(element, item) {
   element.replaceChildren();
-  const [title, facts] = item ? describe(item) : ["Nothing is selected", [["", "Point at a bar or a mark, or use the arrow keys."]]];
+  const [title, facts] = item ? describe(item) : describeRun();
   const heading = document.createElement("h2"), list = document.createElement("dl");
   heading.textContent = title;
   for (const [term, text] of facts) {
@@ -84,9 +101,12 @@ function hover(event) {
   tip.style.top = `${Math.max(4, low ? event.clientY - tip.offsetHeight - 12 : event.clientY + 16)}px`;
 }
 
+let selected = () => {}; // called with each item that was selected
+
 function select(item, reveal = false) {
   state.focus = item;
   show($("details"), item);
+  selected(item);
   if (item && reveal) {
     const row = rows.find((r) => r.items.includes(item)), width = state.t1 - state.t0;
     if (item.t1 < state.t0 || item.t0 > state.t1) window_(item.t0 - width / 2, item.t0 + width / 2);
@@ -139,12 +159,12 @@ function enter() {
   if (row) select(row.items.find((item) => item.t1 >= state.t0) || row.items[0], true);
 }
 
-function hop(step) {
-  if (!events.length) return;
-  const at = events.indexOf(state.focus), t = state.focus ? state.focus.t0 : step > 0 ? -1 : Infinity;
-  const after = step > 0 ? events.findIndex((item) => item.t0 > t) : events.findLastIndex((item) => item.t0 < t);
-  const next = at >= 0 ? Math.min(Math.max(at + step, 0), events.length - 1) : after;
-  if (next >= 0) select(events[next], true);
+function hop(step, list = events) {
+  if (!list.length) return;
+  const at = list.indexOf(state.focus), t = state.focus ? state.focus.t0 : step > 0 ? -1 : Infinity;
+  const after = step > 0 ? list.findIndex((item) => item.t0 >= t) : list.findLastIndex((item) => item.t0 <= t);
+  const next = at >= 0 ? Math.min(Math.max(at + step, 0), list.length - 1) : after;
+  if (next >= 0) select(list[next], true);
 }
 
 function ends(last) {
@@ -166,9 +186,9 @@ const KEYS = {
   PageUp: () => { scroller.scrollTop -= size.height / 2; }, PageDown: () => { scroller.scrollTop += size.height / 2; },
 };
 
-canvas.addEventListener("keydown", (event) => {
+document.addEventListener("keydown", (event) => { // on the canvas, or where no control has the focus
   const act = KEYS[event.key];
-  if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!act || ![canvas, document.body].includes(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   act(event);
 });
@@ -254,8 +274,8 @@ $("height").addEventListener("input", (event) => { state.height = Number(event.t
 $("zoom-in").addEventListener("click", () => zoom(0.6));
 $("zoom-out").addEventListener("click", () => zoom(1 / 0.6));
 $("fit").addEventListener("click", fit);
-$("next").addEventListener("click", () => hop(1));
-$("previous").addEventListener("click", () => hop(-1));
+$("next").addEventListener("click", () => hop(1, incidents));
+$("previous").addEventListener("click", () => hop(-1, incidents));
 $("theme").addEventListener("change", (event) => {
   if (event.target.value) document.documentElement.dataset.theme = event.target.value;
   else delete document.documentElement.dataset.theme;
@@ -266,6 +286,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { re
 scroller.addEventListener("scroll", redraw);
 new ResizeObserver(resize).observe(scroller);
 
+load(JSON.parse($("data").textContent));
 const lanes = new Set(attempts.map((a) => a.replica)).size;
 state.height = lanes <= 12 ? 26 : lanes <= 60 ? 18 : 12;
 $("height").value = state.height;

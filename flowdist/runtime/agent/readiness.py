@@ -130,7 +130,8 @@ async def _answers(address: str, port: int, path: str | None) -> bool:
     try:
         if path is None:
             return True
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+        host = f"[{address}]" if ":" in address else address
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
         status = await asyncio.wait_for(reader.readline(), 5)
         return len(status.split()) > 1 and status.split()[1].isdigit() and int(status.split()[1]) < 400
     except (OSError, TimeoutError, ValueError):

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 from functools import partial
@@ -32,10 +33,11 @@ from flowdist.record.replay import Replay
 from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
+from flowdist.runtime.controller.host_news import HostNews
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.intake import Intake
 from flowdist.runtime.controller.journal_file import JOURNAL_BAD, JournalFile
-from flowdist.runtime.controller.limits import READ_AHEAD
+from flowdist.runtime.controller.limits import BACKLOG, READ_AHEAD
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.controller.watchers import Watchers
@@ -43,6 +45,7 @@ from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.notices import ignore_notices
 from flowdist.runtime.processes.unexpected import watch_loop
+from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
 from flowdist.runtime.wire.endpoint import DeathProof
@@ -59,16 +62,19 @@ from flowdist.runtime.wire.frames import (
     RemoteErrorReport,
     ToControllerFrame,
     Watch,
+    Welcome,
     encode,
     read_to_controller,
 )
-from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN
+from flowdist.runtime.wire.handshake import HANDSHAKE_S, TOKEN, Refused
+from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest
 from flowdist.runtime.wire.tls import can_encrypt, new_identity
 from flowdist.text.streams import print_printable_only
 
-# Frames that the controller accepts from other hosts: no order of the operator, no query, no fault to inject
-RemoteFrame = ToController | Watch | HostFrame
+# Frames that the controller accepts from other hosts: no order of the operator, no query, no fault, no whole journal
+RemoteFrame = ToController | HostFrame
 BIND_RETRY_S = 10.0  # how long a controller that takes over waits for the port of the last one to become free
+LOST_LINES = "the journal there lost its last lines in a crash: join the job again"
 FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
@@ -107,6 +113,7 @@ class _ControllerProcess:
         self._hosts = HostRegistry(graph, job, config.run_id, run_dir, token, config.known_nodes, self._refusals, tls)
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._intake = Intake(self._hosts, self._refusals)
+        self._log_relay = LogRelay(self._hosts.connection_of, self._send)
         header = Header(graph, config.known_nodes, config.run_id)
         self._replay = Replay(header, source=str(Path(config.run_dir, "journal.jsonl")))
         self._controller = self._replay.controller
@@ -116,6 +123,7 @@ class _ControllerProcess:
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._link_faults = LinkFaults(config.link_faults)
         self._watchers = Watchers(self._journal.path)
+        self._news = HostNews(self._controller.state, lambda: self._journal.place, self._write_frame)
         self._alarm = Alarm(self._now, self._time_passed)
         self._last_heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
@@ -164,10 +172,15 @@ class _ControllerProcess:
 
     async def _listen_for_hosts(self, listening: Listening) -> asyncio.Server:
         until = self._loop.time() + BIND_RETRY_S
+        addresses = [listening.address, *listening.also] if listening.address else None
         while True:
             try:
                 return await asyncio.start_server(
-                    self._serve_remote, listening.address or None, listening.port, limit=READ_AHEAD
+                    self._serve_remote,
+                    addresses,
+                    listening.port,
+                    limit=READ_AHEAD,
+                    backlog=BACKLOG,
                 )
             except OSError:
                 if self._loop.time() > until:
@@ -184,19 +197,21 @@ class _ControllerProcess:
             writer.transport.abort()  # this process ends
         finally:
             self._remote.pop(writer, None)
+            self._news.remove(writer)
             self._hosts.disconnected(writer)
+            self._log_relay.disconnected(writer)
             await self._intake.end(writer)
 
     async def _close_remote(self) -> None:
         """End the connections to other hosts, and wait until each host has closed its own, at most FLUSH_S seconds.
 
-        Each host that watches the journal first gets the rest of it, and a Farewell if the job is not over.
+        Each host first gets the rest of its news, and a Farewell if the job is not over.
         """
+        await self._log_relay.wait_for_last()
         until = self._loop.time() + FLUSH_S
         await self._watchers.finish(FLUSH_S)
         if self._controller.state.outcome is None:
-            for writer in [writer for writer in self._remote if writer in self._watchers]:
-                self._send(writer, Farewell("flowdist ended there before the job was over"))
+            self._news.send_all(Farewell("flowdist ended there before the job was over"))
         for writer in self._remote:
             with contextlib.suppress(OSError, RuntimeError):
                 writer.write_eof() if writer.can_write_eof() else writer.close()  # TLS ends in both directions at once
@@ -284,10 +299,14 @@ class _ControllerProcess:
                 self._link_faults.heal(message)
             case RemoteFault():
                 if (connection := self._hosts.connection_of(message.node)) is not None:
+                    self._news.send_now(message.node)  # the host lets faults hit what it knows to have started
                     self._send(connection, message)
+            case LogRequest():
+                self._log_relay.ask(message, writer)
+            case LogAnswer():
+                self._log_relay.answer(message, writer)
             case JoinRequest():
-                self._send(writer, self._hosts.welcome(message, self._controller.state, writer))
-                self._intake.note_node(writer)
+                self._welcome(message, writer)
             case DeathProof():
                 self._handle_death_proof(message, writer)
             case RemoteErrorReport():
@@ -298,6 +317,16 @@ class _ControllerProcess:
                 self._link_faults.carry(sender or message.node, "up", writer, late)
             case _:
                 assert_never(message)
+
+    def _welcome(self, request: JoinRequest, writer: asyncio.StreamWriter) -> None:
+        """Answer a host that asks to join, and send it the news of its node from now on if it is welcome."""
+        answer: Welcome | Refused = Refused(LOST_LINES)
+        if self._journal.has(request.place):
+            answer = self._hosts.welcome(request, self._controller.state, writer, self._now())
+        self._send(writer, answer)
+        self._intake.note_node(writer)
+        if isinstance(answer, Welcome):
+            self._news.add(answer.node, writer, shows_progress=request.shows_progress)
 
     def _operate(self, message: Operate, writer: asyncio.StreamWriter) -> None:
         self._sessions.note(message.event)
@@ -346,6 +375,7 @@ class _ControllerProcess:
             self._write(line, force=force)
             for effect in line.effects:
                 self._carry_out(effect)
+            self._news.note(line)
             self._set_timer()
         except Exception as error:
             die_of(error)
@@ -370,9 +400,12 @@ class _ControllerProcess:
         self._link_faults.carry(node, "down", writer, lambda: self._send(writer, message))
 
     def _send(self, writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
+        self._write_frame(writer, encode(message))
+
+    def _write_frame(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):
             if self._intake.may_send(writer):
-                writer.write(encode(message))
+                writer.write(frame)
 
     def _set_timer(self) -> None:
         times = [time for time in (self._controller.deadline(), self._sessions.deadline()) if time is not None]
@@ -398,6 +431,8 @@ def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     token = os.environ.pop(TOKEN, "")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns at each frame for a peer that is gone
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # usually 1024 at first, and each host has two connections
     try:
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
         controller = _ControllerProcess(config, graph, token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +16,8 @@ from flowdist.control.connection.objections import INCARNATION_MAX
 from flowdist.control.job.state import JobState, Node
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
-from flowdist.runtime.atomic import write_json
+from flowdist.record.reader import BadLine
+from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.controller.limits import NAMES_MAX
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.run_folder.resume import RunEndpoint
@@ -35,7 +37,7 @@ from flowdist.runtime.wire.handshake import (
 from flowdist.runtime.wire.tls import Identity, encrypt
 
 NAME_MAX, HOSTS_MAX = 50, 4096  # characters of a node's name; names that a job gives to other hosts
-OWNERS = "hosts.json"  # in the folder of the run: the SHA-256 of the secret of the host that each node belongs to
+OWNERS = "hosts.jsonl"  # in the folder of the run: a line for each node and host that it was given to, see `Owner`
 
 
 def node_name(host: str, roles: set[str]) -> NodeName:
@@ -57,6 +59,14 @@ class Listening(msgspec.Struct, frozen=True):
     address: str  # the address to bind; empty: all addresses of this machine
     port: int
     hosts: int  # expected number of hosts, including this one
+    also: tuple[str, ...] = ()  # further addresses to bind
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The host that a node belongs to, by the SHA-256 of the host's secret. Of several lines, the last one counts."""
+
+    node: NodeName
+    digest: str
 
 
 class HostRegistry:
@@ -91,9 +101,11 @@ class HostRegistry:
         self._known_nodes, self._refusals, self._tls = known_nodes, refusals, tls
         self._owners_file = run_dir / OWNERS
         self._owners: dict[NodeName, str] = _read_owners(self._owners_file)
+        self._numbers = {name: number for number, name in enumerate(self._owners)}
         self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and SHA-256 of the secret shown
         self._hosts: dict[NodeName, asyncio.StreamWriter] = {}  # the connection of the foreground process, by node
         self._brought: dict[NodeName, str] = {}  # by node: the address of its host, if it was new to this controller
+        self._brought_by: Counter[str] = Counter()  # how many of these each address has
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Do the handshake on a new connection, and return whether it succeeded: only then the peer may send frames.
@@ -163,7 +175,7 @@ class HostRegistry:
         name = self.node_of(writer) or ("a host" if writer in self._shown else "a connection")
         return f"{name} from {address}" if address else "a process of this host"
 
-    def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
+    def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter, now: int) -> Welcome | Refused:
         """Register a host that asks to join under the name of its node, and return the answer to its request.
 
         A host that has a node keeps it. A new host gets a free name. It is refused if the job is ending or over, and
@@ -173,6 +185,7 @@ class HostRegistry:
             request: The host's request.
             job: The state of the job.
             writer: The connection of the host's foreground process.
+            now: The present time of the job, in ns.
         """
         name = self.node_of(writer)
         if not name:
@@ -183,20 +196,30 @@ class HostRegistry:
             name, address = self._free_name(request.host, job), address_of(writer)
             if refused := self._too_many(name, address):
                 return refused
-            _, digest = self._shown[writer]
-            self._owners[name], self._brought[name], self._shown[writer] = digest, address, (name, digest)
-            write_json(self._owners_file, self._owners)
+            self._give(name, address, writer)
         self._hosts[name] = writer
         known = job.nodes.get(name)
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1
-        number = len(self._known_nodes) + list(self._owners).index(name)  # the same as long as the job lasts
-        return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
+        number = len(self._known_nodes) + self._numbers[name]
+        return Welcome(name, number, first, self._run_id, self._graph, now)
+
+    def _give(self, name: NodeName, address: str, writer: asyncio.StreamWriter) -> None:
+        """Make a new host the owner of a node, and keep that for the next controller, before the host learns of it."""
+        _, digest = self._shown[writer]
+        self._owners[name], self._shown[writer] = digest, (name, digest)
+        self._numbers.setdefault(name, len(self._numbers))  # the same as long as the job lasts
+        if name in self._brought:
+            self._brought_by[self._brought[name]] -= 1
+        self._brought[name] = address
+        self._brought_by[address] += 1
+        with self._owners_file.open("ab") as file:
+            file.write(msgspec.json.encode(Owner(name, digest)) + b"\n")
 
     def _too_many(self, name: NodeName, address: str) -> Refused | None:
         """Return the refusal of a new host from the address, if its name is a new one and there are too many."""
         if name not in self._owners and len(self._owners) >= HOSTS_MAX:
             return Refused(f"job {self._job!r} has had {HOSTS_MAX} hosts", "run the job again")
-        if name not in self._brought and sum(each == address for each in self._brought.values()) >= NAMES_MAX:
+        if name not in self._brought and self._brought_by[address] >= NAMES_MAX:
             return Refused(f"job {self._job!r} has had {NAMES_MAX} hosts from {address}", "use other hosts")
         return None
 
@@ -238,5 +261,24 @@ def _digest(secret: str) -> str:
 
 
 def _read_owners(path: Path) -> dict[NodeName, str]:
-    """Return the owners that an earlier controller of the run has kept; none without a file."""
-    return msgspec.json.decode(path.read_bytes(), type=dict[NodeName, str]) if path.exists() else {}
+    """Return the owners that earlier controllers of the run have kept; none without a file.
+
+    An incomplete last line, which a crash may leave, is cut off: its host has not learned of its node.
+
+    Raises:
+        BadLine: A line is damaged.
+    """
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        write_atomically(path, whole)
+    owners: dict[NodeName, str] = {}
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            owner = msgspec.json.decode(line, type=Owner)
+        except msgspec.DecodeError as error:
+            raise BadLine(str(path), number, f"the line is damaged: {error}") from None
+        owners[owner.node] = owner.digest
+    return owners

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from flowdist.record.journal import Line, encode_line
 from flowdist.record.reader import CheckChain, read_whole_lines
+from flowdist.runtime.wire.frames import Place
 
 JOURNAL_LOST = os.EX_IOERR  # exit code of a controller that could not write its journal
 # Exit code of a controller that cannot continue from the journal: its successor could not either. The last line that it
@@ -29,13 +30,13 @@ class JournalFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[Line] = []  # the lines of the file when it was opened
-        self._chain, whole = CheckChain(), 0
+        self._chain, self._size = CheckChain(), 0
         try:
             if path.exists():
-                self.lines, whole, reader = read_whole_lines(path.read_bytes(), str(path))
+                self.lines, self._size, reader = read_whole_lines(path.read_bytes(), str(path))
                 self._chain = reader.chain
-            self._file = path.open("ab")
-            self._file.truncate(whole)
+            self._file = path.open("a+b")
+            self._file.truncate(self._size)
         except OSError as error:
             _end_without_journal(error)
 
@@ -55,7 +56,24 @@ class JournalFile:
                 os.fsync(self._file.fileno())
         except OSError as error:
             _end_without_journal(error)
+        self._size += len(data)
         return data
+
+    @property
+    def place(self) -> Place:
+        """The place behind the last line."""
+        return Place(self._size, self._chain.check)
+
+    def has(self, place: Place) -> bool:
+        """Return whether the file agrees up to a place that another process names; it need not be one of a line.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        end = b'"check":"%s"}\n' % place.check.encode(errors="replace")
+        if not len(end) <= place.size <= self._size:
+            return place == Place()
+        return os.pread(self._file.fileno(), len(end), place.size - len(end)) == end
 
 
 def _end_without_journal(error: OSError) -> NoReturn:

@@ -18,6 +18,7 @@ UNREAD_MAX = 64 << 10  # bytes that wait for one peer: above, no answer and no l
 UNSENT_MAX = 4 << 20  # bytes that wait for one peer, orders included: above, its connection is closed
 READ_AHEAD = 32 << 10  # bytes that a connection of another host may have sent before they are handled
 NEWCOMERS_MAX = 256  # connections that have no node yet, over all addresses
+BACKLOG = 1024  # connections that the kernel keeps until they are accepted: many hosts may be started at once
 SCRAPES_MAX = 32  # connections to the port of the metrics; a scrape takes milliseconds
 CONNECTIONS_MAX = 64  # connections of one address that have a node; a host has two
 NAMES_MAX = 32  # nodes that one address may bring to a job, in the time of one controller
@@ -40,6 +41,7 @@ class Connections(Generic[C]):
         self._newcomers_max = newcomers_max
         self._newcomers: dict[C, str] = {}  # address of each, the oldest first
         self._joined: dict[C, str] = {}
+        self._joined_of: Counter[str] = Counter()  # how many of these each address has
 
     def opened(self, connection: C, address: str) -> C | None:
         """Add a newcomer, and return the newcomer that has to be closed for it, if there are too many.
@@ -61,15 +63,19 @@ class Connections(Generic[C]):
         """Record that an open connection has a node now; return False if its address has too many such connections."""
         if connection in self._newcomers:
             address = self._newcomers[connection]
-            if sum(its == address for its in self._joined.values()) >= CONNECTIONS_MAX:
+            if self._joined_of[address] >= CONNECTIONS_MAX:
                 return False
             self._joined[connection] = self._newcomers.pop(connection)
+            self._joined_of[address] += 1
         return True
 
     def closed(self, connection: C) -> None:
         """Forget a connection."""
         self._newcomers.pop(connection, None)
-        self._joined.pop(connection, None)
+        if (address := self._joined.pop(connection, None)) is not None:
+            self._joined_of[address] -= 1
+            if not self._joined_of[address]:
+                del self._joined_of[address]
 
 
 class ByteBudget(Generic[C]):
@@ -122,7 +128,7 @@ class Pace:
     """How fast each address may send: BURST units at once, then RATE in a second (a token bucket).
 
     An address that is faster is not refused: its connections are read later, so that its own network waits for it. Its
-    journal lines, and the work of every host that reads them, are then bounded.
+    journal lines, and the work of the supervisor that reads them, are then bounded.
     """
 
     def __init__(self) -> None:

@@ -1,25 +1,23 @@
-"""The connections that watch the journal. Each gets every line, as fast as its peer reads, and keeps none in memory.
+"""The connections of this host that watch the journal. Each gets every line, as fast as its peer reads.
 
 A watcher that has had all lines gets the next one as it is written. One that has not, because it is new or because its
-peer reads slowly, gets them from the file, a piece at a time. If the file cannot be read, the connection is closed:
-its peer may connect again.
+peer reads slowly, gets them from the file, a piece at a time, so that none waits in memory. If the file cannot be read,
+the connection is closed: its peer may connect again. Hosts that have joined are sent `host_news` instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from flowdist.runtime.controller.limits import UNREAD_MAX
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import start_task
-from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch
+from flowdist.runtime.wire.frames import JournalLine, Watch
 from flowdist.runtime.wire.framing import encode
 
 PIECE_BYTES = 64 << 10  # read from the file at once
-LOST_LINES = "the journal there lost its last lines in a crash: join the job again"
 
 
 @dataclass(slots=True, eq=False)
@@ -44,12 +42,9 @@ class Watchers:
         return writer in self._watchers
 
     def add(self, message: Watch, writer: asyncio.StreamWriter) -> None:
-        """Send a connection the journal without its first `message.skip` lines, and from now on every new line.
-
-        If the watcher's digest of the skipped lines differs from the journal's, the watcher first gets a Farewell.
-        """
+        """Send a connection the journal without its first `message.skip` lines, and from now on every new line."""
         watcher = self._watchers[writer] = _Watcher(writer)
-        watcher.task = start_task(self._feed(watcher, message), die_of)
+        watcher.task = start_task(self._feed(watcher, message.skip), die_of)
 
     def remove(self, writer: asyncio.StreamWriter) -> None:
         """Forget a connection that has ended. No error if it does not watch."""
@@ -76,30 +71,26 @@ class Watchers:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    async def _feed(self, watcher: _Watcher, start: Watch | None = None) -> None:
-        """Send a watcher the lines that it lacks; `start` is the request of a new one. Close it if that fails."""
+    async def _feed(self, watcher: _Watcher, skip: int = 0) -> None:
+        """Send a watcher the lines that it lacks, but not the first `skip` of these. Close it if that fails."""
         try:
-            if start is not None and start.digest not in (await self._skip(watcher, start.skip), b""):
-                watcher.writer.write(encode(Farewell(LOST_LINES)))
-                watcher.writer.close()
+            await self._skip(watcher, skip)
             await self._catch_up(watcher)
         except OSError:  # the connection is lost, or the file
             watcher.writer.close()
         watcher.task = None
 
-    async def _skip(self, watcher: _Watcher, count: int) -> bytes:
-        """Move a watcher behind the first lines of the file, and return their SHA-256.
+    async def _skip(self, watcher: _Watcher, count: int) -> None:
+        """Move a watcher behind so many lines.
 
         A file with fewer lines is skipped as a whole, without the lines that are written meanwhile.
         """
-        digest, end = sha256(), self._size
+        end = self._size
         while count > 0 and watcher.position < end:
             for line in self._read(watcher.position, end)[:count]:
-                digest.update(line)
                 watcher.position += len(line)
                 count -= 1
             await asyncio.sleep(0)  # other connections are served in between
-        return digest.digest()
 
     async def _catch_up(self, watcher: _Watcher) -> None:
         """Send a watcher the lines of the file from its position on, until it has had all of them."""

@@ -145,11 +145,12 @@ def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
     yield from LogFile(path, start_of_last(path, last)).new_lines(final=True)
 
 
-def start_of_last(path: Path, count: int | None) -> int:
+def start_of_last(path: Path, count: int | None, bytes_max: int | None = None) -> int:
     """Return the offset, in bytes, at which the last `count` lines of a file begin.
 
     The offset is 0 if `count` is None, if the file has no more lines, or if it does not exist. With a count of 0 it is
-    the end of the file.
+    the end of the file. The file is searched from its end, `bytes_max` bytes at most: fewer lines follow the offset if
+    there are not enough in them.
     """
     if count is None or not size_of(path):
         return 0
@@ -158,7 +159,8 @@ def start_of_last(path: Path, count: int | None) -> int:
         if count <= 0 or end == 0:
             return end
         at, newlines = end, 0
-        while at > 0:
+        least = 0 if bytes_max is None else max(0, end - bytes_max)
+        while at > least:
             size = min(BLOCK, at)
             at -= size
             file.seek(at)
@@ -170,7 +172,7 @@ def start_of_last(path: Path, count: int | None) -> int:
                 newlines += 1
                 if newlines == count:
                     return at + where + 1
-        return 0
+        return at
 
 
 class LogTail:

@@ -13,19 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flowdist.control.job.state import JobState
 from flowdist.control.protocol.events import ReplicaExited
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.left_files import read_small
-from flowdist.runtime.run_folder.root_cause import failed_workers
+from flowdist.runtime.run_folder.root_cause import Ended, failed_workers
 from flowdist.runtime.worker_env.worker_errors import ERROR_BYTES_MAX, read_error_file
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
-def write_outer_error_file(
-    job: JobState, run_dir: Path, env: Mapping[str, str], mask: Callable[[str], str] = str
-) -> str:
+def write_outer_error_file(job: Ended, run_dir: Path, env: Mapping[str, str], mask: Callable[[str], str] = str) -> str:
     """Write the error of the worker that ended the job to the file that TORCHELASTIC_ERROR_FILE names, if it is set.
 
     Args:
@@ -52,7 +49,7 @@ def write_outer_error_file(
     return ""
 
 
-def _first_error(job: JobState, run_dir: Path) -> tuple[dict[str, Any], ReplicaExited | None] | None:
+def _first_error(job: Ended, run_dir: Path) -> tuple[dict[str, Any], ReplicaExited | None] | None:
     """Return the content of the first usable error file of the workers that ended the job, and the failure as reported.
 
     Returns:

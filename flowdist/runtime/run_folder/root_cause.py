@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
-from flowdist.control.job.state import JobState
 from flowdist.control.protocol.events import ReplicaExited
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.worker_env.worker_errors import last_lines, raised_ns, read_error_file
@@ -20,7 +22,26 @@ HELP = {
 }
 
 
-def root_cause_text(job: JobState, run_dir: Path) -> str:
+class ReplicaEnd(Protocol):
+    """A replica with the last report of its failure, if there was one."""
+
+    id: ReplicaId
+    exited: ReplicaExited | None
+
+
+class Ended(Protocol):
+    """A job that has ended: its state, or what a joined host knows of it."""
+
+    @property
+    def ending_reason(self) -> str:
+        """Why the job has ended."""
+
+    @property
+    def replicas(self) -> Mapping[ReplicaId, ReplicaEnd]:
+        """The replicas of the job, in the order of the graph; at least those that the reason names."""
+
+
+def root_cause_text(job: Ended, run_dir: Path) -> str:
     """Return the traceback, or else the last lines of stderr, of a worker whose failure has ended the job.
 
     It is the worker that failed first, of the first replica that the reason of the job's end names and that has left
@@ -54,7 +75,7 @@ def _place(folder: Path) -> str:
     return f"{node}, {Path(*folder.parts[-4:])}" if node else str(folder)
 
 
-def failed_workers(job: JobState, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
+def failed_workers(job: Ended, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
     """Return the folders of the workers that failed first, of the replicas that the reason of the job's end names.
 
     The replicas are in the order of the graph. Of several workers with an error file, that of the earliest failed

@@ -6,6 +6,7 @@ socket. If the controller has died, a request waits until the next controller ha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -28,6 +29,7 @@ from flowdist.runtime.run_folder.results import SavedStatus
 from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
+from flowdist.runtime.wire.log_messages import LogAnswer
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.run_environment import ENVIRONMENT
 from flowdist.runtime.worker_env.secret_values import Mask
@@ -124,35 +126,67 @@ def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> 
     return answer
 
 
-def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Described:
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            if (answer := _ask_once(run_dir, question)) is not None:
-                return answer
-        except PermissionError:
-            raise ControllerIsPrivate(run_dir) from None
-        except (OSError, msgspec.MsgspecError):
-            pass  # no controller listens, or it has died before it answered: its successor is asked
-        end = state_of(run_dir)
-        if end.state != "running":
-            raise _over(run_dir, end)
-        if not (run_dir / JOURNAL).exists() and time.monotonic() > until - patience_s + JOURNAL_S:
-            text = f"the controller of {run_dir.name} is on another host"
-            raise FlowdistError(text, help="use that host; flowdist logs shows the output on this one")
-        if time.monotonic() > until:
-            text = f"the controller of {run_dir.name} does not answer"
-            raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
-        time.sleep(RETRY_S)
+class ControllerLink:
+    """A connection to the controller of a run, which is kept for further questions. One thread may use it at a time.
+
+    A controller that is ending still answers over connections that it has, and accepts no new ones.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._link: socket.socket | None = None
+
+    def ask(self, question: bytes, patience_s: float = PATIENCE_S) -> Decided | Described | LogAnswer:
+        """Send a frame to the controller, again if the controller dies meanwhile, and return its answer.
+
+        Raises:
+            FlowdistError: as for `describe`.
+        """
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                if (answer := self._ask_once(question)) is not None:
+                    return answer
+            except PermissionError:
+                raise ControllerIsPrivate(self._run_dir) from None
+            except (OSError, msgspec.MsgspecError):
+                pass  # no controller listens, or it has died before it answered: its successor is asked
+            self.close()
+            _refuse_if_hopeless(self._run_dir, until, patience_s)
+            time.sleep(RETRY_S)
+
+    def _ask_once(self, question: bytes) -> Decided | Described | LogAnswer | None:
+        if self._link is None:
+            path = self._run_dir / CONTROL
+            self._link = socket.socket(socket.AF_UNIX)
+            self._link.settimeout(ANSWER_S)
+            self._link.connect(str(path.readlink() if path.is_symlink() else path))
+        self._link.sendall(question)
+        return read_answer(self._link)
+
+    def close(self) -> None:
+        """Close the connection. The next question opens another one."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
 
-def _ask_once(run_dir: Path, question: bytes) -> Decided | Described | None:
-    path = run_dir / CONTROL
-    with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(ANSWER_S)
-        link.connect(str(path.readlink() if path.is_symlink() else path))
-        link.sendall(question)
-        return read_answer(link)
+def _refuse_if_hopeless(run_dir: Path, until: float, patience_s: float) -> None:
+    """Raise the error for the user if no controller will answer: the run is over, or `until` has passed."""
+    end = state_of(run_dir)
+    if end.state != "running":
+        raise _over(run_dir, end)
+    if not (run_dir / JOURNAL).exists() and time.monotonic() > until - patience_s + JOURNAL_S:
+        text = f"the controller of {run_dir.name} is on another host"
+        raise FlowdistError(text, help="use that host; flowdist logs shows the output on this one")
+    if time.monotonic() > until:
+        text = f"the controller of {run_dir.name} does not answer"
+        raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
+
+
+def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Described | LogAnswer:
+    with contextlib.closing(ControllerLink(run_dir)) as link:
+        return link.ask(question, patience_s)
 
 
 def _over(run_dir: Path, end: End) -> FlowdistError:

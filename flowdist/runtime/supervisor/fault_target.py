@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from pathlib import Path
 
-from flowdist.control.job.state import JobState
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.injection.remote_faults import Paused, apply, workers_hit
 from flowdist.runtime.processes.pausing import PausedNode
 from flowdist.runtime.supervisor.event_printer import Show
@@ -28,21 +29,21 @@ class FaultTarget:
         self._node, self._run_dir, self._show = node, run_dir, show
         self._paused: list[PausedNode | Paused] = []
 
-    def inject(self, fault: RemoteFault, job: JobState) -> None:
+    def inject(self, fault: RemoteFault, started: Container[ReplicaId]) -> None:
         """Announce a fault on the terminal and inject it, unless the node does not run.
 
         After the fault's duration a pause or slowdown ends, and a node that was killed or has left is started again.
 
         Args:
             fault: The fault of the node, or of workers of one attempt. Workers that do not run are left out.
-            job: The state of the job. A fault of a replica that the job does not have is not injected.
+            started: The replicas that have started here. A fault of another one is not injected.
         """
         guardian = self._node.process
         if guardian is None:
             return
         self._show("warning", f"a fault hits {fault.target}: {fault.kind}")
         if fault.replica is not None:
-            if fault.replica in job.replicas:
+            if fault.replica in started:
                 for folder in workers_hit(self._run_dir, fault):
                     if (paused := apply(folder, fault)) is not None:  # a hang lasts until the worker is killed
                         self._pause_for(paused, fault.duration_ns if fault.kind != "hang" else None)

@@ -1,8 +1,6 @@
 """The part of the foreground process that is the same on the controller's host and on a host that has joined.
 
-The foreground process owns all processes below it, the lock and the sockets of the run's folder, and the terminal. It
-keeps a mirror of the controller, to which it gives every line of the journal. The text on the terminal, the times of
-faults and the summary follow from that mirror, never from decisions of this process.
+The foreground process owns all processes below it, the lock and the sockets of the run's folder, and the terminal.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import FlowdistError, RunBroken
 from flowdist.faults.grammar import Fault
 from flowdist.graph import SECOND, RoleGraph
-from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.journal import Header, Line
 from flowdist.record.replay import Replay
 from flowdist.record.timesheet import Timesheet
 from flowdist.runtime.last_words import in_words
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
-from flowdist.runtime.run_folder.folder import JOURNAL, remove_sockets, socket_dir
+from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
 from flowdist.runtime.run_folder.runs import resume_help
-from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
+from flowdist.runtime.supervisor.event_printer import Show
 
 LOOK_S = 0.1  # between two times that the workers' output is read
 WIND_DOWN_S = 5.0  # for processes to end by themselves, before they are killed
@@ -68,7 +66,7 @@ def cancelled_before_start(run_dir: Path, graph: RoleGraph) -> RunResult:
 
 
 class HostProcess:
-    """The parts of a foreground process that do not depend on its host: processes, mirror, terminal, signals, lock.
+    """The parts of a foreground process that do not depend on its host: processes, terminal, signals, lock.
 
     Call `begin` first, in the event loop, and `close` last.
 
@@ -76,11 +74,8 @@ class HostProcess:
         run_dir: The run's folder on this host.
         lock: The file descriptor of the folder's lock, which `close` closes.
         nodes: The names of the nodes that may run on this host.
-        graph: The job, as this host runs it.
-        known_nodes: The nodes that the controller expects from its start.
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
-        journal_graph: The job as the journal has it; None if that is `graph`.
     """
 
     def __init__(
@@ -88,27 +83,16 @@ class HostProcess:
         run_dir: Path,
         lock: int,
         nodes: Sequence[NodeName],
-        graph: RoleGraph,
-        known_nodes: tuple[NodeName, ...],
         show: Show,
         open_sink: OpenSink | None,
-        journal_graph: RoleGraph | None = None,
     ) -> None:
         self.run_dir, self.lock, self.show = run_dir, lock, show
         self.sockets = socket_dir(run_dir, list(nodes))
         self.processes = OwnedProcesses(run_dir)
         self.follower = Follower(run_dir, show, open_sink)
-        self.printer = EventPrinter(graph, self.follower, nodes, show)
-        self._mirror = Replay(Header(journal_graph or graph, known_nodes), source=f"{run_dir / JOURNAL}")
-        self.fault_lines: list[Line] = []
-        self.finished: FinishJob | None = None  # the end of the job, once the journal has it
+        self.finished: FinishJob | None = None  # the end of the job, once it is known
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken_by: BaseException | None = None  # the first unexpected exception of this process
-
-    @property
-    def state(self) -> JobState:
-        """The state of the job, as of the last line of the journal that `apply` was given."""
-        return self._mirror.job
 
     @property
     def is_over(self) -> bool:
@@ -160,45 +144,21 @@ class HostProcess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.over.wait(), timeout_s)
 
-    def apply(self, line: Line) -> Record | None:
-        """Give the mirror the next line of the journal. Return the line if it is a record, else None.
-
-        If the mirror decides otherwise than the record says, an error is shown.
-
-        Raises:
-            BadLine: The line cannot be replayed.
-        """
-        if (difference := self._mirror.hear(line)) is not None:
-            self.show("error", f"{difference.text}: please report this as a bug")
-        if isinstance(line, FaultLine):
-            self.fault_lines.append(line)
-        return line if isinstance(line, Record) else None
-
-    def print(self, record: Record) -> bool:
-        """Print a record on the terminal. Return whether it ends the job; if so, set `finished` to that end."""
-        self.printer.print(record)
-        ends = [effect for effect in record.effects if isinstance(effect, FinishJob)]
-        if ends:
-            self.finished = ends[-1]
-        return bool(ends)
-
-    def result(self, unfired: list[Fault], failure: BaseException) -> RunResult:
-        """Return the result of the run, or raise an error if the journal has no end of the job.
+    def end(self, failure: BaseException) -> FinishJob:
+        """Return the end of the job, or raise an error if this process has ended before.
 
         Args:
-            unfired: The faults of the plan that were never injected.
-            failure: The error that says why this process ends before the job does.
+            failure: The error that says why.
 
         Raises:
             RunBroken: An unexpected exception has ended this process.
         """
-        end, folder = self.finished, str(self.run_dir)
-        if end is None:
-            if self._broken_by is not None:
-                text = f"flowdist itself has failed: {in_words(self._broken_by)}; everything was stopped"
-                raise self.broken(f"{text} (see {self.run_dir / LOG})") from self._broken_by
-            raise failure
-        return RunResult(end.outcome, end.reason, folder, self.state, self.fault_lines, unfired, self._mirror.sheet)
+        if self.finished is not None:
+            return self.finished
+        if self._broken_by is not None:
+            text = f"flowdist itself has failed: {in_words(self._broken_by)}; everything was stopped"
+            raise self.broken(f"{text} (see {self.run_dir / LOG})") from self._broken_by
+        raise failure
 
     def broken(self, text: str) -> FlowdistError:
         """Return the error for a run that flowdist could not continue, with the command that resumes it."""

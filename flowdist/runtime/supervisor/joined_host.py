@@ -1,7 +1,9 @@
 """The foreground process of a host that has joined the job of another host: it runs one node of the job.
 
-The process reads the journal over its own connection to the controller, as the supervisor does on the controller's
-host. When it has had no connection for `controller_outage`, it stops everything on this host.
+The process gets the news of its node over its own connection to the controller. The events of the job are printed once,
+on the controller's host. This process prints what only this host knows: the output of its workers, its connection,
+faults that it carries out, and its end. On a terminal it shows the progress of the job too, as a digest. When the
+process has had no connection for `controller_outage`, it stops everything on this host.
 """
 
 from __future__ import annotations
@@ -9,32 +11,65 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from flowdist.control.protocol.events import NodeJoined
-from flowdist.control.protocol.ids import NodeName
+from flowdist.control.protocol.effects import FinishJob, StartReplica
+from flowdist.control.protocol.events import ReplicaExited
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
-from flowdist.record.journal import Line
-from flowdist.record.reader import BadLine, RecordReader
 from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.remote_logs.log_server import LogServer
 from flowdist.runtime.run_folder.folder import lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
-from flowdist.runtime.supervisor.event_printer import Show
+from flowdist.runtime.run_folder.runs import known_mask
+from flowdist.runtime.supervisor.event_printer import KINDS, Show
 from flowdist.runtime.supervisor.fault_target import FaultTarget
-from flowdist.runtime.supervisor.host_process import NOTICE_NS, WIND_DOWN_S, HostProcess, RunResult
+from flowdist.runtime.supervisor.host_process import NOTICE_NS, WIND_DOWN_S, HostProcess
 from flowdist.runtime.supervisor.joining import RETRY_S, Connection, Joined, rejoin
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import RemoteFault
-from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch, encode, read_from_controller
+from flowdist.runtime.wire.frames import (
+    Digest,
+    Farewell,
+    FromControllerFrame,
+    JobOver,
+    JoinRequest,
+    NodeNews,
+    Place,
+    encode,
+    read_from_controller,
+)
 from flowdist.runtime.wire.handshake import HOST_SECRET, ConnectionRejected
+from flowdist.runtime.wire.log_messages import LogRequest
 
 LOG = "node.log"
 LEAVE_S = 30.0  # for the node to leave after an interrupt, besides the grace of its workers
+
+
+@dataclass(slots=True)
+class LastReport:
+    """A replica with the last report of its failure, if there was one."""
+
+    id: ReplicaId
+    exited: ReplicaExited | None
+
+
+class HostResult(NamedTuple):
+    """The end of the job, as a joined host knows it: of the replicas, those that it ran or that the reason names."""
+
+    over: JobOver
+    replicas: dict[ReplicaId, LastReport]
+
+    @property
+    def ending_reason(self) -> str:
+        """Why the job has ended."""
+        return self.over.reason
 
 
 class JoinedHost:
@@ -49,6 +84,7 @@ class JoinedHost:
         run_dir: The folder of the run on this host, for logs.
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
+        shows_progress: Show the starts of this host's attempts, and a digest of what happens elsewhere.
         notice_ns: Time in ns from SIGUSR1 until this machine is taken away.
     """
 
@@ -62,29 +98,31 @@ class JoinedHost:
         run_dir: Path,
         show: Show,
         open_sink: OpenSink | None = None,
+        *,
+        shows_progress: bool = False,
         notice_ns: int = NOTICE_NS,
     ) -> None:
         welcome = joined.welcome
         self._joined, self._spec, self._site, self._devices = joined, spec, site, devices
         os.environ[HOST_SECRET] = joined.credentials.secret  # for the guardian; workers do not get it
-        self._name, self._show = welcome.node, show
-        self._host = HostProcess(
-            run_dir, lock_run(run_dir), [self._name], graph, welcome.known_nodes, show, open_sink, welcome.graph
-        )
+        self._name, self._show, self._graph = welcome.node, show, graph
+        self._host = HostProcess(run_dir, lock_run(run_dir), [self._name], show, open_sink)
+        self._logs = LogServer(run_dir, graph, known_mask(graph, os.environ))
         self._writer: asyncio.StreamWriter | None = joined.connection.writer
-        self._reader, self._digest = RecordReader(f"journal.jsonl at {joined.controller.address}"), sha256()
         self._notice_ns = notice_ns
-        self._is_catching_up = True  # reading what happened before this host joined
+        self._place, self._shows_progress = Place(), shows_progress
+        self._starts: dict[ReplicaId, StartReplica] = {}  # the last attempt of each replica that has started here
+        self._over: JobOver | None = None
         self._interrupts = 0
         self._lost = ""  # why the job is over for this host although it has not ended
 
-    async def run(self) -> RunResult:
+    async def run(self) -> HostResult:
         """Run the node until the job is over, the node has left the job, or the controller is lost.
 
         Nothing of the run is left on this host then.
 
         Returns:
-            The result of the job.
+            The end of the job.
 
         Raises:
             JobFailed: The controller is lost or refuses this host, or the guardian of the node keeps failing.
@@ -105,7 +143,11 @@ class JoinedHost:
             host.fail(error)
         finally:
             await self._wind_down()
-        return host.result([], KeyboardInterrupt() if self._interrupts else JobFailed(self._lost))
+        host.end(KeyboardInterrupt() if self._interrupts else JobFailed(self._lost))
+        assert self._over is not None
+        exits = {exited.replica: exited for exited in self._over.exits}
+        names = sorted({*self._starts, *exits})
+        return HostResult(self._over, {name: LastReport(name, exits.get(name)) for name in names})
 
     def _config(self) -> NodeConfig:
         host, welcome = self._host, self._joined.welcome
@@ -148,7 +190,7 @@ class JoinedHost:
             self._end(f"{node}: {cause}")
 
     async def _keep_connected(self) -> None:
-        """Read the journal; when the connection is lost, connect again within `controller_outage` (R21).
+        """Read the news; when the connection is lost, connect again within `controller_outage` (R21).
 
         The coroutine returns when the job has ended, the controller has said farewell, or no new connection was made.
         """
@@ -156,7 +198,6 @@ class JoinedHost:
         address = self._joined.controller.address
         while connection is not None:
             self._writer = connection.writer
-            self._writer.write(encode(Watch(self._reader.lines, self._digest.digest())))
             await self._read(connection.reader)
             self._writer.close()
             self._writer = None
@@ -166,26 +207,33 @@ class JoinedHost:
             connection = await self._reconnect()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Handle the controller's messages until the connection ends, a message is invalid, or the controller ends.
-
-        Messages are lines of the journal, faults for this node, and the farewell, which ends this process.
-        """
+        """Handle the controller's messages until the connection ends, a message is invalid, or the controller ends."""
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             while (message := await read_from_controller(reader)) is not None:
-                match message:
-                    case JournalLine():
-                        self._digest.update(message.line)
-                        try:
-                            self._handle_line(self._reader.read(message.line))
-                        except BadLine as bad:  # the next connection would bring the same line
-                            self._end(f"the job cannot be followed any more: {bad.message}")
-                            return
-                    case RemoteFault():
-                        if message.node == self._name:
-                            self._faults.inject(message, self._host.state)
-                    case Farewell():
-                        self._end(f"the controller at {self._joined.controller.address} is gone: {message.reason}")
-                        return
+                self._handle(message)
+                if self._lost:
+                    return
+
+    def _handle(self, message: FromControllerFrame) -> None:
+        match message:
+            case NodeNews():
+                self._place = message.place
+                for start in message.starts:
+                    self._note_start(start)
+            case Digest():
+                self._show_digest(message)
+            case RemoteFault():
+                if message.node == self._name:
+                    self._faults.inject(message, self._starts)
+            case LogRequest():
+                if self._writer is not None:
+                    self._writer.write(encode(self._logs.answer(message)))
+            case JobOver():
+                self._note_over(message)
+            case Farewell():
+                self._end(f"the controller at {self._joined.controller.address} is gone: {message.reason}")
+            case _:
+                pass  # messages to agents, which do not come here
 
     async def _reconnect(self) -> Connection | None:
         """Connect to the controller again and return the connection.
@@ -193,9 +241,10 @@ class JoinedHost:
         If the controller refuses this host, or does not answer for `controller_outage`, return None after `_end`.
         """
         address = self._joined.controller.address
-        outage_ns = self._host.state.graph.options.controller_outage_ns
+        outage_ns = self._graph.options.controller_outage_ns
+        request = JoinRequest(place=self._place, shows_progress=self._shows_progress)
         try:
-            connection = await rejoin(self._joined, outage_ns)
+            connection = await rejoin(self._joined, request, outage_ns)
         except ConnectionRejected as error:
             self._end(f"the controller at {address} refuses this host: {error.message}")
             return None
@@ -207,20 +256,39 @@ class JoinedHost:
         self._show("event", "connected to the controller again")
         return connection
 
-    def _handle_line(self, line: Line) -> None:
-        record = self._host.apply(line)
-        if record is None:
+    def _note_start(self, start: StartReplica) -> None:
+        """Show the output of an attempt that starts on this host, unless that is done already (news may come again).
+
+        If the attempt replaces an earlier one of its replica here, the rest of the earlier output is shown first.
+        """
+        role = next((role for role in self._graph.roles if role.name == start.replica.role), None)
+        before = self._starts.get(start.replica)
+        if start.node != self._name or role is None or not 0 <= start.replica.index < role.max_replicas:
             return
-        if isinstance(record.event, NodeJoined) and record.event.node == self._name:
-            self._is_catching_up &= record.event.incarnation < self._joined.welcome.incarnation
-        if self._is_catching_up:
-            self._host.printer.skip(record)
+        if before is not None and before.attempt >= start.attempt:
             return
-        if self._host.print(record):
-            # The controller dismisses the agent, whose guardian then ends: normally that ends this process earlier.
-            wait_s = WIND_DOWN_S if self._node.process is not None else 0
-            asyncio.get_running_loop().call_later(wait_s, self._host.over.set)
-            self._faults.resume_all()
+        follower = self._host.follower
+        if before is not None:
+            follower.read()
+            follower.end(before)
+        self._starts[start.replica] = start
+        follower.follow(start, role)
+        if self._shows_progress:
+            ranks = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
+            self._show("event", f"{start.replica}: attempt {start.attempt} begins here{ranks}")
+
+    def _show_digest(self, digest: Digest) -> None:
+        for said in digest.said:
+            self._show(KINDS[said.level], f"at {said.t_ns / 1e9:.2f}s: {said.text}")
+        if digest.left_out:
+            self._show("event", f"{digest.left_out} more messages are printed on the host with the controller")
+
+    def _note_over(self, over: JobOver) -> None:
+        """End this process, but give the node the time to end by itself: the controller dismisses its agent."""
+        self._over, self._host.finished = over, FinishJob(over.outcome, over.reason)
+        wait_s = WIND_DOWN_S if self._node.process is not None else 0
+        asyncio.get_running_loop().call_later(wait_s, self._host.over.set)
+        self._faults.resume_all()
 
     def _end(self, why: str) -> None:
         """End this process although the job has not ended. The first reason is the one that `run` raises."""
@@ -246,7 +314,7 @@ class JoinedHost:
 
     async def _see_to_the_end(self) -> None:
         """End this process if the node has not left after the grace of its workers, as while its agent stands still."""
-        grace_s = max((role.grace_ns for role in self._host.state.graph.roles), default=0) / 1e9
+        grace_s = max((role.grace_ns for role in self._graph.roles), default=0) / 1e9
         await self._host.wait(grace_s + LEAVE_S)
         if not self._host.over.is_set():
             self._show("warning", f"{self._name} has not left {grace_s + LEAVE_S:.0f} s after the interrupt")
@@ -256,6 +324,8 @@ class JoinedHost:
         """End every process of the run on this host; those that do not end within WIND_DOWN_S are killed."""
         self._faults.resume_all()
         await self._host.end_processes()
+        if self._over is not None:
+            await self._logs.wait_for_last()
         self._host.cancel_tasks()
         if self._writer is not None:
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):

@@ -33,6 +33,25 @@ class Connection(NamedTuple):
         return str(self.writer.get_extra_info("sockname")[0])
 
 
+class JobClock:
+    """The time of the job on a host that has joined: the lines of all hosts have the times of one clock.
+
+    Args:
+        now_ns: The time of the job when the controller has sent it, in ns.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self._began_ns = boot_ns() - now_ns
+
+    def set(self, now_ns: int) -> None:
+        """Set the clock: a run that was resumed goes on from where its journal ends."""
+        self._began_ns = boot_ns() - now_ns
+
+    def now_ns(self) -> int:
+        """Return the time of the job, in ns. It is late by the time that the controller's message took."""
+        return boot_ns() - self._began_ns
+
+
 class Joined(NamedTuple):
     """The place of this host in the job of another host.
 
@@ -44,15 +63,18 @@ class Joined(NamedTuple):
     controller: ControllerEndpoint
     welcome: Welcome
     credentials: Credentials
+    clock: JobClock
 
 
-async def join_job(controller: ControllerEndpoint, token: str, host: str, timeout_s: float, show: Show) -> Joined:
+async def join_job(
+    controller: ControllerEndpoint, token: str, request: JoinRequest, timeout_s: float, show: Show
+) -> Joined:
     """Connect to the controller and join its job, trying again until it answers.
 
     Args:
         controller: Where the controller listens, and for which job.
         token: The token of the job.
-        host: The name of this host, from which the controller makes the name of the node.
+        request: The name of this host, and whether it shows the progress of the job.
         timeout_s: How long to try, in seconds.
         show: Prints a line on the terminal; every few seconds, why no controller answers.
 
@@ -69,11 +91,12 @@ async def join_job(controller: ControllerEndpoint, token: str, host: str, timeou
     while True:
         try:
             connection = Connection(*await dial(controller, credentials))
-            welcome = await _request(connection, JoinRequest(host))
+            welcome = await _request(connection, request)
             # From now on connect to the address that answered: a name may have several, of which only one is right.
             address = str(connection.writer.get_extra_info("peername")[0])
             found = msgspec.structs.replace(controller, host=address, run=welcome.run_id)
-            return Joined(connection, found, welcome, credentials._replace(node=welcome.node))
+            clock = JobClock(welcome.now_ns)
+            return Joined(connection, found, welcome, credentials._replace(node=welcome.node), clock)
         except ConnectionRejected as error:
             if not error.retry:
                 raise
@@ -93,13 +116,14 @@ async def join_job(controller: ControllerEndpoint, token: str, host: str, timeou
         await asyncio.sleep(RETRY_S)
 
 
-async def rejoin(joined: Joined, timeout_ns: int) -> Connection:
+async def rejoin(joined: Joined, request: JoinRequest, timeout_ns: int) -> Connection:
     """Connect to the controller again, or to the next one, after the connection was lost (R21).
 
     The node keeps its name. Attempts are repeated until one succeeds.
 
     Args:
-        joined: The place of this host in the job, from `join_job`.
+        joined: The place of this host in the job, from `join_job`. Its clock is set anew.
+        request: The place of this host's last news in the journal, and whether it shows the progress of the job.
         timeout_ns: How long to try, in ns.
 
     Raises:
@@ -111,7 +135,7 @@ async def rejoin(joined: Joined, timeout_ns: int) -> Connection:
     while boot_ns() < until:
         try:
             connection = Connection(*await dial(joined.controller, joined.credentials))
-            await _request(connection, JoinRequest())
+            joined.clock.set((await _request(connection, request)).now_ns)
             return connection
         except ConnectionRejected as error:
             if error.is_proven and not error.retry:

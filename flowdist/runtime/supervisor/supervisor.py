@@ -20,7 +20,7 @@ from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.faults.targets import added_node
 from flowdist.graph import RoleGraph
-from flowdist.record.journal import FaultLine, Line, Record
+from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_main import ControllerConfig
@@ -28,14 +28,15 @@ from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.run_folder.folder import CONTROL, lock_run
+from flowdist.runtime.run_folder.folder import CONTROL, JOURNAL, lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
-from flowdist.runtime.supervisor.event_printer import Show
+from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
 from flowdist.runtime.supervisor.fleet_keeper import Employer, FleetKeeper
 from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult, wait_for_ends
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
+from flowdist.runtime.supervisor.mirror import Mirror
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
 from flowdist.runtime.wire.endpoint import INCARNATIONS
@@ -119,7 +120,9 @@ class Supervisor:
         self._devices = dict(zip(self._specs, share_devices(nodes, gpus), strict=True))
         more = unnamed_nodes(len(self._specs) + 1, hosting.listening.hosts) if hosting is not None else ()
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
-        self._host = HostProcess(run_dir, lock, list(self._specs), graph, self._known_nodes, show, open_sink)
+        self._host = HostProcess(run_dir, lock, list(self._specs), show, open_sink)
+        printer = EventPrinter(graph, self._host.follower, self._specs, show)
+        self._mirror = Mirror(Header(graph, self._known_nodes), str(run_dir / JOURNAL), printer, show)
         self._link_control_socket()
         self._start_ns = 0  # on the runtime's clock, once the job has begun
         self._outbox = Outbox()
@@ -172,7 +175,7 @@ class Supervisor:
             for node in self._graph.cluster.nodes:
                 await self._nodes[node.name].start()
             if self._fleet is not None:
-                host.background(self._fleet.keep(lambda: host.state, self.now_ns))
+                host.background(self._fleet.keep(lambda: self._mirror.job, self.now_ns))
             await self._until_over()
         except Exception as error:
             host.fail(error)
@@ -183,7 +186,11 @@ class Supervisor:
             or f"{self._controller.lost}; everything was stopped (see {host.run_dir / 'controller.log'})"
         )
         failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
-        return host.result(self._injector.never_fired(), failure)
+        end, mirror = host.end(failure), self._mirror
+        unfired = self._injector.never_fired()
+        return RunResult(
+            end.outcome, end.reason, str(host.run_dir), mirror.job, mirror.fault_lines, unfired, mirror.sheet
+        )
 
     def _controller_config(self) -> ControllerConfig:
         run_dir = self._host.run_dir
@@ -238,7 +245,7 @@ class Supervisor:
         self._given_up.add(node)
         log = f"{self._host.run_dir / node}.log"
         may_join = self._hosting is not None
-        least = 1 if self._host.state.admitted else self._host.state.graph.cluster.min_nodes
+        least = 1 if self._mirror.job.admitted else self._mirror.job.graph.cluster.min_nodes
         self._too_few_nodes = why_nodes_are_too_few(self._nodes, self._given_up, least, log, others_may_join=may_join)
         if self._too_few_nodes:
             self._host.over.set()
@@ -249,10 +256,10 @@ class Supervisor:
             next_ns = self._injector.next_ns()
             until_next_s = (next_ns - self.now_ns()) / 1e9 if next_ns is not None else LOOK_S
             await self._host.wait(min(LOOK_S, max(0.0, until_next_s)))
-            self._injector.fire(self._host.state, self.now_ns())
+            self._injector.fire(self._mirror.job, self.now_ns())
             self._host.follower.read()
             if self._onlooker is not None:
-                self._onlooker.look(self._host.state, self.now_ns())
+                self._onlooker.look(self._mirror.job, self.now_ns())
 
     def now_ns(self) -> int:
         """Return the time of the job in ns. Before `run` it is the time at which the journal ends, 0 in a new run."""
@@ -262,7 +269,7 @@ class Supervisor:
         is_new = self._controller.lines_read > self._past.lines  # else it was shown before the run was resumed
         if is_new:
             self._outbox.observe(line)
-        record = self._host.apply(line)
+        record = self._mirror.apply(line)
         if is_new and isinstance(line, FaultLine):
             self._show("warning", f"fault {line.spec} hits {line.target}")
         if record is None:
@@ -270,13 +277,14 @@ class Supervisor:
         if self._onlooker is not None:
             self._onlooker.hear(record)
         if not is_new:
-            self._host.printer.skip(record)
-            self._hooks.skip_past(self._host.state)
+            self._mirror.printer.skip(record)
+            self._hooks.skip_past(self._mirror.job)
             return
-        self._hooks.observe(self._host.state)
-        if self._host.print(record):
+        self._hooks.observe(self._mirror.job)
+        if (end := self._mirror.print(record)) is not None:
+            self._host.finished = end
             self._host.over.set()
-        self._injector.observe(self._host.state, record)
+        self._injector.observe(self._mirror.job, record)
 
     def _interrupted(self) -> None:
         """Cancel the job: in order at the first interrupt, at once at the second, without the controller at the third.
@@ -314,9 +322,9 @@ class Supervisor:
         host, options = self._host, self._graph.options
         grace_s = sum(role.grace_ns for role in self._graph.roles) / 1e9
         until_s = boot_ns() / 1e9 + (ANSWER_S if self._controller.is_serving else CANCEL_S)
-        while not (host.over.is_set() or host.state.ending or self._controller.lost or boot_ns() / 1e9 > until_s):
+        while not (host.over.is_set() or self._mirror.job.ending or self._controller.lost or boot_ns() / 1e9 > until_s):
             await host.wait()
-        if host.state.ending and not self._controller.lost:
+        if self._mirror.job.ending and not self._controller.lost:
             limit_s = grace_s + options.unkillable_after_ns / 1e9 + MARGIN_S
             until_s = boot_ns() / 1e9 + limit_s
             while not (host.over.is_set() or self._controller.lost or boot_ns() / 1e9 > until_s):
@@ -402,11 +410,11 @@ class Supervisor:
         host = self._host
         host.over.set()
         if self._fleet is not None:
-            await self._fleet.finish(host.state, self.now_ns)
+            await self._fleet.finish(self._mirror.job, self.now_ns)
         self._injector.end_all()
         if host.finished is not None:
             await wait_for_ends(node.process for node in self._nodes.values() if node.process is not None)
         await host.end_processes()
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
-        await self._hooks.finish(host.state, host.finished or interrupted)
+        await self._hooks.finish(self._mirror.job, host.finished or interrupted)
         host.close()

@@ -1,20 +1,21 @@
-"""Addresses of hosts: where a host listens, at which address others reach it, and which interface has that address."""
+"""Endpoints and addresses of hosts: where a host listens, and at which address others reach it."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import ipaddress
 import re
 import socket
-import struct
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
+from flowdist.runtime.wire.interfaces import interfaces, outer_addresses
+from flowdist.runtime.wire.names import Resolve, addresses_of, is_address
 
-SIOCGIFADDR = 0x8915  # netdevice(7)
-UNUSED_ADDRESS = "192.0.2.1"  # no host has it (RFC 5737): only used to look up the route, nothing is sent
+# No host has them (RFC 5737, RFC 3849): only used to look up the route, nothing is sent.
+UNUSED_ADDRESSES = ("192.0.2.1", "2001:db8::1")
 
 
 class Endpoint(NamedTuple):
@@ -60,25 +61,13 @@ def has_address(address: str) -> bool:
     return False
 
 
-def address_of(host: str) -> str:
-    """Return the IP address of a host name.
-
-    Raises:
-        FlowdistError: The name is unknown.
-    """
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError):
-        raise FlowdistError(f"host name {host!r} is unknown", help="write an address, such as 10.0.0.1") from None
-
-
 def reserve(address: str, port: int) -> socket.socket | None:
     """Reserve a port among the flowdist processes of this network namespace, and check that it can be bound.
 
     The port itself stays unbound, for the controller.
 
     Args:
-        address: The IP address to bind; empty: all addresses of this machine.
+        address: The IP address to bind; empty: all addresses of this machine, of both families.
         port: The TCP port.
 
     Returns:
@@ -94,71 +83,90 @@ def reserve(address: str, port: int) -> socket.socket | None:
     except OSError:
         lock.close()
         return None
-    try:
-        with socket.create_server((address, port), family=family_of(address)):
-            return lock
-    except OSError as error:
-        lock.close()
-        place = Endpoint(address or "0.0.0.0", port)
-        message = f"{place} cannot be bound: {(error.strerror or str(error)).lower()}"
-        raise FlowdistError(message, help="use another port, on every host") from None
+    for each in [address] if address else ["0.0.0.0", "::"]:
+        try:
+            with socket.create_server((each, port), family=family_of(each)):
+                pass
+        except OSError as error:
+            if not address and each == "::" and error.errno != errno.EADDRINUSE:
+                continue  # a machine without IPv6
+            lock.close()
+            message = f"{Endpoint(each, port)} cannot be bound: {(error.strerror or str(error)).lower()}"
+            raise FlowdistError(message, help="use another port, on every host") from None
+    return lock
+
+
+def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | None:
+    """Reserve a port at several addresses as `reserve` does, or at none of them; no addresses: all of this machine.
+
+    Raises:
+        FlowdistError: as `reserve`.
+    """
+    with contextlib.ExitStack() as stack:
+        locks: list[socket.socket] = []
+        for address in addresses or ("",):
+            if (lock := reserve(address, port)) is None:
+                return None
+            locks.append(stack.enter_context(lock))
+        stack.pop_all()
+    return locks
 
 
 def listening_address(host: str) -> str:
-    """Return the address to bind for an endpoint at `host`; empty: all addresses of this machine.
+    """Return the first of the `listening_addresses`; empty: all addresses of this machine."""
+    return next(iter(listening_addresses(host)), "")
 
-    An IP address stays as it is, but 0.0.0.0 and :: mean all addresses. A name gives the address of this machine that
-    it stands for. If that is loopback, to which /etc/hosts of many machines maps the machine's own name, or if there is
-    none, the result is empty: other hosts may know the name by another address. `localhost` gives loopback.
+
+def listening_addresses(host: str, resolve: Resolve = addresses_of) -> tuple[str, ...]:
+    """Return the addresses to bind for an endpoint at `host`, IPv4 first; none: all addresses of this machine.
+
+    An IP address stays as it is, but 0.0.0.0 and :: mean all addresses. A name gives the addresses of this machine that
+    it stands for. If those are loopback, to which /etc/hosts of many machines maps the machine's own name, or if there
+    are none, the result is empty: other hosts may know the name by another address. `localhost` gives loopback.
     """
     if host in ("0.0.0.0", "::"):
-        return ""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    found: list[str] = []
-    with contextlib.suppress(OSError, UnicodeError):
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    ours = sorted(filter(has_address, found), key=lambda address: ":" in address)
+        return ()
+    if is_address(host):
+        return (str(ipaddress.ip_address(host)),)
+    ours = sorted(filter(has_address, resolve(host)), key=lambda address: ":" in address)
     if host == "localhost":
-        return ours[0] if ours else "127.0.0.1"
-    return next((address for address in ours if not ipaddress.ip_address(address).is_loopback), "")
+        return tuple(ours) or ("127.0.0.1",)
+    return tuple(address for address in ours if not ipaddress.ip_address(address).is_loopback)
 
 
-def reachable_address(bound: str) -> str:
+def reachable_address(bound: str, endpoint: str = "") -> str:
     """Return the address at which other hosts reach this host.
 
     Args:
         bound: The address to which this host binds its sockets; empty: all addresses of this machine.
+        endpoint: The host of the endpoint, as the user wrote it; for `::` an IPv6 address is preferred.
 
     Returns:
-        `bound`; if that is empty, the source address of outgoing packets, or 127.0.0.1 if there is no route.
+        `bound`; if that is empty, the source address of outgoing packets; if there is no route, the first address of an
+        interface; if there is none, 127.0.0.1.
     """
     if bound:
         return bound
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((UNUSED_ADDRESS, 9))
+    routes = [_source_of(address) for address in UNUSED_ADDRESSES]
+    found = [*filter(None, routes), *outer_addresses()]
+    if endpoint == "::":
+        found.sort(key=lambda address: ":" not in address)
+    return found[0] if found else "127.0.0.1"
+
+
+def _source_of(target: str) -> str:
+    """Return the source address of packets to another address; empty if there is no route. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(family_of(target), socket.SOCK_DGRAM) as probe:
+        probe.connect((target, 9))
         return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    return ""
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface that has the IP address; empty if none is found."""
-    parsed = ipaddress.ip_address(address)
-    if parsed.is_loopback:
+    """Return the name of the network interface that has the IP address; empty if none is found.
+
+    Addresses of 127/8 are those of the loopback interface, which has one of them.
+    """
+    if ipaddress.ip_address(address).is_loopback:
         return "lo"
-    if parsed.version == 6:
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/net/if_inet6").read_text().splitlines():
-                fields = line.split()
-                if fields[0] == parsed.exploded.replace(":", ""):
-                    return fields[-1]
-        return ""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # the interface has no IPv4 address
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return ""
+    return next((name for name, addresses in interfaces().items() if address in addresses), "")

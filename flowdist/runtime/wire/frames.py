@@ -11,7 +11,8 @@ import socket
 import msgspec
 
 from flowdist.control.membership.operator import Operation as OperatorRequest
-from flowdist.control.protocol.events import NodeGone, NodePreempted
+from flowdist.control.protocol.effects import Outcome, StartReplica
+from flowdist.control.protocol.events import NodeGone, NodePreempted, ReplicaExited
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
@@ -21,17 +22,16 @@ from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFaul
 from flowdist.runtime.wire.framing import encode as encode
 from flowdist.runtime.wire.framing import read_frame, receive_frame
 from flowdist.runtime.wire.handshake import Refused
+from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
     """Subscription to the journal: the controller sends every line but the first `skip`, and then every new one.
 
-    `digest` is the SHA-256 of the lines that the subscriber has and skips; empty: not checked. After a crash of the
-    controller's machine, which may lose lines, the journal can have others there.
+    Processes of the controller's host may subscribe. Other hosts get `NodeNews`.
     """
 
     skip: int = 0
-    digest: bytes = b""
 
 
 Operation = OperatorRequest | NodePreempted | NodeGone
@@ -71,25 +71,68 @@ class Injected(msgspec.Struct, frozen=True, tag=True):
     target: str  # what it has hit
 
 
+class Place(msgspec.Struct, frozen=True):
+    """A place in the journal, behind one of its lines: the bytes up to there, and the check of that line.
+
+    Each check depends on all lines before it (`record.reader`), so that two journals with the same place agree up to
+    there.
+    """
+
+    size: int = 0  # 0: before the first line
+    check: str = ""
+
+
 class JoinRequest(msgspec.Struct, frozen=True, tag=True):
     """Request of another host to bring a node into the job.
 
     `host` is the name of the host, from which the controller makes the name of the node. A host that connects again has
-    named its node in the handshake.
+    named its node in the handshake. It sends the `place` of its last news: after a crash of the controller's machine,
+    which may lose lines, the journal can have others there. With `shows_progress` the host gets a `Digest` too.
     """
 
     host: str = ""
+    place: Place = Place()
+    shows_progress: bool = False
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """Answer to `JoinRequest`: the name of the node, the number of its first incarnation, and the job."""
+    """Answer to `JoinRequest`: the name of the node, the number of its first incarnation, and the job.
+
+    `now_ns` is the time of the job, from which the host sets its clock.
+    """
 
     node: NodeName
     number: int  # among the nodes of the job
     incarnation: int
     run_id: str
     graph: RoleGraph
-    known_nodes: tuple[NodeName, ...]
+    now_ns: int
+
+
+class NodeNews(msgspec.Struct, frozen=True, tag=True):
+    """Content of the journal about the node of a host, up to a place: the attempts that start there, in order.
+
+    Any order for the node makes news, also one that starts nothing: its place shows that the host has obeyed it.
+    """
+
+    place: Place
+    starts: tuple[StartReplica, ...] = ()
+
+
+class Digest(msgspec.Struct, frozen=True, tag=True):
+    """The controller's messages of the last second, for hosts that show the progress of the job."""
+
+    said: tuple[Decision, ...]
+    left_out: int = 0  # how many more there were
+
+
+class JobOver(msgspec.Struct, frozen=True, tag=True):
+    """The job has ended, at `t_ns` of its time. `exits` are the failures that the reason names."""
+
+    t_ns: int
+    outcome: Outcome
+    reason: str
+    exits: tuple[ReplicaExited, ...] = ()
 
 
 class RemoteErrorReport(msgspec.Struct, frozen=True, tag=True):
@@ -104,10 +147,7 @@ class RemoteErrorReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class Farewell(msgspec.Struct, frozen=True, tag=True):
-    """Notice to a host that watches the journal that it cannot take part in the job any more, with the reason.
-
-    The controller ends before the job does, or its journal has lost lines that the host has.
-    """
+    """Notice to a joined host that the controller ends before the job does, with the reason."""
 
     reason: str
 
@@ -118,15 +158,16 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-HostFrame = JoinRequest | DeathProof | RemoteErrorReport
-ToControllerFrame = (
-    ToController | Watch | Operate | Describe | Injected | LinkFault | HealLink | RemoteFault | HostFrame
+HostFrame = JoinRequest | DeathProof | RemoteErrorReport | LogAnswer
+LocalFrame = Operate | Describe | Injected | LinkFault | HealLink | RemoteFault | LogRequest
+ToControllerFrame = ToController | Watch | LocalFrame | HostFrame
+FromControllerFrame = (
+    ToAgent | JournalLine | Welcome | Refused | NodeNews | Digest | JobOver | Farewell | RemoteFault | LogRequest
 )
-FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
 TO_CONTROLLER: msgspec.msgpack.Decoder[ToControllerFrame] = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
-_ANSWER = msgspec.msgpack.Decoder(Decided | Described)
+_ANSWER = msgspec.msgpack.Decoder(Decided | Described | LogAnswer)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
@@ -149,7 +190,7 @@ async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFr
     return None if body is None else _FROM_CONTROLLER.decode(body)
 
 
-def read_answer(connection: socket.socket) -> Decided | Described | None:
+def read_answer(connection: socket.socket) -> Decided | Described | LogAnswer | None:
     """Wait for the controller's answer to a command, on a blocking socket; None if the connection has ended.
 
     Raises:

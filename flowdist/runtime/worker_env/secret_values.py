@@ -65,3 +65,13 @@ class Mask:
 
     def __call__(self, text: str) -> str:
         return self._pattern.sub(HIDDEN, text) if self._words else text
+
+    def cut(self, text: str, at: int) -> int:
+        """Return where to cut a text, at most at `at`, so that no value is cut in two that would then not be found.
+
+        A value that begins the text and reaches beyond `at` is kept whole: the cut is at its end.
+        """
+        for found in self._pattern.finditer(text) if self._words else ():
+            if found.start() < at < found.end():
+                return found.start() or found.end()
+        return at

@@ -1,0 +1,39 @@
+"""`flowdist new`: a project that runs, as a beginning of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flowdist.cli.shared.common import fail, print_json, verb
+from flowdist.cli.shared.options import json_option
+from flowdist.errors import FlowdistError
+from flowdist.projects import TEMPLATES, write_project
+
+
+@verb("new")
+@click.argument("name")
+@click.option(
+    "--template", type=click.Choice(list(TEMPLATES)), default="ddp", show_default=True, help="What it trains."
+)
+@json_option
+def command(name: str, template: str, as_json: bool) -> None:
+    """Write a project into a new folder: topology, scripts, tests with failures, a scenario, a workflow for CI.
+
+    \b
+    flowdist new night                  DistributedDataParallel with AdamW, whose trainers come and go
+    flowdist new words --template ps    a parameter server and trainers; it needs no torch
+
+    The last part of NAME is also the name of the topology.
+    """
+    try:
+        written = write_project(Path(name), template)
+    except FlowdistError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json("new", folder=name, template=template, files=[str(path) for path in written])
+        return
+    for path in written:
+        click.echo(path)
+    click.echo(f"\nnow:  cd {name} && flowdist run        then: pytest, and README.md")

@@ -1,0 +1,55 @@
+"""The projects that `flowdist new` writes: their files are in `templates`, those in `shared` belong to each of them.
+
+The files have the ending `.txt` here, so that no tool takes them for a part of flowdist. `NAME` in them stands for the
+name of the project.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from flowdist.errors import FlowdistError
+
+TEMPLATES = ("ddp", "ps")
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # what a topology may be called
+
+
+def write_project(folder: Path, template: str) -> list[Path]:
+    """Write the files of a project into a folder, and return their paths.
+
+    Args:
+        folder: The folder, which is made. Its last part is the name of the project.
+        template: One of TEMPLATES.
+
+    Raises:
+        FlowdistError: The name cannot be that of a topology, or the folder has files already, or cannot be written.
+    """
+    name = folder.name
+    if not NAME.fullmatch(name):
+        message = f"'{name}' cannot be the name of a project"
+        raise FlowdistError(message, help="use at most 63 lower-case letters, digits and hyphens, with a letter first")
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FlowdistError(f"{folder} is there already", help="choose another name, or remove it")
+        root = files("flowdist.projects").joinpath("templates")
+        found = {path: text for part in ("shared", template) for path, text in _files(root.joinpath(part), Path())}
+        for path, text in sorted(found.items()):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text.replace("NAME", name))
+    except OSError as error:
+        raise FlowdistError(f"{folder} cannot be written: {error.strerror}") from None
+    return [folder / path for path in sorted(found)]
+
+
+def _files(root: Traversable, below: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path of each file below a folder of templates, as the project has it, and its text."""
+    for found in root.iterdir():
+        name = ".github" if found.name == "github" else found.name.removesuffix(".txt")
+        if found.is_dir():
+            yield from _files(found, below / name)
+        else:
+            yield below / name, found.read_text(encoding="utf-8")

@@ -1,0 +1,92 @@
+"""Where each attempt of a replica ran, as the journal of the run says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.graph import RoleGraph
+from flowdist.runtime.left_files import read_from
+from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.log_messages import Attempt
+
+BLOCK_BYTES = 1 << 20  # read at once
+
+
+class _Effect(msgspec.Struct):
+    type: str
+    node: NodeName = ""
+    replica: ReplicaId | None = None
+    attempt: int = 0
+
+
+class _Record(msgspec.Struct):
+    effects: tuple[_Effect, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_Record)
+
+
+class Placements:
+    """The node of each attempt in a journal that may still grow.
+
+    Lines that cannot be read are passed over: this is no check of the journal.
+
+    Args:
+        path: The journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._lines = path, 0, LineBuffer()
+        self._nodes: dict[Attempt, NodeName] = {}
+        self.is_over = False  # the job has ended
+
+    def update(self) -> None:
+        """Read what was written since the last call."""
+        while data := read_from(self._path, self._offset, BLOCK_BYTES):
+            self._offset += len(data)
+            for line in self._lines.feed(data):
+                if b'"StartReplica"' in line or b'"FinishJob"' in line:
+                    self._note(line)
+
+    def _note(self, line: bytes) -> None:
+        try:
+            record = _DECODER.decode(line)
+        except msgspec.MsgspecError:
+            return
+        for effect in record.effects:
+            if effect.type == "StartReplica" and effect.replica is not None:
+                self._nodes[Attempt(effect.replica, effect.attempt)] = effect.node
+            self.is_over |= effect.type == "FinishJob"
+
+    def of_nodes(self, local: Sequence[NodeName], number: int | None, *, latest: bool) -> dict[NodeName, list[Attempt]]:
+        """Return the attempts on the nodes of other hosts, by node.
+
+        Args:
+            local: The nodes of this host, which are left out.
+            number: The number of the attempts that are wanted; None: any.
+            latest: Only the last attempt of each replica, wherever it ran, is wanted.
+        """
+        last = self.latest() if latest else {}
+        found: dict[NodeName, list[Attempt]] = {}
+        for attempt, node in self._nodes.items():
+            if node in local or number not in (None, attempt.number):
+                continue
+            if not latest or last[attempt.replica] == attempt.number:
+                found.setdefault(node, []).append(attempt)
+        return found
+
+    def latest(self) -> dict[ReplicaId, int]:
+        """Return the number of the last attempt of each replica."""
+        found: dict[ReplicaId, int] = {}
+        for attempt in self._nodes:
+            found[attempt.replica] = max(found.get(attempt.replica, 0), attempt.number)
+        return found
+
+
+def local_nodes(graph: RoleGraph) -> list[NodeName]:
+    """Return the nodes of the host that has the journal: those of the graph; the nodes of other hosts join later."""
+    return [node.name for node in graph.cluster.nodes]

@@ -1,0 +1,5 @@
+"""The timeline page of a run as it goes on: a small web server on loopback, for `flowdist ui`.
+
+`follow` reads the journal as it grows, `server` answers the browser. Both only read: nothing of the run depends on
+them.
+"""

@@ -1,0 +1,126 @@
+"""A run's journal as it grows, as the data of the timeline page, and the logs of its attempts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.errors import FlowdistError
+from flowdist.record.journal import Header, Line
+from flowdist.record.reader import JOURNAL, BadLine, RecordReader
+from flowdist.report.record.page import page_data, timeline_page
+from flowdist.report.record.timeline import Timeline, timeline_of
+from flowdist.runtime.left_files import read_from, size_of
+from flowdist.runtime.run_folder.log_reader import Target, find_logs
+from flowdist.runtime.run_folder.runs import state_of
+
+LOOK_S = 0.1  # between two looks at the size of the journal
+WAIT_S = 20.0  # how long an answer may wait for the journal to grow
+REST = 4  # the page is made anew after at least so many times the time that it took to make
+LOG_BYTES = 16 << 10  # the end of a log file that is shown
+
+
+class FollowedRun:
+    """A run that may still go on. Several threads may use it.
+
+    Args:
+        folder: The folder of the run, with its journal.
+
+    Raises:
+        FlowdistError: The journal cannot be read, or has no header.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._reader = RecordReader(str(folder / JOURNAL))
+        self._read, self._lines = 0, list[Line]()
+        self._header: Header | None = None
+        self._timeline: Timeline | None = None
+        self._made_at, self._took = 0.0, 0.0
+        self.timeline()
+
+    def page(self) -> str:
+        """Return the HTML page of the run as it is now, which then asks for its data by itself."""
+        return timeline_page(self.timeline(), is_live=True)
+
+    def data_after(self, size: int) -> dict[str, object]:
+        """Return the data of the page once the journal is longer than `size`, or after WAIT_S.
+
+        Returns:
+            `size`: bytes of the journal that were read; `data`: that of the page; `state`: of the run.
+        """
+        end = time.monotonic() + WAIT_S
+        while size_of(self._folder / JOURNAL) <= size and time.monotonic() < end and self.state() == "running":
+            time.sleep(LOOK_S)
+        timeline = self.timeline()
+        return {"size": self._read, "state": self.state(), "data": page_data(timeline)}
+
+    def state(self) -> str:
+        """Return the state of the run: running, succeeded, failed, cancelled or died."""
+        return state_of(self._folder).state
+
+    def logs(self, replica: str, attempt: int) -> str:
+        """Return the ends of the logs of an attempt, each below its name.
+
+        Args:
+            replica: Name of the replica, such as `trainer/0`.
+            attempt: Number of the attempt.
+
+        Raises:
+            FlowdistError: There is no such replica.
+        """
+        graph = self.timeline().header.graph
+        known = {str(ReplicaId(role.name, i)): (role.name, i) for role in graph.roles for i in range(role.max_replicas)}
+        if replica not in known:
+            raise FlowdistError(f"there is no replica {replica!r}")
+        parts = []
+        for log in find_logs(self._folder, graph, [Target(*known[replica])], ("stdout", "stderr"), attempt):
+            size = size_of(log.path)
+            data = read_from(log.path, max(0, size - LOG_BYTES), LOG_BYTES) if size else None
+            if data:
+                parts.append(f"{log.name} {log.stream}\n{data.decode(errors='replace')}")
+        return "\n".join(parts)
+
+    def timeline(self) -> Timeline:
+        """Return the timeline of the journal as it is now. A damaged line and all after it are left out."""
+        with self._lock:
+            if self._timeline is None or (self._has_grown() and self._is_rested()):
+                began = time.monotonic()
+                self._read_more()
+                assert self._header is not None
+                try:
+                    self._timeline = timeline_of(self._header, self._lines, str(self._folder / JOURNAL))
+                except BadLine as bad:
+                    self._timeline = timeline_of(self._header, self._lines[: bad.number - 2])
+                self._made_at = time.monotonic()
+                self._took = self._made_at - began
+            return self._timeline
+
+    def _has_grown(self) -> bool:
+        return size_of(self._folder / JOURNAL) > self._read
+
+    def _is_rested(self) -> bool:
+        return time.monotonic() - self._made_at >= REST * self._took
+
+    def _read_more(self) -> None:
+        """Read the lines that are new and whole."""
+        path = self._folder / JOURNAL
+        data = read_from(path, self._read, max(size_of(path) - self._read, 0)) or b""
+        for raw in data.splitlines(keepends=True):
+            if not raw.endswith(b"\n"):
+                break
+            try:
+                line = self._reader.read(raw)
+            except BadLine:
+                if self._header is None:
+                    raise
+                break
+            self._read += len(raw)
+            if isinstance(line, Header):
+                self._header = line
+            else:
+                self._lines.append(line)
+        if self._header is None:
+            raise self._reader.error("the file has no header")

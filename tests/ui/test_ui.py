@@ -1,0 +1,135 @@
+"""`flowdist ui` with a real run: what the browser gets, that it gets it at once, and who gets nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from flowdist.errors import FlowdistError
+from flowdist.ui.follow import FollowedRun
+from flowdist.ui.server import RunServer, serving
+from tests.report.browser import Browser, find_browser
+from tests.runtime.harness import Job
+
+pytestmark = pytest.mark.real
+TOPOLOGY = """
+from flowdist import Restart, Topology
+
+t = Topology("watched")
+t.role("trainer", ["python", "train.py"], replicas=2, restart=Restart("role", max_restarts=9))
+"""
+TRAIN = """
+import time
+from flowdist import worker
+print("at work", flush=True)
+for step in range(10_000):
+    worker.progress(step)
+    time.sleep(0.1)
+"""
+
+
+@contextmanager
+def shown(tmp_path: Path) -> Iterator[tuple[Job, RunServer]]:
+    """A run of two trainers, and its page."""
+    (tmp_path / "topology.py").write_text(TOPOLOGY)
+    (tmp_path / "train.py").write_text(TRAIN)
+    with Job(tmp_path) as job:
+        for _ in range(2):
+            job.until("at work")
+        with serving(FollowedRun(tmp_path / "runs/latest")) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+            thread.start()
+            try:
+                yield job, server
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+def asked(server: RunServer, path: str, host: str | None = None) -> tuple[int, str]:
+    """Return status and text of what the server answers to a path."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    try:
+        connection.request("GET", path, headers={} if host is None else {"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_the_data_follows_the_run_and_only_who_knows_the_address_gets_it(tmp_path: Path) -> None:
+    with shown(tmp_path) as (job, server):
+        base = urlsplit(server.url).path
+        status, page = asked(server, base)
+        assert status == 200 and "connect-src 'self'" in page
+        first = json.loads(asked(server, f"{base}data?after=0")[1])
+        assert first["state"] == "running" and first["data"]["incidents"] == []
+        status, logs = asked(server, f"{base}logs?replica={quote('trainer/1', safe='')}&attempt=1")
+        assert status == 200 and "trainer/1 stdout\nat work" in logs
+        os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+        job.until("incident 1")
+        size, incidents = first["size"], []
+        while not incidents:  # each answer waits for what is new
+            found = json.loads(asked(server, f"{base}data?after={size}")[1])
+            size, incidents = found["size"], found["data"]["incidents"]
+        assert "signal SIGKILL" in incidents[0][5]
+        for path in ("/", "/data?after=0", f"/x{base[1:]}", f"{base}journal.jsonl", f"{base}../"):
+            assert asked(server, path)[0] == 404, path
+        assert asked(server, base, host="evil.example")[0] == 404
+        for wrong in ("logs?replica=..%2Fx&attempt=1", "logs?replica=trainer%2F0&attempt=x", "logs", "data?after=x"):
+            assert asked(server, base + wrong)[0] == 400, wrong
+
+
+def pid_of(tmp_path: Path, index: int) -> int:
+    return int((tmp_path / f"runs/latest/trainer/{index}/attempt_1/0/pid").read_text().split()[0])
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on the path, nor in FLOWDIST_BROWSER")
+def test_in_a_browser_a_killed_worker_is_on_the_page_with_its_reason_without_a_reload(tmp_path: Path) -> None:
+    with shown(tmp_path) as (job, server):
+        browser = Browser(find_browser() or "", tmp_path / "profile")
+        try:
+            browser.open(server.url)
+            browser.value("window.same = true")
+            browser.value("select(attempts.find(a => names[a.replica] === 'trainer/0'))")
+            os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+            killed = time.monotonic()
+            job.until("incident 1")
+            while not browser.value("incidents.length && incidents[0].reason"):
+                assert time.monotonic() < killed + 60, "the page does not show it"
+            assert "signal SIGKILL" in browser.value("incidents[0].reason")
+            assert browser.value("window.same") is True  # the page was not loaded again
+            assert "trainer/0, attempt 1" in browser.value("document.getElementById('details').innerText")
+            browser.value("select(null)")
+            assert "1 signal" in browser.value("document.getElementById('details').innerText")
+            os.kill(job.process.pid, signal.SIGTERM)
+            job.finish()
+            while browser.value("document.getElementById('live').textContent") == "live":
+                assert time.monotonic() < killed + 100, "the page does not show the end"
+        finally:
+            browser.close()
+
+
+def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    with shown(tmp_path), Job(tmp_path, verb="ui") as page:
+        line = page.until("http://127.0.0.1:")
+        page.process.send_signal(signal.SIGINT)
+        assert page.finish() == 0, line
+
+
+def test_a_port_in_use_and_what_is_no_run_are_named(tmp_path: Path) -> None:
+    with shown(tmp_path) as (_, server), pytest.raises(FlowdistError, match="cannot be used: Address already in use"):
+        RunServer(server.run, server.server_port)
+    (tmp_path / "runs/latest/journal.jsonl").write_text("{}\n")
+    with pytest.raises(FlowdistError, match="the file is no journal"):
+        FollowedRun(tmp_path / "runs/latest")
