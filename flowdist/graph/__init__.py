@@ -6,7 +6,7 @@ imports nothing of flowdist but itself, and does no I/O.
 
 from flowdist.graph.capacity import WHOLE
 from flowdist.graph.codec import decode_graph, encode_graph
-from flowdist.graph.nodes import NODE_PROCS, Cluster, NodeSpec
+from flowdist.graph.nodes import NODE_MEMBER, NODE_POOL, NODE_PROCS, Cluster, NodeSpec
 from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
 from flowdist.graph.role_graph import Domain, JobOptions, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef, WorkloadSpec
@@ -23,8 +23,8 @@ from flowdist.graph.units import (
 )
 
 __all__ = [
-    "HOUR", "MINUTE", "MS", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain", "FailureKind", "Gate",
-    "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness", "Resources", "RestartPolicy",
-    "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph", "encode_graph", "format_duration",
-    "format_memory", "parse_duration", "parse_memory",
+    "HOUR", "MINUTE", "MS", "NODE_MEMBER", "NODE_POOL", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain",
+    "FailureKind", "Gate", "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness",
+    "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph",
+    "encode_graph", "format_duration", "format_memory", "parse_duration", "parse_memory",
 ]  # fmt: skip

@@ -12,6 +12,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 # Label by which a host sets its own number of workers per replica. Names of users' labels never have a `=` in them.
 NODE_PROCS = "procs="
+# Labels of a node that an engine has started: the name of the member that brings it, and its pool.
+NODE_MEMBER, NODE_POOL = "member=", "pool="
 
 
 class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.cli.run.hosts import _show_protection
+from flowdist.cli.run.hosts import show_protection
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.controller.host_registry import HostRegistry
 from flowdist.runtime.controller.refusals import Refusals
@@ -17,7 +17,6 @@ from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
 from flowdist.runtime.wire.tls import Identity, can_encrypt, client_context, new_identity
-from flowdist.torchrun.rendezvous import Rendezvous
 
 GRAPH = RoleGraph("t", (RoleSpec("default", ("true",)),))
 
@@ -82,6 +81,6 @@ def test_the_host_with_the_controller_says_how_connections_are_protected(
 ) -> None:
     assert can_encrypt()
     monkeypatch.setattr("flowdist.runtime.wire.tls.can_encrypt", lambda: has_package)
-    _show_protection(Rendezvous(Endpoint("host0", 29400), True, "job1", token, 600, "", 2), address)
+    show_protection(token, Endpoint("host0", 29400), address)
     said = capsys.readouterr().err
     assert text in said and bool(said) == bool(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -212,7 +213,8 @@ class _Run(NamedTuple):
         supervisor.own(self.claims)
         console.now_ns = supervisor.now_ns
         if self.settings.hosting is not None:
-            console.host = self.graph.cluster.nodes[0].name
+            own = self.graph.cluster.nodes  # none if an engine starts all hosts
+            console.host = own[0].name if own else socket.gethostname().partition(".")[0]
         try:
             console.show("event", f"run {self.run_dir}")
             if plan.rates:

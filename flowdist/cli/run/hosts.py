@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -21,10 +21,11 @@ from flowdist.cli.run.console import Console
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
-from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph
+from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph
 
 if TYPE_CHECKING:
     from flowdist.runtime.supervisor.joined_host import HostResult
+    from flowdist.runtime.wire.addresses import Endpoint
     from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.torchrun.rendezvous import Rendezvous
 
@@ -231,20 +232,26 @@ def open_job(
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
     cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
     fresh = msgspec.structs.replace(graph, cluster=cluster)
-    _show_protection(place, address)
+    show_protection(place.token, place.endpoint, address)
     door = RunEndpoint(str(place.endpoint), place.job_id)
     listening = Listening(door, address, place.endpoint.port, place.hosts, tuple(also))
     hosting = Hosting(listening, Site(own, interface_of(own)))
     execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))
 
 
-def _show_protection(place: Rendezvous, address: str) -> None:
-    """Print how the connections of other hosts to this one are protected, as a warning if they are not."""
+def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
+    """Print how the connections of other hosts to this one are protected, as a warning if they are not.
+
+    Args:
+        token: The token of the job; empty: none.
+        endpoint: Where the other hosts reach this one.
+        address: The address to which this host listens; empty: all.
+    """
     from flowdist.runtime.wire.tls import EXTRA, can_encrypt
 
-    if not place.token:
+    if not token:
         if not is_loopback(address):
-            door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
+            door = f"{address or 'any address of this machine'}, port {endpoint.port}"
             text = f"every machine that reaches {door}, may join: docs/hosts.md says how {TOKEN} keeps others out"
             paint(f"flowdist: {text}", fg="yellow", err=True)
     elif can_encrypt():
@@ -253,21 +260,48 @@ def _show_protection(place: Rendezvous, address: str) -> None:
         paint(f"flowdist: {NOT_ENCRYPTED}: pip install '{EXTRA}' on this host", fg="yellow", err=True)
 
 
-def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...]) -> NoReturn:
+class Offer(NamedTuple):
+    """Part of a machine that a joining host offers, and the notice that it gets of the machine's end.
+
+    Args:
+        cpus: Number of cores; None: all that this process may use.
+        memory: Bytes of memory; None: that of the machine.
+        labels: More labels of the node.
+        notice_ns: Time from SIGUSR1 until the machine is taken away.
+    """
+
+    cpus: int | None = None
+    memory: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    notice_ns: int = MINUTE
+
+
+WHOLE_MACHINE = Offer()
+
+
+def take_part(
+    place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], offer: Offer = WHOLE_MACHINE
+) -> NoReturn:
     """Join the job of the host at `place` as a node, and exit with the exit code of the job.
 
-    The arguments are those of `meet`.
+    `offer` is what this host offers; the other arguments are those of `meet`.
     """
     from flowdist.runtime.worker_env.secret_values import Mask
 
     place = _when_known(place)
     mask = Mask()
     console = Console(settings.shown._replace(live=False), mask)
-    sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, console, mask))])
+    sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer, console, mask))])
 
 
 async def _take_part(
-    place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], console: Console, mask: Mask
+    place: Rendezvous,
+    settings: RunSettings,
+    adapt: Adapt,
+    gpus: tuple[str, ...],
+    offer: Offer,
+    console: Console,
+    mask: Mask,
 ) -> str:
     """Join the job, run this host's node until the job ends, show the end, and return the outcome."""
     from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
@@ -301,9 +335,11 @@ async def _take_part(
     if place.token and not how:
         console.show("warning", f"{NOT_ENCRYPTED}: pip install '{EXTRA}' on {place.endpoint.host}")
     procs = own_procs(joined.welcome.graph, graph)
-    spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
+    spec, site = _spec(joined.welcome.node, gpus, place, procs, offer), Site(own, interface_of(own))
     show, progress = console.show, request.shows_progress
-    host = JoinedHost(joined, spec, graph, site, gpus, run_dir, show, open_sink, shows_progress=progress)
+    host = JoinedHost(
+        joined, spec, graph, site, gpus, run_dir, show, open_sink, shows_progress=progress, notice_ns=offer.notice_ns
+    )
     result = await host.run()
     _finish(result, run_dir, console, mask)
     return result.over.outcome
@@ -363,14 +399,18 @@ def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:
     return next((own.procs for other, own in pairs if other.procs != own.procs), 0)
 
 
-def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0) -> NodeSpec:
+def _spec(
+    name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0, offer: Offer = WHOLE_MACHINE
+) -> NodeSpec:
     """Return this machine as a node: its cores, GPUs, memory, and its rank and number of workers as labels.
 
-    `procs` is the number of workers; 0: as in the topology.
+    `procs` is the number of workers; 0: as in the topology. `offer` may be less than all of the machine.
     """
     from flowdist.control.protocol.ids import NODE_RANK
     from flowdist.runtime.gpus.devices import machine_cpus, machine_memory
 
     words = {NODE_RANK: place.node_rank, NODE_PROCS: str(procs or "")}
-    labels = tuple((key, value) for key, value in words.items() if value)
-    return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory(), labels=labels)
+    labels = (*((key, value) for key, value in words.items() if value), *offer.labels)
+    cpus = machine_cpus() if offer.cpus is None else offer.cpus
+    memory = machine_memory() if offer.memory is None else offer.memory
+    return NodeSpec(name, cpu=cpus, gpu=len(gpus), memory=memory, labels=labels)

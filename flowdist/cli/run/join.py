@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
 
 from flowdist.cli.run.console import Shown
 from flowdist.cli.run.execution import RunSettings, interface_option, needs_linux, quiet_option
-from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, is_loopback, place_of, take_part
+from flowdist.cli.run.hosts import NO_TOKEN_HELP, TOKEN, Offer, is_loopback, place_of, take_part
 from flowdist.cli.shared.common import verb
-from flowdist.cli.shared.options import runs_option
+from flowdist.cli.shared.options import gathered, runs_option
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph
+from flowdist.graph import NODE_MEMBER, NODE_POOL, RoleGraph, parse_duration, parse_memory
+
+
+class MemberOptions(NamedTuple):
+    """Options that say what this host offers, and as which member of an engine."""
+
+    cpus: int | None
+    memory: str | None
+    notice: str
+    member: str | None
+    pool: str | None
+
+    def offer(self) -> Offer:
+        """Return what the host offers.
+
+        Raises:
+            FlowdistError: --memory or --notice cannot be read.
+        """
+        labels = ((NODE_MEMBER, self.member), (NODE_POOL, self.pool))
+        try:
+            memory = parse_memory(self.memory) if self.memory is not None else None
+            notice_ns = parse_duration(self.notice)
+        except ValueError as error:
+            raise FlowdistError(f"--memory or --notice: {error}", help="write 64GiB, and 60s") from None
+        return Offer(self.cpus, memory, tuple((name, text) for name, text in labels if text), notice_ns)
 
 
 @verb("join")
@@ -24,6 +49,16 @@ from flowdist.graph import RoleGraph
 @click.option("--local-addr", default="", metavar="ADDRESS", help="Address at which the other hosts reach this one.")
 @interface_option
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for the host (default: 600).")
+@click.option("--token-file", metavar="FILE", help=f"Read the token from a file instead of {TOKEN}.")
+@gathered(
+    "member",
+    MemberOptions,
+    click.option("--cpus", type=click.IntRange(1, 1 << 16), help="Cores that this host offers (default: all)."),
+    click.option("--memory", metavar="SIZE", help="Memory that this host offers, as 64GiB (default: all)."),
+    click.option("--notice", default="60s", metavar="DURATION", help="Time from SIGUSR1 to the end of this machine."),
+    click.option("--member", metavar="NAME", help="Name of this member, if an engine has started it."),
+    click.option("--pool", metavar="NAME", help="Pool of this member, if its engine has several."),
+)
 @runs_option
 @quiet_option
 def command(
@@ -33,6 +68,8 @@ def command(
     local_addr: str,
     interface: str,
     timeout: float | None,
+    token_file: str | None,
+    member: MemberOptions,
     base: str,
     quiet: bool,
 ) -> None:
@@ -43,9 +80,12 @@ def command(
     host1$ flowdist join host0:29400
 
     The commands come from the other host; programs, scripts and data are those of this machine. SIGTERM makes this host
-    leave the job in order.
+    leave the job in order; SIGUSR1 says that the machine will be taken away, and the work on it moves elsewhere.
     """
     needs_linux("join")
+    if token_file is not None:
+        os.environ[TOKEN] = read_token(Path(token_file))  # for flowdist's own processes; workers do not get it
+    offer = member.offer()
     if interface and local_addr:
         raise FlowdistError("--interface does not go with --local-addr", help="leave one of the two out")
     place = place_of(endpoint, job_id, local_addr=local_addr.strip("[]"))._replace(interface=interface)
@@ -57,7 +97,24 @@ def command(
     from flowdist.runtime.gpus.devices import machine_gpus  # not needed by --help
 
     gpus = machine_gpus(os.environ)
-    take_part(place, RunSettings(Path(base), shown=Shown(quiet)), lambda graph: in_folder(graph, workdir), gpus)
+    take_part(place, RunSettings(Path(base), shown=Shown(quiet)), lambda graph: in_folder(graph, workdir), gpus, offer)
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file, without white space around it.
+
+    Raises:
+        FlowdistError: The file cannot be read, is empty, or other users may read it.
+    """
+    try:
+        if path.stat().st_mode & 0o077:
+            raise FlowdistError(f"other users may read the token in {path}", help=f"chmod 600 {path}")
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FlowdistError(f"the token cannot be read from {path}: {error}") from None
+    if not token:
+        raise FlowdistError(f"{path} has no token")
+    return token
 
 
 def in_folder(graph: RoleGraph, workdir: str | None) -> RoleGraph:

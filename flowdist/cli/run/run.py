@@ -19,6 +19,7 @@ from flowdist.cli.run.execution import (
     with_learning,
 )
 from flowdist.cli.shared.common import load, show_problems, verb
+from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on, refuse_errors
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
@@ -67,6 +68,8 @@ class StartOptions(NamedTuple):
     job_id: str | None
     interface: str
     no_learned_preload: bool
+    dryrun: bool
+    in_controller_job: bool
 
 
 @verb("run", cls=_Run)
@@ -95,10 +98,18 @@ class StartOptions(NamedTuple):
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
     interface_option,
     learned_option,
+    click.option("--dryrun", is_flag=True, help="With --on: print the scripts of the members, and submit nothing."),
+    click.option("--in-controller-job", is_flag=True, hidden=True),
 )
+@engine_options
 @display_options
 def command(
-    named: TopologyOptions, script: ScriptOptions, faults: FaultOptions, start: StartOptions, display: DisplayOptions
+    named: TopologyOptions,
+    script: ScriptOptions,
+    faults: FaultOptions,
+    start: StartOptions,
+    engine: EngineOptions,
+    display: DisplayOptions,
 ) -> None:
     """Run a topology, or a script, on this machine, or with --listen on several.
 
@@ -111,16 +122,21 @@ def command(
     flowdist run --detach                               in the background: status, logs -f, scale, drain, cancel
     flowdist run --resume latest                        continue a run where it was killed
     flowdist run --listen host0:29400                   with each host that runs flowdist join host0:29400
+    flowdist run --on slurm --nodes 2:8 -o partition=gpu
+                                                        with 2 to 8 hosts, each of them a Slurm job
     """
     needs_linux("run")
     plan = faults.plan()
     _refuse_mixtures(named, start, plan)
+    check_engine(engine)
+    _refuse_mixtures_with_engine(named, start, engine)
     graph = None
     if start.resume is None:
         loaded = _load(named, script)
         graph = with_learning(loaded.graph, start.no_learned_preload)
-        if start.listen is None and not named.as_json:  # which other hosts will join is not known
+        if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
+        show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
     settings = RunSettings(
         Path(start.base),
         plan,
@@ -130,7 +146,15 @@ def command(
         display.metrics_port,
         start.seed or 0,
         truncate_at=start.truncate_at,
+        prefix="--in-controller-job" if start.in_controller_job else "",
     )
+    if engine.on or (start.resume is not None and _has_engine(start)):
+        from flowdist.cli.run import on_engine  # not needed on one host
+
+        if start.dryrun and graph is not None:
+            on_engine.print_scripts(graph, engine, settings, start.listen)
+            return
+        on_engine.run_on(graph, engine, start.listen, start.job_id, settings)
     if start.listen is not None:
         from flowdist.cli.run.hosts import listen_for_hosts  # not needed on one host
 
@@ -160,6 +184,26 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
         raise FlowdistError("--interface goes with --listen", help="write --listen host0:29400, or leave it out")
     if start.listen is not None and named.as_json:
         raise FlowdistError("--listen does not go with --json", help="leave one of the two out")
+
+
+def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, engine: EngineOptions) -> None:
+    """Refuse options that do not go with an engine, or only with one.
+
+    Raises:
+        FlowdistError: --dryrun without --on or with --resume, -o with --resume, or --on with --json.
+    """
+    if start.dryrun and (not engine.on or start.resume is not None):
+        raise FlowdistError("--dryrun goes with --on and a topology", help="flowdist plan shows what runs here")
+    if start.resume is not None and engine.words:
+        raise FlowdistError("--resume takes the engine's options of that run", help="leave -o out")
+    if engine.on and named.as_json:
+        raise FlowdistError("--on does not go with --json", help="leave one of the two out")
+
+
+def _has_engine(start: StartOptions) -> bool:
+    from flowdist.cli.run.on_engine import is_employer  # not needed by --help
+
+    return is_employer(Path(start.base), start.resume or "")
 
 
 def _load(named: TopologyOptions, script: ScriptOptions) -> Loaded:

@@ -28,7 +28,7 @@ from flowdist.graph import decode_graph
 from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
 from flowdist.runtime.agent.learning import LearnedPreload
 from flowdist.runtime.agent.lease_watch import LeasePage
-from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.agent.node_config import NOTICE_NODE, NodeConfig
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
@@ -99,6 +99,7 @@ class _AgentProcess:
         self._over = asyncio.Event()
         self._set_up_workers()
         self._loop.add_signal_handler(signal.SIGTERM, self._handle, io.LeaveRequested())
+        self._loop.add_signal_handler(NOTICE_NODE, self._handle, io.PreemptionNoticed(self._config.notice_ns))
         self._stores.awaited = self._workers.prepare()
         self._agent.is_warming = self._stores.awaited is not None
         server = await self._sockets.serve(self._paths.worker_socket)

@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 
 from flowdist.runtime.agent.lease_watch import LeasePage, LeaseWatch
-from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
+from flowdist.runtime.agent.node_config import KILL_NODE, NOTICE_NODE, NodeConfig
 from flowdist.runtime.last_words import die_of, print_unexpected
+from flowdist.runtime.notices import ignore_notices
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.run_folder.cleanup import remove_folder
@@ -43,6 +44,7 @@ def main() -> None:
     token, secret = os.environ.pop(TOKEN, ""), os.environ.pop(HOST_SECRET, "")  # workers must not inherit them
     credentials = Credentials(token, config.node.name, secret)
     become_subreaper()
+    ignore_notices(os.environ)
     os.set_inheritable(config.lock, False)
     agent_end, spawner_end = socket.socketpair()
     wake_read, wake_write = os.pipe()
@@ -51,13 +53,14 @@ def main() -> None:
     signal.signal(KILL_NODE, lambda *_: None)  # the handlers do nothing: the number arrives at wake_read
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ours = [wake_read, wake_write, config.lifeline, config.lock]
-    spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), *ours])
+    spawner = _fork(lambda: _run_spawner(spawner_end), [agent_end.fileno(), *ours])
     page = LeasePage()
     agent = _fork(lambda: _run_agent(config, agent_end, credentials, page), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
-    # SIGTERM asks the agent to stop its workers and leave the job
-    signal.signal(signal.SIGTERM, lambda *_: _terminate(agent))
+    # SIGTERM asks the agent to stop its workers and leave the job; a notice, to tell the controller of it
+    signal.signal(signal.SIGTERM, lambda *_: _pass_on(agent, signal.SIGTERM))
+    signal.signal(NOTICE_NODE, lambda *_: _pass_on(agent, NOTICE_NODE))
     cause = _watch(config.lifeline, wake_read, agent, spawner, LeaseWatch(page, os.getpid(), agent))
     left = kill_descendants()
     if config.controller is not None and cause and not left:
@@ -69,9 +72,16 @@ def main() -> None:
     os._exit(1 if left else 0)  # at once, without the interpreter's cleanup: the supervisor waits for this exit
 
 
-def _terminate(agent: int) -> None:
+def _pass_on(agent: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has ended, and the node is being killed
-        os.kill(agent, signal.SIGTERM)
+        os.kill(agent, number)
+
+
+def _run_spawner(channel: socket.socket) -> None:
+    # A batch system that cancels a job sends SIGTERM to all of its processes. The agent then leaves in order, and needs
+    # the spawner for that, which ends with it. Workers do not inherit the handler.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    Spawner(channel).run()
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage) -> None:
@@ -97,7 +107,7 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
     try:
         die_with_parent(me)
         signal.set_wakeup_fd(-1)
-        for number in (KILL_NODE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        for number in (KILL_NODE, NOTICE_NODE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         for fd in close:
             os.close(fd)

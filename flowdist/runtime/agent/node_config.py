@@ -1,4 +1,4 @@
-"""Configuration of the processes of a node, and the signal on which a guardian kills them."""
+"""Configuration of the processes of a node, and the signals that its guardian understands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import signal
 
 import msgspec
 
-from flowdist.graph import NodeSpec
+from flowdist.graph import SECOND, NodeSpec
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 
-KILL_NODE = signal.SIGUSR1  # to a guardian: kill everything that runs on the node, now
+# Real-time signals: batch systems send SIGUSR1 and SIGUSR2 to all processes of a job.
+KILL_NODE = signal.SIGRTMIN  # to a guardian: kill everything that runs on the node, now
+NOTICE_NODE = signal.SIGRTMAX  # to a guardian and its agent: the node will be taken away after `notice_ns`
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
@@ -28,3 +30,4 @@ class NodeConfig(msgspec.Struct, frozen=True):
     address: str = "127.0.0.1"  # by which the other nodes of the job reach this one
     interface: str = "lo"  # network interface that has the address; empty: unknown
     controller: ControllerEndpoint | None = None  # None: the controller is on this host, at `control_socket`
+    notice_ns: int = 60 * SECOND  # from NOTICE_NODE until the node is taken away

@@ -45,6 +45,8 @@ from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fo
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
 
+CANCELLED_S = 0.5  # for the SIGTERM of a batch system to reach this agent, after it has ended a worker
+
 
 @dataclass(slots=True)
 class _Attempt:
@@ -58,6 +60,7 @@ class _Attempt:
     refused: str | None = None  # why a worker could not be started
     server: spawner.ForkServerSpec | None = None  # that its workers ask for; None: none, or it was reported unusable
     was_killed: bool = False  # the agent has sent it SIGKILL
+    was_signalled: bool = False  # the agent has sent it any signal
 
 
 class Workers:
@@ -102,6 +105,7 @@ class Workers:
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
         self._mask = Mask()  # the last lines of a worker's output go into the journal
         self._exits = WorkerExits(self._mask)
+        self._is_batch_job = "SLURM_JOB_ID" in os.environ
 
     def prepare(self) -> spawner.ForkServerSpec | None:
         """Request the node's fork server before the first order, so that its imports are done when a worker starts.
@@ -207,8 +211,9 @@ class Workers:
 
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
         """Have the spawner send a signal to the process group of each worker of the attempt that has not ended."""
-        if number == signal.SIGKILL and (replica, attempt) in self._attempts:
-            self._attempts[replica, attempt].was_killed = True
+        if (known := self._attempts.get((replica, attempt))) is not None:
+            known.was_signalled = True
+            known.was_killed |= number == signal.SIGKILL
         for id in self._ids_of(replica, attempt):
             self._send(spawner.Signal(id, number))
 
@@ -248,10 +253,21 @@ class Workers:
             case spawner.Spawned() | spawner.SpawnRefused():
                 self._spawn_answered(attempt, local_rank, answer)
             case spawner.Ended():
-                self._ended(attempt, local_rank, answer)
+                if self._may_be_cancelled(attempt, answer):
+                    asyncio.get_running_loop().call_later(CANCELLED_S, self._ended, attempt, local_rank, answer)
+                else:
+                    self._ended(attempt, local_rank, answer)
             case spawner.StartedCold():
                 attempt.server = None
                 self._handle(io.SpawnedCold(start.replica, start.attempt, answer.reason))
+
+    def _may_be_cancelled(self, attempt: _Attempt, answer: spawner.Ended) -> bool:
+        """Return whether the batch system may have ended a worker because it cancels the whole job.
+
+        Slurm sends SIGTERM to all processes of a job at once. The worker's end may be seen before the agent's own
+        signal, and would be a failure of the role.
+        """
+        return self._is_batch_job and answer.code == -signal.SIGTERM and not attempt.was_signalled
 
     def _spawn_answered(
         self, attempt: _Attempt, local_rank: int, answer: spawner.Spawned | spawner.SpawnRefused

@@ -45,6 +45,7 @@ from flowdist.runtime.controller.standby import wait_until_needed
 from flowdist.runtime.controller.watchers import Watchers
 from flowdist.runtime.injection.link_faults import LinkFaults
 from flowdist.runtime.last_words import die_of
+from flowdist.runtime.notices import ignore_notices
 from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.run_folder.remote_error_report import save_report
@@ -427,6 +428,7 @@ def _identity(config: ControllerConfig, token: str) -> Identity | None:
 
 def main() -> None:
     """Run the controller process. Its argument is a ControllerConfig as JSON; the token is in FLOWDIST_TOKEN."""
+    ignore_notices(os.environ)
     print_printable_only()  # the log quotes what other hosts send
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     token = os.environ.pop(TOKEN, "")

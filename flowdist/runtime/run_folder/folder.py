@@ -26,6 +26,7 @@ GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
 CONTROL = "control.sock"
 SUMMARY = "summary.json"  # written when the run is over
+ENGINE = "engine.json"  # only in the folder of a run whose hosts an engine starts: how it employs the engine
 JOINED = "joined"  # only in the folder of a host that has joined the run of another host: the endpoint of that run
 LOCK_WAIT_S = 5.0  # for the end of a killed run's processes, and for `is_locked`, which holds the lock for an instant
 SOCKET_PATH_MAX = 100  # bytes; Linux allows 107
@@ -263,7 +264,7 @@ def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
         FlowdistError: if all folders that could be used have paths that are too long, or are not writable.
     """
     # the name of a store's handover socket, and those of the agents
-    longest = max(len("s4194304-1234567.sock"), *(len(agent_socket(name)) for name in nodes))
+    longest = max([len("s4194304-1234567.sock"), *(len(agent_socket(name)) for name in nodes)])
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
     bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]

@@ -21,7 +21,7 @@ from flowdist.record.reader import BadLine, read_whole_lines
 from flowdist.record.replay import Replay
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.processes.reaper import kill_log_writers
-from flowdist.runtime.run_folder.folder import GRAPH, JOURNAL, SUMMARY, lock_run
+from flowdist.runtime.run_folder.folder import ENGINE, GRAPH, JOURNAL, SUMMARY, lock_run
 from flowdist.runtime.saved_files import DAMAGED, SummaryEnd, read_saved
 from flowdist.runtime.wire.addresses import endpoint_of
 from flowdist.runtime.wire.endpoint import INCARNATIONS
@@ -77,8 +77,9 @@ def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
 def resume_command(run_dir: Path) -> str:
     """Return the command line that resumes the run, for a user on the host that has the folder."""
     endpoint = None
-    with contextlib.suppress(FlowdistError):  # to resume the run says that the file is damaged
-        endpoint = saved_endpoint(run_dir)
+    if not (run_dir / ENGINE).exists():  # its members get the controller's new address
+        with contextlib.suppress(FlowdistError):  # to resume the run says that the file is damaged
+            endpoint = saved_endpoint(run_dir)
     listen = f" --listen {endpoint.endpoint}" if endpoint is not None else ""
     return f"flowdist run{listen} --resume {run_dir.name}"
 

@@ -21,7 +21,7 @@ from flowdist.control.protocol.events import CancelRequested
 from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import FlowdistError, RunBroken
 from flowdist.faults.grammar import Fault
-from flowdist.graph import RoleGraph
+from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import Header, Line
 from flowdist.record.replay import Replay
 from flowdist.record.timesheet import Timesheet
@@ -36,6 +36,7 @@ from flowdist.runtime.supervisor.event_printer import Show
 
 LOOK_S = 0.1  # between two times that the workers' output is read
 WIND_DOWN_S = 5.0  # for processes to end by themselves, before they are killed
+NOTICE_NS = 60 * SECOND  # from SIGUSR1 until the machine is taken away, unless the command line says otherwise
 EARLY = "interrupted before it began"
 LOG = "supervisor.log"  # tracebacks of this process; a run in the background prints all there
 
@@ -98,17 +99,19 @@ class HostProcess:
         """Return whether the job has ended, or this host has to stop its part of it."""
         return self.finished is not None or self.over.is_set()
 
-    def begin(self, interrupted: Callable[[], None]) -> None:
+    def begin(self, interrupted: Callable[[], None], noticed: Callable[[], None]) -> None:
         """Open the lifeline; from now on adopt orphaned descendants, and call `interrupted` at each interrupt.
 
         The lifeline is a pipe: every process of flowdist on this host ends when this process closes its end, or dies.
-        An interrupt is SIGINT, SIGTERM or SIGHUP.
+        An interrupt is SIGINT, SIGTERM or SIGHUP. At SIGUSR1, which a batch system sends before it takes the machine
+        away, `noticed` is called.
         """
         become_subreaper()
         self.over = asyncio.Event()
         watch_loop(self.fail)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, interrupted)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, noticed)
         self.lifeline, self._lifeline_end = os.pipe()
 
     def background(self, job: Coroutine[None, None, None]) -> None:

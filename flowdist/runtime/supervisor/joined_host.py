@@ -29,7 +29,7 @@ from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.run_folder.runs import known_mask
 from flowdist.runtime.supervisor.event_printer import KINDS, Show
 from flowdist.runtime.supervisor.fault_target import FaultTarget
-from flowdist.runtime.supervisor.host_process import WIND_DOWN_S, HostProcess
+from flowdist.runtime.supervisor.host_process import NOTICE_NS, WIND_DOWN_S, HostProcess
 from flowdist.runtime.supervisor.joining import RETRY_S, Connection, Joined, rejoin
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.wire.endpoint import DeathProof
@@ -85,6 +85,7 @@ class JoinedHost:
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
         shows_progress: Show the starts of this host's attempts, and a digest of what happens elsewhere.
+        notice_ns: Time in ns from SIGUSR1 until this machine is taken away.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class JoinedHost:
         open_sink: OpenSink | None = None,
         *,
         shows_progress: bool = False,
+        notice_ns: int = NOTICE_NS,
     ) -> None:
         welcome = joined.welcome
         self._joined, self._spec, self._site, self._devices = joined, spec, site, devices
@@ -107,6 +109,7 @@ class JoinedHost:
         self._host = HostProcess(run_dir, lock_run(run_dir), [self._name], show, open_sink)
         self._logs = LogServer(run_dir, graph, known_mask(graph, os.environ))
         self._writer: asyncio.StreamWriter | None = joined.connection.writer
+        self._notice_ns = notice_ns
         self._place, self._shows_progress = Place(), shows_progress
         self._starts: dict[ReplicaId, StartReplica] = {}  # the last attempt of each replica that has started here
         self._over: JobOver | None = None
@@ -127,7 +130,7 @@ class JoinedHost:
             KeyboardInterrupt: An interrupt made the node leave before the job was over.
         """
         host = self._host
-        host.begin(self._interrupted)
+        host.begin(self._interrupted, self._noticed)
         self._node = LocalNode(host, self._config(), LOG, self)
         self._faults = FaultTarget(self._node, host.run_dir, self._show)
         host.background(self._keep_connected())
@@ -160,6 +163,7 @@ class JoinedHost:
             lock=host.lock,
             devices=self._devices,
             controller=self._joined.controller,
+            notice_ns=self._notice_ns,
             **self._site._asdict(),
         )
 
@@ -290,6 +294,11 @@ class JoinedHost:
         """End this process although the job has not ended. The first reason is the one that `run` raises."""
         self._lost = self._lost or why
         self._host.over.set()
+
+    def _noticed(self) -> None:
+        """Have the work on the node move elsewhere, because this machine is about to be taken away."""
+        self._show("warning", f"{self._name} is about to be taken away (SIGUSR1): its work moves elsewhere")
+        self._node.give_notice()
 
     def _interrupted(self) -> None:
         """Leave the job in order at the first interrupt; at the second, or if the node does not run, at once."""

@@ -10,7 +10,7 @@ import msgspec
 
 from flowdist.control.process_restarts import AgentUpkeep, Next
 from flowdist.control.protocol.ids import NodeName
-from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
+from flowdist.runtime.agent.node_config import KILL_NODE, NOTICE_NODE, NodeConfig
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.last_words import last_words
 from flowdist.runtime.left_files import size_of
@@ -113,6 +113,11 @@ class LocalNode:
         self._is_leaving = True
         if (guardian := self.process) is not None:
             guardian.send_signal(signal.SIGTERM)
+
+    def give_notice(self) -> None:
+        """Have the agent report that the node will be taken away, so that its work moves elsewhere in order."""
+        if (guardian := self.process) is not None:
+            guardian.send_signal(NOTICE_NODE)
 
     async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
         """Wait for the end of the guardian, report it to the owner, and start the next guardian if there is to be one.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -35,6 +35,7 @@ from flowdist.runtime.run_folder.owner_file import OwnerFile
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
 from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
+from flowdist.runtime.supervisor.fleet_keeper import Employer, FleetKeeper
 from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult, wait_for_ends
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.mirror import Mirror
@@ -63,10 +64,14 @@ class Observer(Protocol):
 
 
 class Hosting(NamedTuple):
-    """Settings that let other hosts join: where the controller listens, and the address of this host's own node."""
+    """Settings that let other hosts join: where the controller listens, and the address of this host's own node.
+
+    `employ` returns, for the folder of the run, the engine that starts the other hosts' members; None: people do that.
+    """
 
     listening: Listening
     site: Site
+    employ: Callable[[Path], Employer] | None = None
 
 
 class Supervisor:
@@ -131,6 +136,9 @@ class Supervisor:
         )
         self._injector = Injector(plan, graph, run_dir, self, seed=seed, since_ns=self._past.last_ns)
         self._hooks = Hooks(graph, run_dir)
+        self._fleet: FleetKeeper | None = None
+        if hosting is not None and hosting.employ is not None:
+            self._fleet = FleetKeeper(hosting.employ(run_dir), run_dir, show, self.operate)
         self._nodes: dict[NodeName, LocalNode] = {}
         self._given_up: set[NodeName] = set()
         self.own(())
@@ -169,7 +177,7 @@ class Supervisor:
             listening = self._hosting.listening
             self._doors = open_doors([listening.address, *listening.also] if listening.address else [], listening.port)
         self._start_ns = boot_ns() - self._past.last_ns
-        host.begin(self._interrupted)
+        host.begin(self._interrupted, self._noticed)
         self._owners.start()
         for _ in range(self._early.count if self._early is not None else 0):
             self._interrupted()
@@ -180,6 +188,8 @@ class Supervisor:
             host.background(self._controller.keep())
             for node in self._graph.cluster.nodes:
                 await self._nodes[node.name].start()
+            if self._fleet is not None:
+                host.background(self._fleet.keep(lambda: self._mirror.job, self.now_ns))
             await self._until_over()
         except Exception as error:
             host.fail(error)
@@ -314,6 +324,12 @@ class Supervisor:
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
+    def _noticed(self) -> None:
+        """Have the work on the nodes of this host move elsewhere, because the machine is about to be taken away."""
+        self._show("warning", "this machine is about to be taken away (SIGUSR1): its work moves elsewhere")
+        for node in self._nodes.values():
+            node.give_notice()
+
     async def _see_to_the_end(self) -> None:
         """After the first interrupt, end the run in time, with the controller or without.
 
@@ -412,6 +428,8 @@ class Supervisor:
         """
         host = self._host
         host.over.set()
+        if self._fleet is not None:
+            await self._fleet.finish(self._mirror.job, self.now_ns)
         self._injector.end_all()
         if host.finished is not None:
             await wait_for_ends(node.process for node in self._nodes.values() if node.process is not None)

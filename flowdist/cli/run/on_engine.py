@@ -1,0 +1,308 @@
+"""`flowdist run --on ENGINE`: the controller runs here, and an engine starts the hosts that join it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import click
+import msgspec
+
+from flowdist.cli.run.execution import RunSettings, execute
+from flowdist.cli.run.hosts import TOKEN, show_protection
+from flowdist.cli.run.join import read_token
+from flowdist.cli.shared.engines import EngineOptions
+from flowdist.control.fleet.values import Launch, Pool, Submit
+from flowdist.engines.by_hand import ByHand
+from flowdist.engines.interface import Engine
+from flowdist.engines.local import LocalProcesses
+from flowdist.engines.pools import SHARED, on_pools, pools_of
+from flowdist.engines.slurm.commands import call
+from flowdist.engines.slurm.engine import LOG, Folders, Slurm
+from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
+from flowdist.engines.slurm.script import controller_script, directives, job_name
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph, format_duration
+
+if TYPE_CHECKING:
+    from flowdist.runtime.supervisor.fleet_keeper import Employer
+    from flowdist.runtime.wire.addresses import Endpoint
+
+TOKEN_FILE, MEMBERS = "token", "members"  # in the folder of the run
+IN_JOB = "--in-controller-job"  # this process is the controller's own job
+PORTS = range(29400, 29500)  # the first free one is taken, unless --listen names one
+
+
+class Employment(msgspec.Struct, frozen=True):
+    """How a run employs its engine, as its folder has it for a resume.
+
+    Args:
+        engine: The word of --on.
+        options: The texts of -o.
+        roles: Names of the roles.
+        pools: The pools of members.
+        folder: Folder in which the commands run.
+    """
+
+    engine: str
+    options: tuple[str, ...]
+    roles: tuple[str, ...]
+    pools: tuple[Pool, ...]
+    folder: str
+
+    @property
+    def slurm(self) -> SlurmOptions:
+        """The options of Slurm; they are checked already."""
+        return read_options(self.options if self.engine == "slurm" else (), self.roles)
+
+    def engine_in(self, run_dir: Path) -> Engine:
+        """Return the engine, which keeps the output of members in the folder of the run."""
+        logs = run_dir / MEMBERS
+        if self.engine == "slurm":
+            return Slurm(self.slurm, Folders(self.folder, str(logs)))
+        return LocalProcesses(logs) if self.engine == "local" else ByHand(_print_order)
+
+
+class _Place(NamedTuple):
+    """Where the members find the controller, and what they need besides."""
+
+    endpoint: Endpoint
+    job_id: str
+    runs: Path
+
+    def launch(self, employment: Employment, name: str, run_dir: Path, order: Submit) -> Launch:
+        """Return the launch of a member."""
+        pool = next(pool for pool in employment.pools if pool.name == order.pool)
+        size = pool.size
+        notice = employment.slurm.notice_ns if employment.engine == "slurm" else NOTICE_NS
+        words = {
+            "--id": self.job_id,
+            "--token-file": str(run_dir / TOKEN_FILE),
+            "--member": order.member,
+            "--pool": (order.pool or SHARED) if len(employment.pools) > 1 else "",
+            "--cpus": str(size.cpu),
+            "--memory": f"{size.memory}B" if size.memory else "",
+            "--notice": format_duration(notice),
+            "--workdir": employment.folder,
+            "--runs": str(self.runs),
+        }
+        options = [word for option, value in words.items() if value for word in (option, value)]
+        command = (sys.executable, "-m", "flowdist", "join", str(self.endpoint), *options)
+        return Launch(order.member, job_name(name, order.pool, order.member), order.pool, size, command, order.avoid)
+
+
+def employment_of(graph: RoleGraph, engine: EngineOptions) -> Employment:
+    """Return how a new run employs the engine.
+
+    Raises:
+        FlowdistError: The options are wrong, or nothing says how many members there are.
+    """
+    from flowdist.engines.pools import Unsized
+
+    roles = tuple(role.name for role in graph.roles)
+    options = read_options(engine.words if engine.on == "slurm" else (), roles)
+    try:
+        pools = tuple(pools_of(graph, options.of_roles, options.shared))
+    except Unsized as error:
+        raise FlowdistError(str(error), help="write --nodes 2:8") from None
+    folder = str(Path(graph.source).parent) if graph.source else str(Path.cwd())
+    return Employment(engine.on, engine.words, roles, pools, folder)
+
+
+def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings, listen: str | None) -> None:
+    """Print what --dryrun shows: the script of one member of each pool, or its command line."""
+    from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
+
+    employment = employment_of(graph, engine)
+    runs = settings.base.resolve()
+    run_dir = runs / f"{graph.name}-RUN"
+    here = endpoint_of(listen, PORTS[0]) if listen else Endpoint(socket.gethostname(), PORTS[0])
+    place, shown = _Place(here, graph.name, runs), employment.engine_in(run_dir)
+    if employment.engine == "slurm" and employment.slurm.controller == "job":
+        click.echo(controller_job(graph, engine, settings, sys.argv[2:]))
+    for number, pool in enumerate(employment.pools, start=1):
+        launch = place.launch(employment, graph.name, run_dir, Submit(f"m{number}", pool.name))
+        count = f"{pool.min_members} to {pool.max_members} members for {', '.join(pool.roles)}"
+        click.echo(f"# {count}; this is the first")
+        if isinstance(shown, Slurm):
+            click.echo(shown.script(launch))
+        else:
+            click.echo(" ".join(launch.command) + "\n")
+
+
+def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSettings, words: Sequence[str]) -> str:
+    """Return the script of a Slurm job that runs the controller, which submits the members.
+
+    Args:
+        graph: The job.
+        engine: The engine.
+        settings: Settings of the run; its folder gets the output of the job.
+        words: The words of this command line after `flowdist run`.
+    """
+    options = employment_of(graph, engine).slurm
+    runs = settings.base.resolve()
+    name = job_name(graph.name, "controller")
+    asked = directives(
+        name, options.of_controller(), folder=str(Path.cwd()), log=f"{runs}/{LOG}", cpu=1, gpu=0, memory=0, avoid=(),
+        requeue=True, notice_ns=options.notice_ns,
+    )  # fmt: skip
+    kept = [word for word in words if word not in ("--detach", "-d", "--dryrun")]
+    return controller_script(asked, [sys.executable, "-m", "flowdist", "run", IN_JOB, *kept])
+
+
+def of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
+    """Return the settings of a run whose controller has a Slurm job of its own: a requeued job resumes its run."""
+    from flowdist.runtime.run_folder.folder import run_dirs
+    from flowdist.runtime.run_folder.runs import has_begun
+
+    prefix = f"{graph.name}-{os.environ.get('SLURM_JOB_ID', '0')}"
+    found = [path for path in run_dirs(settings.base) if path.name.startswith(f"{prefix}_") and has_begun(path)]
+    return settings._replace(prefix=prefix, resume=found[0].name if found else "")
+
+
+def run_on(
+    graph: RoleGraph | None, engine: EngineOptions, listen: str | None, job_id: str | None, settings: RunSettings
+) -> NoReturn:
+    """Run a job whose hosts an engine starts, and exit with its exit code.
+
+    Args:
+        graph: The job; None: the run that `settings` resume.
+        engine: The engine; that of a resumed run is known.
+        listen: The HOST:PORT at which members reach this host; None: this host's name and a free port.
+        job_id: The name by which members ask for the job; None: a new one.
+        settings: Settings of the run.
+
+    Raises:
+        FlowdistError: The run cannot start or cannot be resumed.
+    """
+    from flowdist.runtime.controller.host_registry import Listening
+    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.runtime.run_folder.resume import RunEndpoint, saved_endpoint
+    from flowdist.runtime.supervisor.local_node import Site
+    from flowdist.runtime.supervisor.supervisor import Hosting
+    from flowdist.runtime.wire.addresses import interface_of, reachable_address
+
+    door = None
+    if graph is not None and settings.prefix == IN_JOB:
+        settings = of_controller_job(graph, settings)
+        graph = graph if not settings.resume else None
+    elif graph is not None and engine.on == "slurm" and employment_of(graph, engine).slurm.controller == "job":
+        settings.base.mkdir(parents=True, exist_ok=True)
+        number = call(["sbatch", "--parsable"], controller_job(graph, engine, settings, sys.argv[2:])).strip()
+        click.echo(f"the controller is submitted as Slurm job {number}; its run is {graph.name}-{number}_...")
+        sys.exit(0)
+    if graph is None:
+        run_dir, past = find_run(settings.base, settings.resume)
+        employment, door, name = _saved(run_dir), saved_endpoint(run_dir), past.name
+        os.environ[TOKEN] = read_token(run_dir / TOKEN_FILE)
+    else:
+        employment, name = employment_of(graph, engine), graph.name
+        graph = on_pools(graph, employment.pools)
+        os.environ.setdefault(TOKEN, secrets.token_urlsafe(32))
+    found = _listen(listen, door.endpoint if door is not None else None)
+    job_id = job_id or (door.job if door is not None else f"{name}-{secrets.token_hex(4)}")
+    place = _Place(found.endpoint, job_id, settings.base.resolve())
+    show_protection(os.environ[TOKEN], found.endpoint, found.address)
+    hosts = sum(pool.max_members for pool in employment.pools)
+    listening = Listening(RunEndpoint(str(found.endpoint), job_id), found.address, found.endpoint.port, hosts)
+    own = reachable_address(found.address)
+    hosting = Hosting(
+        listening, Site(own, interface_of(own)), lambda run_dir: _employ(employment, place, name, run_dir)
+    )
+    execute(graph, settings._replace(hosting=hosting))
+
+
+def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> Employer:
+    """Write into the folder of the run what members and a resume need, and return the engine and the pools."""
+    from flowdist.runtime.atomic import write_atomically
+    from flowdist.runtime.run_folder.folder import ENGINE
+    from flowdist.runtime.supervisor.fleet_keeper import Employer
+
+    (run_dir / MEMBERS).mkdir(exist_ok=True)
+    token = run_dir / TOKEN_FILE
+    token.unlink(missing_ok=True)
+    with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(os.environ[TOKEN] + "\n")
+    write_atomically(run_dir / ENGINE, msgspec.json.encode(employment))
+    return Employer(
+        employment.engine_in(run_dir),
+        employment.pools,
+        lambda order: place.launch(employment, name, run_dir, order),
+        str(place.endpoint),
+    )
+
+
+def is_employer(base: Path, run: str) -> bool:
+    """Return whether the run that the user has named has an engine.
+
+    Raises:
+        FlowdistError: There is no such run.
+    """
+    from flowdist.runtime.run_folder.folder import ENGINE, find_run
+
+    return (find_run(base, run)[0] / ENGINE).exists()
+
+
+def _saved(run_dir: Path) -> Employment:
+    """Return how the run in this folder employs its engine.
+
+    Raises:
+        FlowdistError: The run has no engine, or the file is damaged.
+    """
+    from flowdist.runtime.run_folder.folder import ENGINE
+    from flowdist.runtime.saved_files import DAMAGED
+
+    try:
+        return msgspec.json.decode((run_dir / ENGINE).read_bytes(), type=Employment)
+    except FileNotFoundError:
+        raise FlowdistError(f"run {run_dir.name} has no engine", help="leave --on out") from None
+    except (OSError, *DAMAGED) as error:
+        raise FlowdistError(f"{ENGINE} of run {run_dir.name} cannot be read: {error}") from None
+
+
+class _Listens(NamedTuple):
+    """Where this host listens: the endpoint for others, the address to bind, and what keeps the port reserved."""
+
+    endpoint: Endpoint
+    address: str
+    reserved: socket.socket
+
+
+def _listen(listen: str | None, before: str | None) -> _Listens:
+    """Return where this host listens: as the user says, else as before on this host, else at the first free port.
+
+    Raises:
+        FlowdistError: The port that the user has named is taken, or all are.
+    """
+    from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, reachable_address, reserve
+
+    if listen is not None:
+        named = endpoint_of(listen, PORTS[0])
+        address = listening_address(named.host)
+        if (reserved := reserve(address, named.port)) is None:
+            raise FlowdistError(f"port {named.port} of this machine is taken by another flowdist")
+        return _Listens(named, address, reserved)
+    host = socket.gethostname()
+    address = listening_address(host)
+    if not address:  # other machines may not know the name, or know it by another address than this one does
+        host = reachable_address("")
+    ports: Sequence[int] = PORTS
+    if before is not None and (past := endpoint_of(before, PORTS[0])).host == host:
+        ports = [past.port, *PORTS]
+    for port in ports:
+        try:
+            reserved = reserve(address, port)
+        except FlowdistError:
+            continue
+        if reserved is not None:
+            return _Listens(Endpoint(host, port), address, reserved)
+    raise FlowdistError(f"ports {PORTS[0]} to {PORTS[-1]} are taken", help="name another one: --listen HOST:PORT")
+
+
+def _print_order(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,89 @@
+"""The engine of this machine: each member is a process. It serves trials and tests of what drives an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal as signals
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from flowdist.control.fleet.values import Cause, Launch, Seen
+from flowdist.dsl.problems.problem import Problem
+from flowdist.engines.interface import EngineFailed, Topic
+
+
+class LocalProcesses:
+    """Engine whose members are child processes of this one, each in a session of its own.
+
+    A reference is the process id with the start time of the process (in clock ticks since boot), so that a later
+    process with the same number is another member.
+
+    Args:
+        logs: Folder for the output of members, one file each.
+    """
+
+    name = "local"
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._cancelled: set[str] = set()
+
+    def problems(self, topic: Topic) -> list[Problem]:
+        """Return no problem: `flowdist run` honours everything on one machine."""
+        return []
+
+    def submit(self, launch: Launch) -> str:
+        """Start the process of a member. `avoid` plays no part: there is one machine."""
+        try:
+            with (self._logs / f"{launch.member}.out").open("ab") as log:
+                child = subprocess.Popen(
+                    launch.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise EngineFailed(f"{launch.member} cannot be started: {error.strerror}") from None
+        reference = f"{child.pid}:{_started(child.pid)}"
+        self._children[reference] = child
+        return reference
+
+    def cancel(self, reference: str) -> None:
+        """Send SIGTERM to a member that runs."""
+        self._cancelled.add(reference)
+        self.signal(reference, "TERM")
+
+    def signal(self, reference: str, signal: str) -> None:
+        """Send a signal to a member that runs."""
+        if self._seen(reference).phase == "running":
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(_pid(reference), signals.Signals[f"SIG{signal}"])
+
+    def observe(self, references: Iterable[str]) -> Mapping[str, Seen]:
+        """Return which members run, and how the others have ended. Of an earlier process's child only that is known."""
+        return {reference: self._seen(reference) for reference in references}
+
+    def _seen(self, reference: str) -> Seen:
+        child = self._children.get(reference)
+        code = child.poll() if child is not None else None
+        if code is not None:
+            cause: Cause = "failed" if code else "succeeded"
+            if reference in self._cancelled:
+                cause = "cancelled"
+            return Seen("ended", "localhost", cause, f"exit code {code}")
+        pid, _, started = reference.partition(":")
+        if pid.isdecimal() and _started(int(pid)) == started != "":
+            return Seen("running", "localhost")
+        return Seen("ended")
+
+
+def _pid(reference: str) -> int:
+    return int(reference.partition(":")[0])
+
+
+def _started(pid: int) -> str:
+    """Return the start time of a process in clock ticks since boot, as text; empty if there is none with that id."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

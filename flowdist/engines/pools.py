@@ -1,0 +1,86 @@
+"""Pools: members that are alike, and what each of them needs for its part of the replicas.
+
+A role with options of its own has members of its own. All other roles share one pool, whose sizes are those of the
+topology's nodes or of `--nodes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from flowdist.control.fleet.values import Pool, Size
+from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
+
+SHARED = "*"  # the value of the label NODE_POOL of members that all other roles share; no role has this name
+
+
+class Unsized(Exception):
+    """The topology does not say how many members the roles without options of their own have."""
+
+
+def pools_of(graph: RoleGraph, of_roles: Mapping[str, Mapping[str, str]], shared: Mapping[str, str]) -> list[Pool]:
+    """Return the pools of a job, that of all other roles (`""`) first.
+
+    Args:
+        graph: The job.
+        of_roles: By role, the options that it has for itself: `cpus`, `mem` and `nodes` count here.
+        shared: The options of all members.
+
+    Raises:
+        Unsized: Some roles have no options of their own, and neither the topology nor the command line says how many
+            members there are.
+    """
+    others = [role for role in graph.roles if role.name not in of_roles]
+    found = []
+    if others:
+        if not graph.cluster.given:
+            raise Unsized("nothing says how many members there are")
+        most = len(graph.cluster.nodes)
+        size = _size(others, most, shared)
+        found.append(Pool("", tuple(role.name for role in others), graph.cluster.min_nodes, most, size))
+    for role in graph.roles:
+        if role.name in of_roles:
+            options = {**shared, **of_roles[role.name]}
+            low, _, high = options.get("nodes", f"{role.min_replicas}:{role.max_replicas}").partition(":")
+            most = int(high or low)
+            found.append(Pool(role.name, (role.name,), int(low), most, _size([role], most, options)))
+    return found
+
+
+def _size(roles: Collection[RoleSpec], members: int, options: Mapping[str, str]) -> Size:
+    """Return what each of `members` members needs, if the replicas of the roles are spread over them.
+
+    Options say otherwise: `cpus` and `mem`.
+    """
+    on_each = {role.name: -(-role.max_replicas // members) for role in roles}
+    cpu = math.ceil(sum(on_each[role.name] * role.resources.cpu for role in roles))
+    gpu = math.ceil(sum(on_each[role.name] * role.resources.gpu * role.resources.gpu_share for role in roles) / 1000)
+    memory = sum(on_each[role.name] * role.resources.memory for role in roles)
+    return Size(
+        int(options["cpus"]) if "cpus" in options else max(1, cpu),
+        gpu,
+        parse_memory(options["mem"]) if "mem" in options else memory,
+    )
+
+
+def on_pools(graph: RoleGraph, pools: Collection[Pool]) -> RoleGraph:
+    """Return the graph as it runs on these pools: each role only on members of its own pool.
+
+    The graph has no nodes: members bring them. It starts with the minimum of all pools.
+    """
+    pool_of = {role: pool.name for pool in pools for role in pool.roles}
+    roles = graph.roles
+    if len(pools) > 1:
+        roles = tuple(_only_on(role, pool_of[role.name]) for role in roles)
+    least = sum(pool.min_members for pool in pools)
+    cluster = msgspec.structs.replace(graph.cluster, nodes=(), min_nodes=least)
+    return msgspec.structs.replace(graph, roles=roles, cluster=cluster)
+
+
+def _only_on(role: RoleSpec, pool: str) -> RoleSpec:
+    """Return a role whose replicas run only on nodes of the pool."""
+    where = (*role.placement.where, (NODE_POOL, pool or SHARED))
+    return msgspec.structs.replace(role, placement=msgspec.structs.replace(role.placement, where=where))

@@ -1,0 +1,96 @@
+"""The batch script of one member, or of the controller: options for sbatch, then one command.
+
+The shell replaces itself with the command (`exec`), so that the signals that Slurm sends to the batch shell reach
+flowdist.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from flowdist.graph import SECOND
+
+_WORDS = {  # options of members, by their names for sbatch; the others have lines of their own
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "reservation": "reservation",
+    "constraint": "constraint",
+    "time": "time",
+}
+MIB = 1 << 20
+NAME_MAX = 60  # characters of a job's name
+
+
+def job_name(*parts: str) -> str:
+    """Return the name of a job in squeue, such as `word2vec-trainer-m3`."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(filter(None, parts)))[:NAME_MAX]
+
+
+def directives(
+    name: str, options: Mapping[str, str], *, folder: str, log: str, cpu: int, gpu: int, memory: int,
+    avoid: Sequence[str], requeue: bool, notice_ns: int,
+) -> list[str]:  # fmt: skip
+    """Return the options of a job of one node for sbatch, one each.
+
+    Args:
+        name: Name of the job.
+        options: Options of `--on slurm` for it.
+        folder: Folder in which the command runs.
+        log: File of its output.
+        cpu: Number of cores.
+        gpu: Number of GPUs, unless `gres` says it.
+        memory: Bytes of memory; 0: the default of the partition.
+        avoid: Hosts on which it must not run, besides those of `exclude`.
+        requeue: Whether Slurm may put it back into its queue.
+        notice_ns: Time before the time limit at which it gets SIGUSR1.
+    """
+    excluded = [*filter(None, [options.get("exclude", "")]), *avoid]
+    gres = options.get("gres") or (f"gpu:{gpu}" if gpu else "")
+    return [
+        f"--job-name={name}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={cpu}",
+        *([f"--gres={gres}"] if gres else []),
+        *([f"--mem={-(-memory // MIB)}M"] if memory else []),
+        *(f"--{word}={options[key]}" for key, word in _WORDS.items() if key in options),
+        *(["--exclusive"] if options.get("exclusive") == "yes" else []),
+        *([f"--exclude={','.join(excluded)}"] if excluded else []),
+        f"--signal=B:USR1@{max(1, notice_ns // SECOND)}",
+        "--requeue" if requeue else "--no-requeue",
+        f"--chdir={folder}",
+        f"--output={log}",
+        "--open-mode=append",
+    ]
+
+
+def script(directives: Sequence[str], command: Sequence[str]) -> str:
+    """Return a batch script with these options for sbatch, which becomes the command."""
+    lines = ["#!/bin/sh", *(f"#SBATCH {_quoted(each)}" for each in directives)]
+    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
+
+
+CONTROLLER = """\
+{command} &
+child=$!
+trap ':' TERM  # Slurm has sent it to flowdist, too, which cancels the job
+trap 'kill -KILL "$child"; scontrol requeue "$SLURM_JOB_ID"; sleep 600' USR1  # the time limit comes
+wait "$child"; code=$?
+while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
+exit "$code"
+"""
+
+
+def controller_script(directives: Sequence[str], command: Sequence[str]) -> str:
+    """Return the batch script of a controller's own job: before its time limit it is requeued, and resumes the run."""
+    lines = ["#!/bin/sh", *(f"#SBATCH {_quoted(each)}" for each in directives)]
+    return "\n".join([*lines, CONTROLLER.format(command=shlex.join(command))])
+
+
+def _quoted(option: str) -> str:
+    """Return an option as a line of a script needs it: sbatch takes double quotes off, and knows no others."""
+    name, _, value = option.partition("=")
+    return f'{name}="{value}"' if re.search(r"[\s#'&|()]", value) else option

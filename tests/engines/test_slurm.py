@@ -1,0 +1,229 @@
+"""Slurm as an engine: options, scripts, states, and what it cannot honour, each at its place in the topology."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flowdist.cli.inspect.check import command as check
+from flowdist.cli.run.run import command as run
+from flowdist.control.fleet.values import Launch, Seen, Size
+from flowdist.engines.interface import EngineFailed
+from flowdist.engines.pools import on_pools, pools_of
+from flowdist.engines.slurm.commands import clean
+from flowdist.engines.slurm.engine import Folders, Slurm
+from flowdist.engines.slurm.options import read_options
+from flowdist.engines.slurm.script import job_name
+from flowdist.engines.slurm.states import is_drained, seen
+from flowdist.errors import FlowdistError
+from flowdist.graph import NODE_POOL, Cluster, NodeSpec, Resources, RoleGraph, RoleSpec
+from tests.engines.fakes import slurm as fake_slurm
+
+HEAD = "from flowdist import Node, Secret, Topology\n"
+
+
+def topology(folder: Path, text: str) -> None:
+    (folder / "topology.py").write_text(HEAD + text)
+
+
+def invoke(verb: object, folder: Path, *words: str) -> Result:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner().invoke(verb, [*words])  # type: ignore[arg-type]
+    finally:
+        os.chdir(before)
+
+
+def launch(**fields: object) -> Launch:
+    base = {"member": "m1", "title": "job-m1", "pool": "", "size": Size(2), "command": ("flowdist", "join", "h:1")}
+    return Launch(**{**base, **fields})  # type: ignore[arg-type]
+
+
+def script(*words: str, **fields: object) -> str:
+    return Slurm(read_options(words, ["ps"]), Folders("/work", "/logs")).script(launch(**fields))
+
+
+def test_all_wrong_options_are_reported_at_once() -> None:
+    words = ["partitin=a", "tainer.mem=1GiB", "mem=many", "trainer.requeue=yes", "cpus", "nodes=3", "cpus=0", "time="]
+    with pytest.raises(FlowdistError) as caught:
+        read_options(words, ["trainer"])
+    message = caught.value.message
+    assert [f"-o {word}: " in message for word in words] == [True] * len(words)
+    assert "did you mean 'partition'?" in message and "did you mean 'trainer'?" in message
+
+
+def test_options_of_a_role_win_over_those_of_all_members() -> None:
+    options = read_options(["partition=gpu", "ps.partition=cpu", "account=x", "requeue=yes", "notice=2m"], ["ps"])
+    assert options.of_pool("ps") == {"partition": "cpu", "account": "x"}
+    assert (options.requeue, options.notice_ns, options.controller) == (True, 120_000_000_000, "here")
+
+
+def test_a_script_asks_for_one_node_and_becomes_the_command() -> None:
+    text = script(
+        "partition=gpu", "time=1:00:00", "constraint=a&b", "exclude=h9", "exclusive=yes", avoid=("h1", "h2"),
+        size=Size(4, 2, 3 << 30), command=("flowdist", "join", "a b"),
+    )  # fmt: skip
+    assert text.splitlines() == [
+        "#!/bin/sh", "#SBATCH --job-name=job-m1", "#SBATCH --nodes=1", "#SBATCH --ntasks=1",
+        "#SBATCH --cpus-per-task=4", "#SBATCH --gres=gpu:2", "#SBATCH --mem=3072M", "#SBATCH --partition=gpu",
+        '#SBATCH --constraint="a&b"', "#SBATCH --time=1:00:00", "#SBATCH --exclusive", "#SBATCH --exclude=h9,h1,h2",
+        "#SBATCH --signal=B:USR1@60", "#SBATCH --no-requeue", "#SBATCH --chdir=/work",
+        "#SBATCH --output=/logs/%x-%j.out", "#SBATCH --open-mode=append", "exec flowdist join 'a b'",
+    ]  # fmt: skip
+
+
+def test_the_shell_accepts_every_script(tmp_path: Path) -> None:
+    text = script("constraint=a|b", command=("echo", "it's", "$HOME", "`id`", ";", "#"))
+    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, check=True)
+    assert done.stdout == "it's $HOME `id` ; #\n"
+
+
+def test_names_of_jobs_have_no_characters_that_squeue_would_split() -> None:
+    assert job_name("my job|x", "", "m3") == "my-job-x-m3"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (("PENDING", "", "Resources"), Seen("pending", "", "", "PENDING (Resources)")),
+        (("RUNNING", "h1", "None"), Seen("running", "h1", "", "RUNNING")),
+        (("COMPLETING", "h1", "None"), Seen("running", "h1", "", "COMPLETING", is_ending=True)),
+        (("TIMEOUT", "h1", "TimeLimit"), Seen("ended", "h1", "time limit", "TIMEOUT (TimeLimit)")),
+        (("NODE_FAIL", "(null)", "None"), Seen("ended", "", "node failed", "NODE_FAIL")),
+        (("OUT_OF_MEMORY", "h1", "None"), Seen("ended", "h1", "failed", "OUT_OF_MEMORY")),
+        (
+            ("PENDING", "", "launch failed requeued held"),
+            Seen("ended", "", "node failed", "PENDING (launch failed requeued held)"),
+        ),
+    ],
+)
+def test_states_of_slurm_mean_phases_and_causes(line: tuple[str, str, str], expected: Seen) -> None:
+    assert seen(*line) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "is_so"), [("draining", True), ("drained*", True), ("idle", False), ("down*", False), ("mixed", False)]
+)
+def test_a_node_that_slurm_drains_is_to_be_emptied(state: str, is_so: bool) -> None:
+    assert is_drained(state) == is_so
+
+
+def test_neither_the_token_nor_an_outer_job_travels_in_the_environment() -> None:
+    env = {"FLOWDIST_TOKEN": "x", "FLOWDIST_HOST_SECRET": "y", "SLURM_JOB_ID": "7", "SLURM_CONF": "c", "PATH": "p"}
+    assert clean(env) == {"SLURM_CONF": "c", "PATH": "p"}
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake_slurm.install(tmp_path / "fake", nodes=1)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
+    monkeypatch.setenv("FLOWDIST_TOKEN", "not-for-slurm")
+    return tmp_path / "fake"
+
+
+def test_what_slurm_says_when_it_refuses_a_job_reaches_the_user(fake: Path, tmp_path: Path) -> None:
+    engine = Slurm(read_options(["partition=closed"], []), Folders(str(tmp_path), str(tmp_path)))
+    with pytest.raises(EngineFailed, match=r"sbatch ended with exit code 1: .*invalid partition specified: closed"):
+        engine.submit(launch())
+    (fake / "away").touch()
+    with pytest.raises(EngineFailed, match="Unable to contact slurm controller"):
+        engine.observe(["1"])
+
+
+def test_excluded_hosts_drained_nodes_and_the_environment_of_a_job(fake: Path, tmp_path: Path) -> None:
+    engine = Slurm(read_options([], []), Folders(str(tmp_path), str(tmp_path)))
+    waits = engine.submit(launch(command=("true",), avoid=("h1",)))
+    runs = engine.submit(launch(command=("sleep", "60")))
+    (fake / "nodes").write_text("h1 draining\n")
+    assert engine.observe([waits, runs]) == {
+        waits: Seen("pending", "", "", "PENDING (Resources)"),
+        runs: Seen("running", "h1", "", "RUNNING", is_host_drained=True),
+    }
+    job = json.loads((fake / "jobs" / f"{runs}.json").read_text())
+    assert "FLOWDIST_TOKEN" not in job["env"] and "not-for-slurm" not in job["script"]
+    engine.cancel(waits), engine.cancel(runs)
+    while engine.observe([runs])[runs].phase != "ended":
+        pass
+
+
+def test_members_are_as_large_as_their_share_of_all_replicas() -> None:
+    roles = (
+        RoleSpec("ps", ("true",), max_replicas=2, resources=Resources(cpu=1.5, memory=1 << 30)),
+        RoleSpec("trainer", ("true",), max_replicas=8, resources=Resources(cpu=2, gpu=2)),
+    )
+    graph = RoleGraph("x", roles, cluster=Cluster(tuple(NodeSpec(f"node{i}") for i in range(4)), min_nodes=2))
+    (pool,) = pools_of(graph, {}, {})
+    assert (pool.min_members, pool.max_members, pool.size) == (2, 4, Size(6, 4, 1 << 30))
+    shared, own = pools_of(graph, {"ps": {"mem": "4GiB", "nodes": "1:2"}}, {"cpus": "3"})
+    assert (shared.roles, shared.size) == (("trainer",), Size(3, 4, 0))
+    assert (own.name, own.min_members, own.max_members, own.size) == ("ps", 1, 2, Size(3, 0, 4 << 30))
+    placed = on_pools(graph, [shared, own])
+    assert placed.cluster.nodes == () and placed.cluster.min_nodes == 3
+    assert [role.placement.where for role in placed.roles] == [((NODE_POOL, "ps"),), ((NODE_POOL, "*"),)]
+
+
+def test_check_names_all_that_slurm_cannot_honour_with_its_place(tmp_path: Path) -> None:
+    topology(
+        tmp_path,
+        """
+t = Topology("x", nodes=[Node(labels={"disk": "ssd"})])
+a = t.role("a", "true", where={"disk": "ssd"}, grace="2m", cpu=6)
+t.role("b", "true", drain="10m", env={"KEY": Secret(env="B_KEY")}, state="checkpoint", near=[a])
+""",
+    )
+    done = invoke(check, tmp_path, "--on", "slurm", "-o", "cpus=4", "-o", "b.partition=x", "--json")
+    assert done.exit_code == 2
+    problems = json.loads(done.stdout)["problems"]
+    found = [(each["code"], each["line"], each["severity"]) for each in problems if each["code"] in ("FD182", "FD336")]
+    assert sorted(found) == [
+        ("FD182", 4, "error"), ("FD182", 4, "error"), ("FD182", 4, "error"), ("FD182", 5, "error"),
+        ("FD336", 3, "warning"), ("FD336", 4, "warning"), ("FD336", 5, "warning"), ("FD336", 5, "warning"),
+    ]  # fmt: skip
+    words = " ".join(each["message"] for each in problems)
+    assert (
+        "beside 'a'" in words
+        and "KillWait" in words
+        and "no label disk=ssd" in words
+        and "-o cpus=4" in words
+        and "B_KEY" in words
+    )
+
+
+def test_check_without_a_number_of_members_says_how_to_give_one(tmp_path: Path) -> None:
+    topology(tmp_path, 't = Topology("x")\nt.role("a", "true")\n')
+    done = invoke(check, tmp_path, "--on", "slurm")
+    assert done.exit_code == 2 and "write --nodes 2:8" in done.stderr
+    assert invoke(check, tmp_path, "--on", "slurm", "--nodes", "2:8").exit_code == 0
+
+
+def test_dryrun_prints_a_script_for_each_pool_and_submits_nothing(tmp_path: Path) -> None:
+    topology(tmp_path, 't = Topology("x", nodes="2:4")\nt.role("a", "true")\nt.role("b", "true", replicas=3)\n')
+    done = invoke(run, tmp_path, "--on", "slurm", "--dryrun", "-o", "partition=p", "-o", "b.partition=q")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("#!/bin/sh") == 2
+    assert re.findall(r"--partition=(\w)", done.stdout) == ["p", "q"]
+    assert "--token-file" in done.stdout and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "slrum"], "did you mean 'slurm'?"),
+        (["-o", "partition=x"], "no engine reads it"),
+        (["--dryrun"], "--dryrun goes with --on"),
+        (["--on", "local", "--json"], "--on does not go with --json"),
+        (["--on", "slurm", "--resume", "x", "-o", "partition=y"], "takes the engine's options of that run"),
+        (["--on", "slurm", "-o", "controller=there"], "'there' is none of here, job"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    topology(tmp_path, 't = Topology("x", nodes=1)\nt.role("a", "true")\n')
+    done = invoke(run, tmp_path, *words)
+    assert done.exit_code == 2 and message in done.output
