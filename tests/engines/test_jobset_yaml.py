@@ -11,9 +11,39 @@ from hypothesis import strategies as st
 from flowdist.engines.jobset.yaml_text import to_yaml
 from tests.choosing import examples
 
-NASTY = (
-    "yes No null ~ 1 1.5 1e3 0x1f 2026-11-23 a:b - {} [] ' \" *a &a !a %a @a `a | > ? = << 1:30 /etc .inf NaN y".split()
-)
+NASTY = [
+    "yes",
+    "No",
+    "null",
+    "~",
+    "1",
+    "1.5",
+    "1e3",
+    "0x1f",
+    "2026-11-23",
+    "a:b",
+    "-",
+    "{}",
+    "[]",
+    "'",
+    '"',
+    "*a",
+    "&a",
+    "!a",
+    "%a",
+    "@a",
+    "`a",
+    "|",
+    ">",
+    "?",
+    "=",
+    "<<",
+    "1:30",
+    "/etc",
+    ".inf",
+    "NaN",
+    "y",
+]
 LINES = [
     "",
     "a: b",
