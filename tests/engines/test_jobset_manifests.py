@@ -157,7 +157,7 @@ def test_each_member_is_a_job_of_one_pod_on_a_node_for_its_role_alone(rich: Role
     assert [(job.name, job.replicas) for job in jobs] == [("controller", 1), ("ps", 1), ("trainer", 8)]
     assert {(job.template.spec.completions, job.template.spec.parallelism) for job in jobs} == {(1, 1)}
     assert [dict(role.placement.where) for role in graph.roles] == [{NODE_POOL: "ps"}, {NODE_POOL: "trainer"}]
-    assert graph.cluster.min_nodes == 1 + 2 + 1
+    assert (graph.cluster.min_nodes, graph.cluster.nodes) == (1 + 2, ())
 
 
 def test_jobset_restarts_one_member_and_flowdist_everything_else(rich: RoleGraph) -> None:
@@ -230,7 +230,7 @@ def test_options_that_are_wrong_are_named_all_at_once(rich: RoleGraph) -> None:
         "secret=A",
     ]
     with pytest.raises(FlowdistError) as error:
-        read_options(words, rich)
+        read_options(words, rich, needs_image=True)
     for word in words:
         assert f"-o {word}: " in error.value.message
     assert "-o image=IMAGE is missing" in error.value.message and "did you mean 'image'" in error.value.message

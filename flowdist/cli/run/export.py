@@ -36,7 +36,7 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
     from flowdist.engines.jobset.options import read_options
 
     loaded = load(named)
-    options = read_options(words, loaded.graph)
+    options = read_options(words, loaded.graph, needs_image=True)
     warnings = _problems(loaded, options)
     if named.as_json:
         problems = problems_json([*loaded.warnings, *warnings])

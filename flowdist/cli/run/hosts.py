@@ -83,14 +83,23 @@ def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None,
         door = saved_endpoint(run_dir)
         job_id = job_id or (door.job if door is not None else None)
     place = place_of(endpoint, job_id, hosts=max(1, len(graph.cluster.nodes)))
+    refuse_without_token(place)
+    gpus = machine_gpus(os.environ)
+    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
+    meet(graph, place, settings, lambda graph: graph, gpus)
+
+
+def refuse_without_token(place: Rendezvous) -> None:
+    """Refuse to let other machines join a job without a token.
+
+    Raises:
+        FlowdistError: There is no token, and other machines reach the endpoint.
+    """
     if not place.token and not is_loopback(place.endpoint.host):
         raise FlowdistError(
             f"without {TOKEN} every machine that reaches {place.endpoint} could join and read the topology",
             help=NO_TOKEN_HELP,
         )
-    gpus = machine_gpus(os.environ)
-    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
-    meet(graph, place, settings, lambda graph: graph, gpus)
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:

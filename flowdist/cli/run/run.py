@@ -127,6 +127,11 @@ def command(
     _refuse_mixtures(named, start, plan)
     check_engine(engine)
     _refuse_mixtures_with_engine(named, start, engine)
+    settings = _settings(plan, named, start, display)
+    if named.target is not None and named.target.endswith(".json"):
+        from flowdist.cli.run.compiled import run_compiled  # not needed for topologies
+
+        run_compiled(Path(named.target), start.listen, start.job_id, settings)
     graph = None
     if start.resume is None:
         loaded = _load(named, script)
@@ -134,17 +139,6 @@ def command(
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
         show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
-    settings = RunSettings(
-        Path(start.base),
-        plan,
-        start.resume or "",
-        Shown(display.quiet, named.as_json, live=not display.plain),
-        display.detach,
-        display.metrics_port,
-        start.seed or 0,
-        truncate_at=start.truncate_at,
-        prefix="--in-controller-job" if start.in_controller_job else "",
-    )
     if engine.on or (start.resume is not None and _has_engine(start)):
         from flowdist.cli.run import on_engine  # not needed on one host
 
@@ -157,6 +151,20 @@ def command(
 
         listen_for_hosts(graph, start.listen, start.job_id, settings)
     execute(graph, settings)
+
+
+def _settings(plan: Plan, named: TopologyOptions, start: StartOptions, display: DisplayOptions) -> RunSettings:
+    return RunSettings(
+        Path(start.base),
+        plan,
+        start.resume or "",
+        Shown(display.quiet, named.as_json, live=not display.plain),
+        display.detach,
+        display.metrics_port,
+        start.seed or 0,
+        truncate_at=start.truncate_at,
+        prefix="--in-controller-job" if start.in_controller_job else "",
+    )
 
 
 def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) -> None:

@@ -13,8 +13,8 @@ def graph_in_image(graph: RoleGraph, workdir: str, checkpoint_dir: str = "") -> 
     """Return the graph that the pods run.
 
     Paths below the topology's folder become paths below `workdir`. Replicas of a role may run on the nodes of its own
-    members alone, and so on no node of the pod with the controller: the labels that `where=` asks for are those of
-    machines, which the pods ask for. The job begins when the members of all minima have joined.
+    members alone. The labels that `where=` asks for are those of machines, which the pods ask for. The job has no nodes
+    of its own, and begins when the members of all minima have joined.
 
     Args:
         graph: The compiled topology.
@@ -26,7 +26,7 @@ def graph_in_image(graph: RoleGraph, workdir: str, checkpoint_dir: str = "") -> 
     return replace(
         graph,
         roles=roles,
-        cluster=Cluster(min_nodes=members + 1, given=False),  # + 1: the pod with the controller is a node, too
+        cluster=Cluster(min_nodes=members),
         source=moved(graph.source, graph.source, workdir),
         checkpoint_dir=checkpoint_dir or moved(graph.checkpoint_dir, graph.source, workdir),
         on_incident=tuple(moved(word, graph.source, workdir) for word in graph.on_incident),

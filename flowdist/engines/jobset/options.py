@@ -58,12 +58,13 @@ class JobSetOptions(NamedTuple):
     controller_restarts: int = 6
 
 
-def read_options(words: Sequence[str], graph: RoleGraph) -> JobSetOptions:
+def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = False) -> JobSetOptions:
     """Return the options of an export to JobSet, with defaults for those that are not given.
 
     Args:
         words: Texts of the form `KEY=VALUE`, as the command line has them after -o; the last one of a key counts.
         graph: The job, whose name is the default for `name`.
+        needs_image: Whether the image has to be given, as for an export.
 
     Raises:
         FlowdistError: An option is unknown, missing or has another form. The message has all of them.
@@ -71,7 +72,7 @@ def read_options(words: Sequence[str], graph: RoleGraph) -> JobSetOptions:
     given = {key: (equals, value) for key, equals, value in (word.partition("=") for word in words)}
     wrong = [f"-o {key}{''.join(given[key])}: {why}" for key in given if (why := _why_wrong(key, *given[key]))]
     values = {key: value for key, (_, value) in given.items()}
-    if "image" not in values:
+    if needs_image and not values.get("image"):
         wrong.append("-o image=IMAGE is missing: a container image with flowdist and the files of the topology")
     if wrong:
         raise FlowdistError("; ".join(wrong), help="docs/kubernetes.md describes all options of --to jobset")

@@ -79,10 +79,12 @@ def member_pod(job: Job, role: RoleSpec) -> Fields:
 def controller_pod(job: Job) -> Fields:
     """Return the spec of the pod of the controller, whose journal is on a volume that outlives it."""
     runs = f"{JOURNAL_DIR}/$({JOBSET_UID})"
-    command = ["flowdist", "run", f"{GRAPH_DIR}/{GRAPH_FILE}", "--resume", "auto", "--runs", runs]
-    command += ["--listen", job.endpoint, "--id", job.options.name, "--plain"]
+    # The pod knows its own name without DNS, which may not have it yet.
+    own = f"{job.options.name}-{CONTROLLER}-0-0:{PORT}"
+    command = ["flowdist", "run", f"{GRAPH_DIR}/{GRAPH_FILE}", "--listen", own, "--id", job.options.name]
+    command += ["--runs", runs, "--plain"]
     uid = {"name": JOBSET_UID, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{UID_LABEL}']"}}}
-    container = _container(job, command, [uid, *_secret_env(job, *job.graph.roles)])
+    container = _container(job, command, [uid])
     memory = quantity(CONTROLLER_MEMORY)
     size = {"cpu": CONTROLLER_CPU, "memory": memory}
     container["resources"] = {"requests": size, "limits": {"memory": memory}}
@@ -95,14 +97,10 @@ def controller_pod(job: Job) -> Fields:
         {"name": "graph", "configMap": {"name": f"{job.options.name}-graph"}},
         {"name": "journal", "persistentVolumeClaim": {"claimName": f"{job.options.name}-journal"}},
     ]
-    mounts = [
+    container["volumeMounts"] = [
         {"name": "graph", "mountPath": GRAPH_DIR, "readOnly": True},
         {"name": "journal", "mountPath": JOURNAL_DIR},
     ]
-    for volume, mount in (*_checkpoints(job), *_secret_files(job, *job.graph.roles)):
-        volumes += [volume] if volume not in volumes else []
-        mounts += [mount] if mount not in mounts else []
-    container["volumeMounts"] = mounts
     shared = {"shareProcessNamespace": True}  # else flowdist were process 1, which `kill -KILL -1` spares
     return {**_common(job, leave_s + LEAVE_S), **shared, "containers": [container], "volumes": volumes}
 
@@ -184,16 +182,16 @@ def _resources(job: Job, role: RoleSpec) -> Fields:
     return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
 
 
-def _secret_env(job: Job, *roles: RoleSpec) -> list[Fields]:
-    """Return the variables that the secrets of the roles come from, each as a reference to a key of the Secret."""
-    names = dict.fromkeys(secret.env for role in roles for secret in role.secrets if secret.env)
+def _secret_env(job: Job, role: RoleSpec) -> list[Fields]:
+    """Return the variables that the secrets of the role come from, each as a reference to a key of the Secret."""
+    names = dict.fromkeys(secret.env for secret in role.secrets if secret.env)
     return [{"name": name, "valueFrom": {"secretKeyRef": {"name": job.options.secret, "key": name}}} for name in names]
 
 
-def _secret_files(job: Job, *roles: RoleSpec) -> list[tuple[Fields, Fields]]:
+def _secret_files(job: Job, role: RoleSpec) -> list[tuple[Fields, Fields]]:
     """Return volume and mount of each file that a secret comes from: the key of the Secret has the variable's name."""
     volume = {"name": "secrets", "secret": {"secretName": job.options.secret, "defaultMode": 0o400}}
-    files = dict.fromkeys((secret.file, secret.name) for role in roles for secret in role.secrets if secret.file)
+    files = dict.fromkeys((secret.file, secret.name) for secret in role.secrets if secret.file)
     return [(volume, {"name": "secrets", "mountPath": file, "subPath": name, "readOnly": True}) for file, name in files]
 
 
