@@ -14,16 +14,16 @@ from flowdist.engines.interface import Topic
 from flowdist.engines.jobset.problems import problems
 
 HEAD = "from flowdist import Node, On, Restart, Secret, Topology\n"
-NODES = 'Node(cpu=64, gpu=8, labels={"zone": "a", "a b": "c"})'
+NODES = 'Node(gpu=8, labels={"a b": "c"})'
 CASES = [  # topology, code, line of the place, words of the message
-    (f't = Topology("x", nodes=4 * [{NODES}])\na = t.role("a", "true")\nt.role("b", "true",\n near=[a])', "FD182", 5, "near"),
+    (f't = Topology("x", nodes=4 * [{NODES}])\na = t.role("a", "w")\nt.role("b", "w",\n near=[a])', "FD182", 5, "near"),
     (f't = Topology("x", nodes=[{NODES}])\nt.role("a", "true",\n gpu=0.5)', "FD182", 4, "0.5 gpu"),
     (f't = Topology("x", nodes=2000 * [{NODES}])\nt.role("a", "true",\n replicas=1025)', "FD182", 4, "1,025 replicas"),
     (f't = Topology("x", nodes=[{NODES}])\nt.role("a", "true",\n where={{"a b": "c"}})', "FD182", 4, "a b=c cannot be"),
     ('t = Topology("x")\nt.role("a", "true",\n env={"K": Secret(file="~/key")})', "FD182", 4, "home folder"),
     ('t = Topology("x")\nt.role(\n "' + "a" * 55 + '", "true")', "FD182", 4, "Kubernetes allows 63"),
     (f't = Topology("x", nodes=[{NODES}])\nt.role("a", "true", gpu=1,\n numa="node")', "FD336", 4, "kubelet chooses"),
-    ('t = Topology("x")\nt.role("a", "true", restart=Restart(\n rules=[On("oom", do="fail")]))', "FD336", 4, "flowdist's too"),
+    ('t = Topology("x")\nt.role("a", "true", restart=Restart(\n rules=[On("oom", do="fail")]))', "FD336", 4, "cgroup"),
     ('t = Topology("x")\nt.role("a", "true",\n workdir="/")', "FD336", 4, "outside of the topology's folder"),
     ('t = Topology("x")\nt.role("a", "true",\n state="checkpoint")', "FD336", 4, "lost with the pod"),
     ('t = Topology("x",\n move_after=5)\nt.role("a", "true")', "FD336", 3, "move_after="),

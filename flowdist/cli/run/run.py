@@ -193,8 +193,11 @@ def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, en
     """Refuse options that do not go with an engine, or only with one.
 
     Raises:
-        FlowdistError: --dryrun without --on or with --resume, -o with --resume, or --on with --json.
+        FlowdistError: --on jobset; --dryrun without --on or with --resume; -o with --resume; or --on with --json.
     """
+    if engine.on == "jobset":
+        help = "write flowdist export --to jobset -o image=IMAGE | kubectl apply -f -"
+        raise FlowdistError("run does not start jobs on Kubernetes", help=help)
     if start.dryrun and (not engine.on or start.resume is not None):
         raise FlowdistError("--dryrun goes with --on and a topology", help="flowdist plan shows what runs here")
     if start.resume is not None and engine.words:
