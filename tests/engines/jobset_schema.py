@@ -36,9 +36,14 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
 
 
 class Metadata(Strict):
-    name: Name
+    name: Name = ""
+    generateName: Annotated[str, Meta(pattern=r"^[a-z]([-a-z0-9]*)-$", max_length=31)] = ""
     namespace: Label = ""
     labels: Labels = {}
+
+    def __post_init__(self) -> None:
+        if bool(self.name) == bool(self.generateName):
+            raise ValueError("an object has a name, or the beginning of one")
 
 
 # Pods (v1)
@@ -98,8 +103,8 @@ class Container(Strict):
     command: Annotated[list[str], Meta(min_length=1)]
     workingDir: Path
     env: list[Variable]
-    volumeMounts: list[Mount]
-    lifecycle: Lifecycle
+    volumeMounts: list[Mount] = []
+    lifecycle: Lifecycle | None = None
     resources: Sizes
     ports: list[ContainerPort] = []
 
@@ -160,7 +165,26 @@ class PodAffinity(Strict):
     requiredDuringSchedulingIgnoredDuringExecution: list[Term] = []
 
 
+class Expression(Strict):
+    key: str
+    operator: Literal["In", "NotIn"]
+    values: Annotated[list[str], Meta(min_length=1)]
+
+
+class Expressions(Strict):
+    matchExpressions: list[Expression]
+
+
+class SelectorTerms(Strict):
+    nodeSelectorTerms: list[Expressions]
+
+
+class NodeAffinity(Strict):
+    requiredDuringSchedulingIgnoredDuringExecution: SelectorTerms
+
+
 class Affinity(Strict):
+    nodeAffinity: NodeAffinity | None = None
     podAffinity: PodAffinity | None = None
     podAntiAffinity: PodAffinity | None = None
 
@@ -176,7 +200,7 @@ class PodSpec(Strict):
     terminationGracePeriodSeconds: Count
     tolerations: list[Toleration]
     containers: Annotated[list[Container], Meta(min_length=1)]
-    volumes: list[Volume]
+    volumes: list[Volume] = []
     imagePullSecrets: list[SecretName] = []
     nodeSelector: Labels = {}
     affinity: Affinity | None = None
@@ -250,7 +274,7 @@ class SuccessPolicy(Strict):
 
 class Network(Strict):
     enableDNSHostnames: bool
-    subdomain: Label
+    subdomain: Label = ""
     publishNotReadyAddresses: bool
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from flowdist.control.fleet.values import Launch
 from flowdist.engines.jobset.options import JobSetOptions
 from flowdist.graph import SECOND, RoleGraph, RoleSpec
 
@@ -55,7 +56,7 @@ class Job(NamedTuple):
 def member_pod(job: Job, role: RoleSpec) -> Fields:
     """Return the spec of the pod of one member of a role, which runs `flowdist join`."""
     notice_s = seconds(role.drain_ns + role.grace_ns + role.stop_grace_ns)
-    container = _container(job, _join(job, role, notice_s), _secret_env(job, role))
+    container = _container(job.options, _join(job, role, notice_s), _secret_env(job, role))
     container["resources"] = _resources(job, role)
     # Process 1 is flowdist: it leaves at a step, with a checkpoint. SIGTERM follows when the hook has ended.
     container["lifecycle"] = _before_end(f"kill -{DRAIN_SIGNAL} 1; sleep {notice_s}")
@@ -68,7 +69,7 @@ def member_pod(job: Job, role: RoleSpec) -> Fields:
     declared = job.declared.role(role.name)
     where = dict(declared.placement.where)
     return {
-        **_common(job, end_s(role)),
+        **_common(job.options, end_s(role)),
         **({"nodeSelector": where} if where else {}),
         **_affinity(job, declared),
         "containers": [container],
@@ -84,7 +85,7 @@ def controller_pod(job: Job) -> Fields:
     command = ["flowdist", "run", f"{GRAPH_DIR}/{GRAPH_FILE}", "--listen", own, "--id", job.options.name]
     command += ["--runs", runs, "--plain"]
     uid = {"name": JOBSET_UID, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{UID_LABEL}']"}}}
-    container = _container(job, command, [uid])
+    container = _container(job.options, command, [uid])
     memory = quantity(CONTROLLER_MEMORY)
     size = {"cpu": CONTROLLER_CPU, "memory": memory}
     container["resources"] = {"requests": size, "limits": {"memory": memory}}
@@ -102,7 +103,22 @@ def controller_pod(job: Job) -> Fields:
         {"name": "journal", "mountPath": JOURNAL_DIR},
     ]
     shared = {"shareProcessNamespace": True}  # else flowdist were process 1, which `kill -KILL -1` spares
-    return {**_common(job, leave_s + LEAVE_S), **shared, "containers": [container], "volumes": volumes}
+    return {**_common(job.options, leave_s + LEAVE_S), **shared, "containers": [container], "volumes": volumes}
+
+
+def launched_pod(launch: Launch, options: JobSetOptions) -> Fields:
+    """Return the spec of the pod of a member that flowdist submits by itself, with the command of the launch."""
+    container = _container(options, list(launch.command), [])
+    need = launch.size
+    container["resources"] = _sizes(options, str(need.cpu), need.gpu, need.memory)
+    away = {"key": HOSTNAME_KEY, "operator": "NotIn", "values": list(launch.avoid)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {
+        **_common(options, 2 * LEAVE_S),
+        **({"affinity": affinity} if launch.avoid else {}),
+        "containers": [container],
+    }
 
 
 def end_s(role: RoleSpec) -> int:
@@ -138,27 +154,27 @@ def _join(job: Job, role: RoleSpec, notice_s: int) -> list[str]:
     return ["flowdist", "join", job.endpoint, "--id", job.options.name, *offer]
 
 
-def _container(job: Job, command: list[str], env: list[Fields]) -> Fields:
-    token = {"secretKeyRef": {"name": job.options.token_secret, "key": "token"}}
+def _container(options: JobSetOptions, command: list[str], env: list[Fields]) -> Fields:
+    token = {"secretKeyRef": {"name": options.token_secret, "key": "token"}}
     return {
         "name": CONTAINER,
-        "image": job.options.image,
+        "image": options.image,
         "command": command,
-        "workingDir": job.options.workdir,
+        "workingDir": options.workdir,
         "env": [{"name": "FLOWDIST_TOKEN", "valueFrom": token}, *env],
     }
 
 
-def _common(job: Job, end: int) -> Fields:
+def _common(options: JobSetOptions, end: int) -> Fields:
     """Return the fields that all pods have; `end` is the time in s from the wish to end the pod to its SIGKILL."""
-    pull = job.options.image_pull_secret
+    pull = options.image_pull_secret
     away = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     tolerations = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": AWAY_S} for key in away
     ]
     return {
         "restartPolicy": "Never",
-        "serviceAccountName": job.options.name,
+        "serviceAccountName": options.name,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": end,
         **({"imagePullSecrets": [{"name": pull}]} if pull else {}),
@@ -173,12 +189,16 @@ def _before_end(script: str) -> Fields:
 def _resources(job: Job, role: RoleSpec) -> Fields:
     """Return what the pod of one replica asks for: cpu, memory and GPUs, and memory for flowdist's own processes."""
     need = role.resources
-    requests: Fields = {"cpu": cores(need.cpu)} if need.cpu else {}
+    return _sizes(job.options, cores(need.cpu) if need.cpu else "", need.gpu, need.memory)
+
+
+def _sizes(options: JobSetOptions, cpu: str, gpu: int, memory: int) -> Fields:
+    requests: Fields = {"cpu": cpu} if cpu else {}
     limits: Fields = {}
-    if need.memory:
-        requests["memory"] = limits["memory"] = quantity(need.memory + OWN_MEMORY)
-    if need.gpu:
-        requests[job.options.gpu_resource] = limits[job.options.gpu_resource] = str(need.gpu)
+    if memory:
+        requests["memory"] = limits["memory"] = quantity(memory + OWN_MEMORY)
+    if gpu:
+        requests[options.gpu_resource] = limits[options.gpu_resource] = str(gpu)
     return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
 
 
