@@ -31,7 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Labels = dict[str, Annotated[str, Meta(max_length=63)]]
 
 
-class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Fields without a default have to be there; others than these may not."""
 
 
@@ -103,9 +103,9 @@ class Container(Strict):
     command: Annotated[list[str], Meta(min_length=1)]
     workingDir: Path
     env: list[Variable]
+    resources: Sizes
     volumeMounts: list[Mount] = []
     lifecycle: Lifecycle | None = None
-    resources: Sizes
     ports: list[ContainerPort] = []
 
 
@@ -274,8 +274,8 @@ class SuccessPolicy(Strict):
 
 class Network(Strict):
     enableDNSHostnames: bool
-    subdomain: Label = ""
     publishNotReadyAddresses: bool
+    subdomain: Label = ""
 
 
 class ReplicatedJob(Strict):

@@ -18,9 +18,12 @@ import pytest
 from flowdist.control.fleet.values import Launch, Seen, Size
 from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
+from flowdist.engines.jobset.engine import JobSets
+from flowdist.engines.jobset.options import JobSetOptions
 from flowdist.engines.local import LocalProcesses
 from flowdist.engines.slurm.engine import Folders, Slurm
 from flowdist.engines.slurm.options import read_options
+from tests.engines.fakes import kubectl as fake_kubectl
 from tests.engines.fakes import slurm as fake_slurm
 
 MEMBER = """
@@ -91,7 +94,7 @@ class Person:
             self.processes[member].send_signal(number)
 
 
-@pytest.fixture(params=["local", "hand", "slurm"])
+@pytest.fixture(params=["local", "hand", "slurm", "jobset"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     (tmp_path / "member.py").write_text(MEMBER)
     person = Person()
@@ -99,6 +102,10 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         bench = Bench(LocalProcesses(tmp_path), tmp_path, [])
     elif request.param == "hand":
         bench = Bench(ByHand(person.read), tmp_path, [], sees=False)
+    elif request.param == "jobset":
+        fake_kubectl.install(tmp_path / "fake")
+        monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
+        bench = Bench(JobSets(JobSetOptions(image="job:1", name="job", token_secret="token")), tmp_path, [])
     else:
         fake_slurm.install(tmp_path / "fake")
         monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -74,11 +75,13 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.skipif(find_spec("yaml") is None, reason="not installed: pip install flowdist[dev]")
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=5), max_size=3))
 @example([{"a": {"b": [{"c": "d\ne\n", "f": {}}, {"g": []}]}}])
 @settings(max_examples=examples(25, 1000), deadline=None)
 def test_a_reader_gets_what_was_written(documents: list[dict[str, Any]]) -> None:
-    yaml = pytest.importorskip("yaml", reason="not installed: pip install flowdist[dev]")
+    import yaml
+
     assert list(yaml.safe_load_all(to_yaml(documents))) == documents
 
 
