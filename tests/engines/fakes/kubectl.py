@@ -3,8 +3,8 @@
     kubectl.py install FOLDER        makes the program in FOLDER; it keeps its state in FOLDER/jobsets
 
 The pod of a JobSet starts at once: it is a real process with the command of its manifest, in a session of its own. The
-fake knows JobSets of one pod, which is all that the engine makes. A file `FOLDER/away` makes it fail as if the API server
-were down.
+fake knows JobSets of one pod, which is all that the engine makes. A file `FOLDER/away` makes it fail as if the API
+server were down.
 """
 
 from __future__ import annotations
