@@ -159,6 +159,10 @@ def test_each_member_is_a_job_of_one_pod_on_a_node_for_its_role_alone(rich: Role
     assert [(job.name, job.replicas) for job in jobs] == [("controller", 1), ("ps", 1), ("trainer", 8)]
     assert {(job.template.spec.completions, job.template.spec.parallelism) for job in jobs} == {(1, 1)}
     assert [dict(role.placement.where) for role in graph.roles] == [{NODE_POOL: "ps"}, {NODE_POOL: "trainer"}]
+    assert [role.placement.apart for role in graph.roles] == [
+        ("ps",),
+        ("trainer",),
+    ]  # cores are whole, needs may not be
     assert (graph.cluster.min_nodes, graph.cluster.nodes) == (1 + 2, ())
 
 

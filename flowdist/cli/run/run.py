@@ -131,6 +131,7 @@ def command(
     if named.target is not None and named.target.endswith(".json"):
         from flowdist.cli.run.compiled import run_compiled  # not needed for topologies
 
+        _refuse_changes(named, script, engine)
         run_compiled(Path(named.target), start.listen, start.job_id, settings)
     graph = None
     if start.resume is None:
@@ -204,6 +205,18 @@ def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, en
         raise FlowdistError("--resume takes the engine's options of that run", help="leave -o out")
     if engine.on and named.as_json:
         raise FlowdistError("--on does not go with --json", help="leave one of the two out")
+
+
+def _refuse_changes(named: TopologyOptions, script: ScriptOptions, engine: EngineOptions) -> None:
+    """Refuse options that would change a compiled graph, or where it runs.
+
+    Raises:
+        FlowdistError: An option is given that only a topology or a script takes.
+    """
+    given = (named.params, named.sets, named.nodes, script.replicas, script.max_restarts, script.args, engine.on)
+    if any(each not in (None, (), "") for each in given):
+        message = f"{named.target} is compiled: parameters, overrides, nodes and engines are for topologies"
+        raise FlowdistError(message, help="change the topology, and export it again")
 
 
 def _has_engine(start: StartOptions) -> bool:
