@@ -6,13 +6,17 @@ from JobSet's API. They ignore unknown fields; so their names are compared with 
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.engines.jobset.manifests import documents
+from flowdist.engines.jobset.manifests import documents, manifest_text
 from flowdist.engines.jobset.options import read_options
 from tests.choosing import slow
 from tests.engines import jobset_schema as schema
@@ -53,6 +57,26 @@ def test_the_schemas_of_kubernetes_refuse_a_field_with_another_name() -> None:
     pod["terminationGracePeriod"] = pod.pop("terminationGracePeriodSeconds")
     with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
         kubernetes_validate.validate(job, KUBERNETES, strict=True)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.parametrize("path", [TOPOLOGIES[2], *slow(TOPOLOGIES[:2])])
+def test_kubectl_reads_what_was_written(path: str, tmp_path: Path) -> None:
+    """The real kubectl, without a cluster, reads the YAML and adds a label to each document."""
+    graph = load_topology(str(ROOT / path)).graph
+    options = read_options(["image=job:1"], graph)
+    (tmp_path / "job.yaml").write_text(manifest_text(graph, options))
+    words = ["kubectl", "label", "--local", "--output=json", f"--filename={tmp_path / 'job.yaml'}", "seen=yes"]
+    text = subprocess.run(
+        words, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)}
+    ).stdout
+    found = []
+    while text := text.lstrip():
+        document, end = json.JSONDecoder().raw_decode(text)
+        assert document["metadata"]["labels"].pop("seen") == "yes"
+        found.append(document)
+        text = text[end:]
+    assert found == documents(graph, options)
 
 
 @pytest.mark.slow  # the import alone takes more than a second

@@ -27,7 +27,7 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
     """Write a job as manifests, which kubectl applies.
 
     \b
-    flowdist export --to jobset -o image=registry.example/job:1 | kubectl apply -f -
+    flowdist export --to jobset -o image=registry.example/job:1 | kubectl apply --server-side -f -
     flowdist export jobs.py --to jobset -o image=job:1 -o namespace=team --file job.yaml
 
     What JobSet cannot honour is reported at its place in the topology, all at once; exit code 2 if there is an error.

@@ -197,7 +197,7 @@ def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, en
         FlowdistError: --on jobset; --dryrun without --on or with --resume; -o with --resume; or --on with --json.
     """
     if engine.on == "jobset":
-        help = "write flowdist export --to jobset -o image=IMAGE | kubectl apply -f -"
+        help = "write flowdist export --to jobset -o image=IMAGE | kubectl apply --server-side -f -"
         raise FlowdistError("run does not start jobs on Kubernetes", help=help)
     if start.dryrun and (not engine.on or start.resume is not None):
         raise FlowdistError("--dryrun goes with --on and a topology", help="flowdist plan shows what runs here")
