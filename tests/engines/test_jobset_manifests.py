@@ -242,6 +242,21 @@ def test_options_that_are_wrong_are_named_all_at_once(rich: RoleGraph) -> None:
     assert "-o image=IMAGE is missing" in error.value.message and "did you mean 'image'" in error.value.message
 
 
+@pytest.mark.parametrize("title", ["7up", "-", "x" * 29 + "-y", "A b", "é"])
+def test_any_title_makes_a_name_of_kubernetes(title: str, rich: RoleGraph) -> None:
+    launch = Launch("m1", title, "", Size(), ("true",))
+    assert validate(member_jobset(launch, read_options(WORDS, rich)))
+
+
+def test_two_secrets_of_one_file_are_one_mount(tmp_path: Path) -> None:
+    env = '{"A": Secret(file="/run/key"), "B": Secret(file="/run/key")}'
+    (tmp_path / "t.py").write_text(
+        f"from flowdist import Secret, Topology\nt = Topology('x')\nt.role('a', 'true', env={env})\n"
+    )
+    found = exported(graph_of(tmp_path / "t.py"))
+    assert validate(found[-1]) and objections(found) == []
+
+
 def test_a_member_that_flowdist_submits_fits_the_schema_and_avoids_hosts(rich: RoleGraph) -> None:
     launch = Launch("m1", "Job_7 m1", "", Size(2, 1, 1 << 30), ("flowdist", "join"), ("machine7",))
     jobset = validate(member_jobset(launch, read_options(WORDS, rich)))

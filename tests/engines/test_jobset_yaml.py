@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowdist.engines.jobset.yaml_text import to_yaml
-from tests.choosing import examples
 
 NASTY = [
     "yes",
@@ -75,10 +74,27 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.skipif(find_spec("yaml") is None, reason="not installed: pip install flowdist[dev]")
+NO_YAML = pytest.mark.skipif(find_spec("yaml") is None, reason="not installed: pip install flowdist[dev]")
+
+
+@NO_YAML
+def test_a_reader_gets_each_nasty_text_as_it_was_written() -> None:
+    import yaml
+
+    texts = NASTY + LINES
+    document = {
+        "list": texts,
+        "values": {str(i): text for i, text in enumerate(texts)},
+        "keys": dict.fromkeys(texts, 1),
+    }
+    assert list(yaml.safe_load_all(to_yaml([document]))) == [document]
+
+
+@pytest.mark.slow
+@NO_YAML
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=5), max_size=3))
 @example([{"a": {"b": [{"c": "d\ne\n", "f": {}}, {"g": []}]}}])
-@settings(max_examples=examples(25, 1000), deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_reader_gets_what_was_written(documents: list[dict[str, Any]]) -> None:
     import yaml
 

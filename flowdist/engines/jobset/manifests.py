@@ -42,7 +42,8 @@ def member_jobset(launch: Launch, options: JobSetOptions) -> Document:
 
     Kubernetes completes its name, so that each launch has a name of its own.
     """
-    title = re.sub(r"[^a-z0-9]+", "-", launch.title.lower()).strip("-")[:TITLE_MAX]
+    words = re.sub(r"[^a-z0-9]+", "-", launch.title.lower()).lstrip("-0123456789")
+    title = words[:TITLE_MAX].strip("-")
     member = _replicated(MEMBER, 1, _job(pods.launched_pod(launch, options), 0, []))
     gone = {"name": "memberFails", "action": "FailJobSet", "targetReplicatedJobs": [MEMBER]}
     spec: Document = {

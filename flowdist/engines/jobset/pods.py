@@ -211,8 +211,9 @@ def _secret_env(job: Job, role: RoleSpec) -> list[Fields]:
 def _secret_files(job: Job, role: RoleSpec) -> list[tuple[Fields, Fields]]:
     """Return volume and mount of each file that a secret comes from: the key of the Secret has the variable's name."""
     volume = {"name": "secrets", "secret": {"secretName": job.options.secret, "defaultMode": 0o400}}
-    files = dict.fromkeys((secret.file, secret.name) for secret in role.secrets if secret.file)
-    return [(volume, {"name": "secrets", "mountPath": file, "subPath": name, "readOnly": True}) for file, name in files]
+    files = {secret.file: secret.name for secret in role.secrets if secret.file}  # two secrets may come from one file
+    mounts = [{"name": "secrets", "mountPath": file, "subPath": key, "readOnly": True} for file, key in files.items()]
+    return [(volume, mount) for mount in mounts]
 
 
 def _checkpoints(job: Job) -> list[tuple[Fields, Fields]]:
