@@ -15,8 +15,8 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 from flowdist.record.status import Decision
-from flowdist.runtime.supervisor.joined_host import JoinedHost
-from flowdist.runtime.supervisor.joining import Connection, JobClock, Joined
+from flowdist.runtime.joined.joined_host import JoinedHost
+from flowdist.runtime.joined.joining import Connection, JobClock, Joined
 from flowdist.runtime.supervisor.local_node import Site
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.frames import Digest, Farewell, NodeNews, Place, Welcome

@@ -132,7 +132,8 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     check_faults(plan, graph, has_guests=hosting is not None)
     if hosting is None and (note := stranding(plan, graph)):  # which other hosts will join is not known
         warnings = [*warnings, note]
-    mask = Mask(check_secrets(graph, os.environ))
+    runs_workers = hosting is None or bool(graph.cluster.nodes)  # else all of them are on other hosts, which check
+    mask = Mask(check_secrets(graph, os.environ) if runs_workers else ())
     if run_dir is not None and settings.truncate_at is not None:
         warnings = [*warnings, truncate_journal(run_dir, settings.truncate_at)]
     metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None

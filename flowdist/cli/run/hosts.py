@@ -24,7 +24,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph
 
 if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.joined_host import HostResult
+    from flowdist.runtime.joined.joined_host import HostResult
     from flowdist.runtime.wire.addresses import Endpoint
     from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.torchrun.rendezvous import Rendezvous
@@ -170,14 +170,23 @@ def listen_for_hosts(
         door = saved_endpoint(run_dir)
         job_id = job_id or (door.job if door is not None else None)
     place = place_of(endpoint, job_id, hosts=max(1, len(graph.cluster.nodes)))
+    refuse_without_token(place)
+    gpus = machine_gpus(os.environ)
+    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes, interface=interface)
+    meet(graph, place, settings, lambda graph: graph, gpus)
+
+
+def refuse_without_token(place: Rendezvous) -> None:
+    """Refuse to let other machines join a job without a token.
+
+    Raises:
+        FlowdistError: There is no token, and other machines reach the endpoint.
+    """
     if not place.token and not is_loopback(place.endpoint.host):
         raise FlowdistError(
             f"without {TOKEN} every machine that reaches {place.endpoint} could join and read the topology",
             help=NO_TOKEN_HELP,
         )
-    gpus = machine_gpus(os.environ)
-    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes, interface=interface)
-    meet(graph, place, settings, lambda graph: graph, gpus)
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
@@ -304,9 +313,9 @@ async def _take_part(
     mask: Mask,
 ) -> str:
     """Join the job, run this host's node until the job ends, show the end, and return the outcome."""
+    from flowdist.runtime.joined.joined_host import JoinedHost
+    from flowdist.runtime.joined.joining import join_job
     from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
-    from flowdist.runtime.supervisor.joined_host import JoinedHost
-    from flowdist.runtime.supervisor.joining import join_job
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.umask import take_umask_of
     from flowdist.runtime.wire.addresses import interface_of

@@ -96,8 +96,11 @@ def command(
         place = place._replace(join_timeout_s=timeout)
     from flowdist.runtime.gpus.devices import machine_gpus  # not needed by --help
 
+    def adapt(graph: RoleGraph) -> RoleGraph:
+        return in_folder(of_pool(graph, member.pool), workdir)
+
     gpus = machine_gpus(os.environ)
-    take_part(place, RunSettings(Path(base), shown=Shown(quiet)), lambda graph: in_folder(graph, workdir), gpus, offer)
+    take_part(place, RunSettings(Path(base), shown=Shown(quiet)), adapt, gpus, offer)
 
 
 def read_token(path: Path) -> str:
@@ -115,6 +118,15 @@ def read_token(path: Path) -> str:
     if not token:
         raise FlowdistError(f"{path} has no token")
     return token
+
+
+def of_pool(graph: RoleGraph, pool: str | None) -> RoleGraph:
+    """Return the graph without the secrets of roles that never run on members of the pool: they are not known there."""
+    if pool is None:
+        return graph
+    elsewhere = [role.name for role in graph.roles if dict(role.placement.where).get(NODE_POOL, pool) != pool]
+    roles = [msgspec.structs.replace(role, secrets=()) if role.name in elsewhere else role for role in graph.roles]
+    return msgspec.structs.replace(graph, roles=tuple(roles))
 
 
 def in_folder(graph: RoleGraph, workdir: str | None) -> RoleGraph:

@@ -130,6 +130,12 @@ def command(
     _refuse_mixtures(named, start, plan)
     check_engine(engine)
     _refuse_mixtures_with_engine(named, start, engine)
+    settings = _settings(plan, named, start, display)
+    if named.target is not None and named.target.endswith(".json"):
+        from flowdist.cli.run.compiled import run_compiled  # not needed for topologies
+
+        _refuse_changes(named, script, engine)
+        run_compiled(Path(named.target), start.listen, start.job_id, settings)
     graph = None
     if start.resume is None:
         loaded = _load(named, script)
@@ -137,17 +143,6 @@ def command(
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
         show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
-    settings = RunSettings(
-        Path(start.base),
-        plan,
-        start.resume or "",
-        Shown(display.quiet, named.as_json, live=not display.plain),
-        display.detach,
-        display.metrics_port,
-        start.seed or 0,
-        truncate_at=start.truncate_at,
-        prefix="--in-controller-job" if start.in_controller_job else "",
-    )
     if engine.on or (start.resume is not None and _has_engine(start)):
         from flowdist.cli.run import on_engine  # not needed on one host
 
@@ -160,6 +155,20 @@ def command(
 
         listen_for_hosts(graph, start.listen, start.job_id, settings, start.interface)
     execute(graph, settings)
+
+
+def _settings(plan: Plan, named: TopologyOptions, start: StartOptions, display: DisplayOptions) -> RunSettings:
+    return RunSettings(
+        Path(start.base),
+        plan,
+        start.resume or "",
+        Shown(display.quiet, named.as_json, live=not display.plain),
+        display.detach,
+        display.metrics_port,
+        start.seed or 0,
+        truncate_at=start.truncate_at,
+        prefix="--in-controller-job" if start.in_controller_job else "",
+    )
 
 
 def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) -> None:
@@ -190,14 +199,29 @@ def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, en
     """Refuse options that do not go with an engine, or only with one.
 
     Raises:
-        FlowdistError: --dryrun without --on or with --resume, -o with --resume, or --on with --json.
+        FlowdistError: --on jobset; --dryrun without --on or with --resume; -o with --resume; or --on with --json.
     """
+    if engine.on == "jobset":
+        help = "write flowdist export --to jobset -o image=IMAGE | kubectl apply --server-side -f -"
+        raise FlowdistError("run does not start jobs on Kubernetes", help=help)
     if start.dryrun and (not engine.on or start.resume is not None):
         raise FlowdistError("--dryrun goes with --on and a topology", help="flowdist plan shows what runs here")
     if start.resume is not None and engine.words:
         raise FlowdistError("--resume takes the engine's options of that run", help="leave -o out")
     if engine.on and named.as_json:
         raise FlowdistError("--on does not go with --json", help="leave one of the two out")
+
+
+def _refuse_changes(named: TopologyOptions, script: ScriptOptions, engine: EngineOptions) -> None:
+    """Refuse options that would change a compiled graph, or where it runs.
+
+    Raises:
+        FlowdistError: An option is given that only a topology or a script takes.
+    """
+    given = (named.params, named.sets, named.nodes, script.replicas, script.max_restarts, script.args, engine.on)
+    if any(each not in (None, (), "") for each in given):
+        message = f"{named.target} is compiled: parameters, overrides, nodes and engines are for topologies"
+        raise FlowdistError(message, help="change the topology, and export it again")
 
 
 def _has_engine(start: StartOptions) -> bool:

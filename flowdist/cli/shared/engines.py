@@ -29,7 +29,9 @@ class EngineOptions(NamedTuple):
 engine_options = gathered(
     "engine",
     EngineOptions,
-    click.option("--on", default="", metavar="ENGINE", help="Engine that starts the hosts: slurm, local or hand."),
+    click.option(
+        "--on", default="", metavar="ENGINE", help="Engine that starts the hosts: slurm, jobset, local or hand."
+    ),
     repeated("-o", "words", metavar="[ROLE.]NAME=VALUE", help="An option of the engine: docs/slurm.md."),
 )
 
@@ -90,4 +92,12 @@ def _on_hand(words: Sequence[str], topic: Topic) -> list[Problem]:
     return ByHand(print).problems(topic)
 
 
-_PROBLEMS = {"slurm": _on_slurm, "local": _on_local, "hand": _on_hand}
+def _on_jobset(words: Sequence[str], topic: Topic) -> list[Problem]:
+    from flowdist.engines.jobset.options import read_options
+    from flowdist.engines.jobset.problems import problems
+
+    options = read_options(words, topic.graph)
+    return problems(topic, options.name, has_checkpoint_claim=bool(options.checkpoint_claim))
+
+
+_PROBLEMS = {"slurm": _on_slurm, "local": _on_local, "hand": _on_hand, "jobset": _on_jobset}

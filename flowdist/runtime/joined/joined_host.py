@@ -23,14 +23,14 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
 from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.joined.fault_target import FaultTarget
+from flowdist.runtime.joined.joining import RETRY_S, Connection, Joined, rejoin
 from flowdist.runtime.remote_logs.log_server import LogServer
 from flowdist.runtime.run_folder.folder import lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.run_folder.runs import known_mask
 from flowdist.runtime.supervisor.event_printer import KINDS, Show
-from flowdist.runtime.supervisor.fault_target import FaultTarget
 from flowdist.runtime.supervisor.host_process import NOTICE_NS, WIND_DOWN_S, HostProcess
-from flowdist.runtime.supervisor.joining import RETRY_S, Connection, Joined, rejoin
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import RemoteFault

@@ -1,0 +1,178 @@
+"""All documents of one export: the JobSet, and what its pods need.
+
+Two kinds of Jobs make the JobSet: one with the pod of the controller, and for each role as many as it has replicas at
+most, each with one pod, which is one member. JobSet starts a failed member's Job again. Everything finer is decided by
+flowdist: JobSet is not asked to restart anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from flowdist.control.fleet.values import Launch
+from flowdist.engines.jobset import pods
+from flowdist.engines.jobset.in_image import graph_in_image
+from flowdist.engines.jobset.options import JobSetOptions
+from flowdist.engines.jobset.yaml_text import Document, to_yaml
+from flowdist.graph import RoleGraph, encode_graph
+
+JOBSET_VERSION = "v0.12.0"
+API = "jobset.x-k8s.io/v1alpha2"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "flowdist"}
+MEMBER, TITLE_MAX = "member", 30
+FINAL_EXITS = [1, 2, 130]  # of `flowdist run`: the job has failed, it cannot start as it is, it was cancelled
+
+
+def documents(graph: RoleGraph, options: JobSetOptions) -> list[Document]:
+    """Return the manifests of a job in the order in which they are applied; the JobSet is the last.
+
+    Args:
+        graph: The compiled topology.
+        options: The options of the export.
+    """
+    checkpoints = pods.CHECKPOINT_DIR if options.checkpoint_claim and not graph.checkpoint_dir else ""
+    job = pods.Job(graph_in_image(graph, options.workdir, checkpoints), graph, options)
+    return [_service_account(options), _graph(job), _journal(options), _service(options), _jobset(job)]
+
+
+def member_jobset(launch: Launch, options: JobSetOptions) -> Document:
+    """Return the JobSet of one member that flowdist submits by itself: one Job with one pod, which is never replaced.
+
+    Kubernetes completes its name, so that each launch has a name of its own.
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", launch.title.lower()).lstrip("-0123456789")
+    title = words[:TITLE_MAX].strip("-")
+    member = _replicated(MEMBER, 1, _job(pods.launched_pod(launch, options), 0, []))
+    gone = {"name": "memberFails", "action": "FailJobSet", "targetReplicatedJobs": [MEMBER]}
+    spec: Document = {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [MEMBER]},
+        "failurePolicy": {"maxRestarts": 0, "rules": [gone]},
+        "replicatedJobs": [member],
+    }
+    document = _document(API, "JobSet", "", options, spec=spec)
+    document["metadata"] = {"generateName": f"{title or MEMBER}-", **document["metadata"]}
+    del document["metadata"]["name"]
+    return document
+
+
+def manifest_text(graph: RoleGraph, options: JobSetOptions) -> str:
+    """Return the manifests as one file for `kubectl apply -f`, with a comment that says what else it needs."""
+    namespace = f" -n {options.namespace}" if options.namespace else ""
+    head = [
+        f"Job {options.name!r} for JobSet {JOBSET_VERSION}, written by flowdist export --to jobset. docs/kubernetes.md",
+        "explains it. The cluster needs the Secret with the token that the processes of the job have in common:",
+        f"  kubectl create secret generic {options.token_secret}{namespace} \\",
+        '    --from-literal=token="$(head -c 32 /dev/urandom | base64)"',
+    ]
+    if any(role.secrets for role in graph.roles):
+        names = dict.fromkeys(secret.env or secret.name for role in graph.roles for secret in role.secrets)
+        head.append(f"and the Secret {options.secret}{namespace} with the keys {', '.join(names)}.")
+    if options.restart == "RestartJob":
+        head.append("JobSet's controller needs the feature gate RestartJob, which is off by default.")
+    return "".join(f"# {line}\n" for line in head) + to_yaml(documents(graph, options))
+
+
+def _document(api: str, kind: str, name: str, options: JobSetOptions, **content: Any) -> Document:
+    namespace = {"namespace": options.namespace} if options.namespace else {}
+    labels = {"app.kubernetes.io/name": options.name, **MANAGED_BY}
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": name, **namespace, "labels": labels},
+        **content,
+    }
+
+
+def _service_account(options: JobSetOptions) -> Document:
+    """Return the account of all pods. No role is bound to it: flowdist's processes never call the API of Kubernetes."""
+    return _document("v1", "ServiceAccount", options.name, options, automountServiceAccountToken=False)
+
+
+def _graph(job: pods.Job) -> Document:
+    text = json.dumps(json.loads(encode_graph(job.graph)), indent=1) + "\n"
+    data = {pods.GRAPH_FILE: text}
+    return _document("v1", "ConfigMap", f"{job.options.name}-graph", job.options, immutable=True, data=data)
+
+
+def _journal(options: JobSetOptions) -> Document:
+    storage = {"storageClassName": options.storage_class} if options.storage_class else {}
+    size = {"requests": {"storage": options.journal_size}}
+    spec = {"accessModes": ["ReadWriteOnce"], **storage, "resources": size}
+    return _document("v1", "PersistentVolumeClaim", f"{options.name}-journal", options, spec=spec)
+
+
+def _service(options: JobSetOptions) -> Document:
+    """Return the headless Service that gives each pod a DNS name; JobSet finds it by its name and makes no other."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,  # members reach the controller, and each other, as soon as they run
+        "selector": {pods.NAME_LABEL: options.name},
+        "ports": [{"name": "flowdist", "port": pods.PORT, "targetPort": pods.PORT}],
+    }
+    return _document("v1", "Service", options.name, options, spec=spec)
+
+
+def _jobset(job: pods.Job) -> Document:
+    options = job.options
+    roles = [role.name for role in job.graph.roles]
+    replicated = [
+        _replicated(pods.CONTROLLER, 1, _job(pods.controller_pod(job), options.controller_restarts, FINAL_EXITS))
+    ]
+    own_restarts = options.member_restarts if options.restart == "Pod" else 0
+    for role in job.graph.roles:
+        replicated.append(_replicated(role.name, role.max_replicas, _job(pods.member_pod(job, role), own_restarts, [])))
+    spec: Document = {
+        "network": {"enableDNSHostnames": True, "subdomain": options.name, "publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [pods.CONTROLLER]},
+        "failurePolicy": _failure_policy(options, roles),
+        "replicatedJobs": replicated,
+    }
+    document = _document(API, "JobSet", options.name, options, spec=spec)
+    if options.queue:
+        document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
+    return document
+
+
+def _failure_policy(options: JobSetOptions, roles: list[str]) -> Document:
+    """Return which Jobs JobSet restarts: the controller's failure is that of the job, a member's Job is run again.
+
+    JobSet takes the first rule that fits any failed Job. When a job fails, its members fail with it: the rule of the
+    controller stands first, so that none of them is restarted then.
+    """
+    ends = {"name": "jobEnds", "action": "FailJobSet", "targetReplicatedJobs": [pods.CONTROLLER]}
+    if options.restart == "Pod":
+        given_up = {"name": "memberGivenUp", "action": "FailJobSet", "targetReplicatedJobs": roles}
+        return {"maxRestarts": 0, "rules": [ends, given_up]}
+    again = {"name": "memberFails", "action": "RestartJob", "targetReplicatedJobs": roles}
+    return {"maxRestarts": options.member_restarts, "rules": [ends, again]}
+
+
+def _replicated(name: str, replicas: int, job: Document) -> Document:
+    return {"name": name, "replicas": replicas, "template": {"spec": job}}
+
+
+def _job(pod: Document, restarts: int, final: list[int]) -> Document:
+    """Return the spec of a Job of one pod.
+
+    Args:
+        pod: The spec of the pod.
+        restarts: How often the Job starts another pod after one that has failed. Pods that the cluster has taken away
+            are always replaced, and do not count.
+        final: Exit codes after which no other pod is started.
+    """
+    rules: list[Document] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+    if final:
+        exits = {"containerName": pods.CONTAINER, "operator": "In", "values": final}
+        rules.append({"action": "FailJob", "onExitCodes": exits})
+    return {
+        "completionMode": "Indexed",  # the pods of a Job with an index have DNS names
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": restarts,
+        "podReplacementPolicy": "Failed",  # never two pods of one member
+        "podFailurePolicy": {"rules": rules},
+        "template": {"spec": pod},
+    }

@@ -1,0 +1,136 @@
+"""Options of the engine, `-o image=... -o namespace=...`: their names, defaults and forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from flowdist.errors import FlowdistError, did_you_mean
+from flowdist.graph import RoleGraph
+
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as Kubernetes wants it for names of Services
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # RFC 1123
+QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i?|k)?")
+LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+LABEL_MAX = 63
+SUBDOMAIN_MAX = 253
+RESTARTS_MAX = 1_000_000
+
+Restarts = Literal["RestartJob", "Pod"]
+
+
+class JobSetOptions(NamedTuple):
+    """Options of one export.
+
+    Args:
+        image: Container image with flowdist, the programs of the topology and its files.
+        name: Name of the JobSet, and beginning of all other names.
+        namespace: Namespace of all objects; empty: that of the kubectl context.
+        workdir: Folder of the image in which the topology's folder is.
+        token_secret: Secret whose key `token` has the token of the job.
+        secret: Secret whose keys are the variables that `secrets=` names.
+        journal_size: Size of the volume for the journal.
+        storage_class: Storage class of that volume; empty: the cluster's default.
+        checkpoint_claim: PersistentVolumeClaim for checkpoints that all members mount; empty: none.
+        gpu_resource: Name of the resource for a GPU.
+        queue: Queue of Kueue; empty: none.
+        image_pull_secret: Secret for the registry of the image; empty: none.
+        restart: What restarts a member: JobSet's action RestartJob, or its own Job, which starts another pod.
+        member_restarts: Number of restarts: of all members together with RestartJob, of each member with Pod.
+        controller_restarts: Number of times that the pod of the controller is started again after it has failed.
+    """
+
+    image: str
+    name: str
+    namespace: str = ""
+    workdir: str = "/workspace"
+    token_secret: str = ""
+    secret: str = ""
+    journal_size: str = "1Gi"
+    storage_class: str = ""
+    checkpoint_claim: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    queue: str = ""
+    image_pull_secret: str = ""
+    restart: Restarts = "RestartJob"
+    member_restarts: int = 100
+    controller_restarts: int = 6
+
+
+def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = False) -> JobSetOptions:
+    """Return the options of an export to JobSet, with defaults for those that are not given.
+
+    Args:
+        words: Texts of the form `KEY=VALUE`, as the command line has them after -o; the last one of a key counts.
+        graph: The job, whose name is the default for `name`.
+        needs_image: Whether the image has to be given, as for an export.
+
+    Raises:
+        FlowdistError: An option is unknown, missing or has another form. The message has all of them.
+    """
+    given = {key: (equals, value) for key, equals, value in (word.partition("=") for word in words)}
+    wrong = [f"-o {key}{''.join(given[key])}: {why}" for key in given if (why := _why_wrong(key, *given[key]))]
+    values = {key: value for key, (_, value) in given.items()}
+    if needs_image and not values.get("image"):
+        wrong.append("-o image=IMAGE is missing: a container image with flowdist and the files of the topology")
+    if wrong:
+        raise FlowdistError("; ".join(wrong), help="docs/kubernetes.md describes all options of --to jobset")
+    return options_for(values, graph)
+
+
+def options_for(values: Mapping[str, str], graph: RoleGraph) -> JobSetOptions:
+    """Return the options with these values, which have been checked, and defaults for all others."""
+    name = values.get("name", graph.name)
+    texts: dict[str, str] = {"image": "", "token_secret": f"{name}-token", "secret": f"{name}-secrets", **values}
+    numbers = {key: int(texts.pop(key)) for key in _NUMBERS if key in texts}
+    return JobSetOptions(**{**texts, "name": name}, **numbers)  # type: ignore[arg-type]
+
+
+_NUMBERS = ("member_restarts", "controller_restarts")
+_NAMES = ("token_secret", "secret", "storage_class", "checkpoint_claim", "image_pull_secret", "queue")
+
+
+def _why_wrong(name: str, equals: str, value: str) -> str:
+    """Return what is wrong with an option and its value; empty if nothing is."""
+    if name not in JobSetOptions._fields:
+        return f"there is no such option, {did_you_mean(name, JobSetOptions._fields)}"
+    if not equals:
+        return "it has no value"
+    if name in _NUMBERS:
+        is_number = value.isdecimal() and len(value) < 8 and int(value) <= RESTARTS_MAX
+        return "" if is_number else f"not a number from 0 to {RESTARTS_MAX:,}"
+    if name in ("name", "namespace"):
+        is_label = DNS_LABEL.fullmatch(value) and len(value) <= LABEL_MAX
+        return "" if is_label else "not a name of lower case letters, digits and hyphens that begins with a letter"
+    if name in _NAMES:
+        is_name = SUBDOMAIN.fullmatch(value) and len(value) <= SUBDOMAIN_MAX
+        return "" if is_name else "not the name of an object of Kubernetes (lower case letters, digits, `-` and `.`)"
+    return _why_wrong_text(name, value)
+
+
+def _why_wrong_text(name: str, value: str) -> str:
+    """Return what is wrong with the value of an option that is neither a number nor a name."""
+    if name == "restart":
+        return "" if value in get_args(Restarts) else f"neither {' nor '.join(get_args(Restarts))}"
+    if name == "workdir":
+        is_folder = value.startswith("/") and not re.search(r"[\s:]|/\.\.?(/|$)", value)
+        return "" if is_folder else "not an absolute path without spaces, `:` and `..`"
+    if name == "journal_size":
+        return "" if QUANTITY.fullmatch(value) else "not a size such as 1Gi"
+    if name == "gpu_resource":
+        return why_no_label_key(value)
+    return "" if value and not re.search(r"\s", value) else "empty, or with a space"
+
+
+def why_no_label_key(key: str) -> str:
+    """Return why a text cannot be the key of a label, or the name of a resource, of Kubernetes; empty if it can."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (SUBDOMAIN.fullmatch(prefix) and len(prefix) <= SUBDOMAIN_MAX):
+        return f"{prefix!r} before the / is no DNS name"
+    return "" if LABEL_NAME.fullmatch(name) else f"{name!r} is not 1 to 63 letters, digits, `-`, `_` and `.`"
+
+
+def why_no_label_value(value: str) -> str:
+    """Return why a text cannot be the value of a label of Kubernetes; empty if it can."""
+    return "" if not value or LABEL_NAME.fullmatch(value) else "not at most 63 letters, digits, `-`, `_` and `.`"

@@ -1,0 +1,149 @@
+"""The commands of an export's pods, run as processes of this machine: what the manifests start works together.
+
+A pod is a process here, with the command and the variables of its manifest. Paths of the image and DNS names are
+replaced by those of this machine; everything else is as in the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowdist.dsl.load import load_topology
+from flowdist.engines.jobset.manifests import documents
+from flowdist.engines.jobset.options import read_options
+
+TOPOLOGY = """
+from flowdist import Restart, Secret, Topology
+t = Topology("pods", grace="1s", drain="5s")
+server = t.role("server", ["python", "worker.py"], kind="service", env={"KEY": Secret(env="SERVER_KEY")})
+t.role("trainer", ["python", "worker.py"], replicas="2:3", cpu=0.25, gang=False, depends_on=[server.started()],
+       restart=Restart("replica", max_restarts=2))
+"""
+WORKER = """
+import os, pathlib, time
+here = pathlib.Path(__file__).parent
+me = f"{os.environ['ROLE_NAME']}-{os.environ['GROUP_RANK']}"
+(here / f"{me}.{os.getpid()}.up").write_text(os.environ.get("KEY", ""))
+while os.environ["ROLE_NAME"] == "server" or not (here / "end").exists():
+    time.sleep(0.02)
+"""
+
+
+class Cluster:
+    """Pods of one export, as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "topology.py").write_text(TOPOLOGY)
+        (folder / "worker.py").write_text(WORKER)
+        graph = load_topology(str(folder / "topology.py")).graph
+        found = documents(graph, read_options(["image=x", f"workdir={folder}"], graph))
+        (folder / "graph.json").write_text(found[1]["data"]["graph.json"])
+        self.jobs = {job["name"]: job for job in found[-1]["spec"]["replicatedJobs"]}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.pods: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """Start the pod of a Job as its manifest says."""
+        (container,) = self.jobs[name]["template"]["spec"]["template"]["spec"]["containers"]
+        command = [sys.executable, "-m", *map(self._here, container["command"])]
+        env = {**os.environ, **{each["name"]: self._value(each) for each in container["env"]}}
+        with self.log(len(self.pods), name).open("wb") as log:
+            pod = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
+        self.pods.append(pod)
+        return pod
+
+    def _here(self, word: str) -> str:
+        word = word.replace("/etc/flowdist", str(self.folder)).replace("$(FLOWDIST_JOBSET_UID)", "uid-1")
+        for path in ("/var/lib/flowdist", "/var/log/flowdist"):
+            word = word.replace(path, str(self.folder / Path(path).parent.name))
+        return f"127.0.0.1:{self.port}" if word.endswith(":29400") else word
+
+    def _value(self, variable: dict[str, Any]) -> str:
+        source = variable["valueFrom"]
+        return f"secret {source['secretKeyRef']['key']}" if "secretKeyRef" in source else "uid-1"
+
+    def up(self, role: str) -> list[str]:
+        return sorted(path.name for path in self.folder.glob(f"{role}-*.up"))
+
+    def log(self, number: int, name: str) -> Path:
+        return self.folder / f"{name}-{number}.log"
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.02)
+
+    def evict(self, pod: subprocess.Popen[bytes]) -> None:
+        """Do what the hook of the controller's pod does: kill all its processes at once."""
+        os.kill(pod.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
+        for process in (*_descendants(pod.pid), pod.pid):
+            os.kill(process, signal.SIGKILL)
+        pod.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [
+        int(each) for task in Path(f"/proc/{pid}/task").iterdir() for each in (task / "children").read_text().split()
+    ]
+    return [each for child in children for each in (*_descendants(child), child)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    for pod in cluster.pods:
+        if pod.poll() is None:
+            pod.terminate()
+    for pod in cluster.pods:
+        pod.wait()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_pods_of_an_export_run_the_job_through_losses(cluster: Cluster) -> None:
+    controller = cluster.start("controller")
+    cluster.start("server")
+    trainers = [cluster.start("trainer") for _ in range(3)]
+    cluster.until(lambda: len(cluster.up("server")) == 1 and len(cluster.up("trainer")) == 3)
+    assert (cluster.folder / cluster.up("server")[0]).read_text() == "secret SERVER_KEY"
+
+    trainers[0].kill()  # a member's pod fails; RestartJob starts it again
+    trainers[0].wait()
+    cluster.start("trainer")
+    cluster.until(lambda: len(cluster.up("trainer")) >= 4)
+
+    cluster.evict(controller)  # the next pod continues the job from the journal
+    controller = cluster.start("controller")
+    members = [cluster.log(1, "server"), *(cluster.log(number, "trainer") for number in (3, 4, 5))]
+    cluster.until(lambda: all("the controller is back" in log.read_text() for log in members))
+
+    os.kill(cluster.pods[3].pid, signal.SIGUSR1)  # a machine is drained: the hook of its pod, and then SIGTERM
+    cluster.until(lambda: "is taken away in 8s" in cluster.log(6, "controller").read_text())
+    cluster.pods[3].terminate()
+    assert cluster.pods[3].wait(60) == 130, cluster.logs()
+    cluster.start("trainer")
+    cluster.until(lambda: "starts on" in cluster.log(7, "trainer").read_text())
+    (cluster.folder / "end").touch()
+    cluster.until(lambda: all(pod.poll() is not None for pod in cluster.pods))
+    assert [pod.returncode for pod in cluster.pods] == [-9, 0, -9, 130, 0, 0, 0, 0], cluster.logs()
+
+    assert cluster.start("controller").wait(60) == 0  # a pod that comes after the end says so again
+    assert "is over: succeeded" in cluster.log(8, "controller").read_text()

@@ -1,0 +1,134 @@
+"""YAML of the manifests: what a reader of YAML makes of it is what was written."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from flowdist.engines.jobset.yaml_text import to_yaml
+
+NASTY = [
+    "yes",
+    "No",
+    "null",
+    "~",
+    "1",
+    "1.5",
+    "1e3",
+    "0x1f",
+    "2026-11-23",
+    "a:b",
+    "-",
+    "{}",
+    "[]",
+    "'",
+    '"',
+    "*a",
+    "&a",
+    "!a",
+    "%a",
+    "@a",
+    "`a",
+    "|",
+    ">",
+    "?",
+    "=",
+    "<<",
+    "1:30",
+    "/etc",
+    ".inf",
+    "NaN",
+    "y",
+]
+LINES = [
+    "",
+    "a: b",
+    "a #b",
+    "- a",
+    "a\n",
+    "a\nb\n",
+    "\na\n",
+    "a\n\n",
+    " a\n",
+    "a\n b\n",
+    "\t",
+    "\u00e9",
+    "\U0001f600",
+    "\x85",
+    "\u2028",
+    "\\",
+    "a\r\n",
+]
+TEXTS = st.text(max_size=20) | st.sampled_from(NASTY + LINES)
+VALUES = st.recursive(
+    TEXTS | st.booleans() | st.integers(),
+    lambda inner: (
+        st.lists(inner.filter(lambda each: not isinstance(each, list)), max_size=4)
+        | st.dictionaries(TEXTS, inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+NO_YAML = pytest.mark.skipif(find_spec("yaml") is None, reason="not installed: pip install flowdist[dev]")
+
+
+@NO_YAML
+def test_a_reader_gets_each_nasty_text_as_it_was_written() -> None:
+    import yaml
+
+    texts = NASTY + LINES
+    document = {
+        "list": texts,
+        "values": {str(i): text for i, text in enumerate(texts)},
+        "keys": dict.fromkeys(texts, 1),
+    }
+    assert list(yaml.safe_load_all(to_yaml([document]))) == [document]
+
+
+@pytest.mark.slow
+@NO_YAML
+@given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=5), max_size=3))
+@example([{"a": {"b": [{"c": "d\ne\n", "f": {}}, {"g": []}]}}])
+@settings(max_examples=60, deadline=None)
+def test_a_reader_gets_what_was_written(documents: list[dict[str, Any]]) -> None:
+    import yaml
+
+    assert list(yaml.safe_load_all(to_yaml(documents))) == documents
+
+
+def test_manifests_read_well() -> None:
+    document = {
+        "kind": "JobSet",
+        "spec": {"names": ["a", "b"], "size": "1Gi", "on": True, "none": {}, "rules": [{"name": "x", "size": 1}]},
+    }
+    assert (
+        to_yaml([document, {"text": "first\n  second\n"}])
+        == """\
+---
+kind: JobSet
+spec:
+  names:
+  - a
+  - b
+  size: "1Gi"
+  "on": true
+  none: {}
+  rules:
+  - name: x
+    size: 1
+---
+text: |
+  first
+    second
+"""
+    )
+
+
+def test_only_what_manifests_have_is_written() -> None:
+    with pytest.raises(TypeError, match="manifests have no float"):
+        to_yaml([{"a": 1.5}])
