@@ -141,6 +141,12 @@ class Workload(Frozen):
         checkpoint_blocks: Part of `checkpoint_time` for which workers do not step. None: all of it. With less, the
             checkpoint is asynchronous: workers step while it is written.
         restore_time: Time that a restarted worker needs to read its checkpoint.
+        warm_startup: `startup` of a worker on a node that has the modules of the role already: the role has started there
+            before, or the node has arrived `import_time` ago. None: as long as `startup`.
+        import_time: Time from the arrival of a node until it has imported the modules of the workers. A running world
+            grows onto the node only then.
+        finish_time: Time from the last step until the workers have exited.
+        stop_time: Time from SIGTERM until the workers have ended.
         rejoin_time: Time until workers that call `worker.elastic()` train again in a new generation, in the same
             process. None: workers are restarted.
         collective: What the peers of a worker that dies do. "fail": they exit with code 1 a moment later, as with gloo.
@@ -159,6 +165,10 @@ class Workload(Frozen):
     checkpoint_every: Duration = "1m"
     checkpoint_time: Duration = "1s"
     restore_time: Duration = "0s"
+    warm_startup: Duration | None = None
+    import_time: Duration = "0s"
+    finish_time: Duration = "0s"
+    stop_time: Duration = "100ms"
     rejoin_time: Duration | None = None
     collective: Literal["wait", "fail", "hang"] | None = None
     collective_timeout: Duration | None = None

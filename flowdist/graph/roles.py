@@ -10,7 +10,7 @@ from msgspec import Meta
 from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.nodes import NodeSpec, Pairs
 from flowdist.graph.policies import RestartPolicy
-from flowdist.graph.units import MINUTE, SECOND, Count, Cpus, GpuCount, LookNs, Ns, Number, PositiveCount, PositiveNs
+from flowdist.graph.units import MINUTE, MS, SECOND, Count, Cpus, GpuCount, LookNs, Ns, Number, PositiveCount, PositiveNs
 
 RoleKind = Literal["task", "service"]
 GateCondition = Literal["started", "ready", "succeeded"]
@@ -109,6 +109,10 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     )
     warmup_ns: Ns = 0  # from the end of the last worker's start-up to the first step
     checkpoint_blocks_ns: Ns | None = None  # None: a checkpoint blocks for all of `checkpoint_ns`
+    warm_startup_ns: Ns | None = None  # start-up on a node that has the modules already; None: as `startup_ns`
+    import_ns: Ns = 0  # from the arrival of a node until it has imported the modules of the workers
+    finish_ns: Ns = 0  # from the last step until the workers have exited
+    stop_ns: Ns = 100 * MS  # from SIGTERM until a worker has ended that obeys
 
     @property
     def group_timeout_ns(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import Workload
-from flowdist.graph import MINUTE, SECOND, WorkloadSpec, format_duration
+from flowdist.graph import MINUTE, MS, SECOND, WorkloadSpec, format_duration
 
 MOST_SPREAD = 100  # a worker that is a hundred times slower than others hangs
 COLLECTIVES = ("wait", "fail", "hang")
@@ -32,6 +32,10 @@ def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
         collective_timeout_ns=work.optional_duration("collective_timeout"),
         step_spread=_spread(work),
         warmup_ns=work.duration("warmup", 0),
+        warm_startup_ns=None if given.warm_startup is None else work.duration("warm_startup", 0),
+        import_ns=work.duration("import_time", 0),
+        finish_ns=work.duration("finish_time", 0),
+        stop_ns=work.duration("stop_time", 100 * MS),
         checkpoint_blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
     )
     _check_checkpoints(work, spec)

@@ -129,7 +129,8 @@ def _re_formation_ns(graph: RoleGraph) -> int:
 
 
 def _starts_ns(load: WorkloadSpec) -> int:
-    return round(SPREAD * load.startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
+    startup_ns = load.import_ns + max(load.startup_ns, load.warm_startup_ns or 0)
+    return load.stop_ns + round(SPREAD * startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
 
 
 def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
@@ -146,7 +147,7 @@ def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
     load = spec.workload
     steps = load.steps * load.step_ns
-    works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns
+    works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns + load.finish_ns
     return load.startup_ns + load.restore_ns + round(_slowest(graph, spec) * works)
 
 

@@ -217,14 +217,21 @@ class WorldModel:
     def split(self, now: int) -> tuple[int, int, int]:
         """Return how long this generation has warmed up, done steps, and waited for checkpoints by `now`, in ns.
 
-        The first two are nominal: what slow members, stalls and a stop at an agreed step add is in none of the three.
+        The first two are nominal: what slow members, stalls and a stop at an agreed step add is in none of the three,
+        nor is `finishing_ns`.
         """
-        load, position = self.pace.workload, self._position(now)
+        load, position = self.pace.workload, self._position(now) - self.finishing_ns(now)
         if position < 0:
             return self.warmup_ns + position, 0, 0
         cycles, rest = divmod(position, self._cycle_ns)
         checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
-        return self.warmup_ns, position - checkpoint, checkpoint + self._way(now) - position
+        waited = self._way(now) - self.finishing_ns(now) - position
+        return self.warmup_ns, position - checkpoint, checkpoint + waited
+
+    def finishing_ns(self, now: int) -> int:
+        """Return the nominal time, in ns, for which the workers of this generation have been ending since the last step."""
+        load = self.pace.workload
+        return max(0, self._position(now) - self._position_of_step(load.steps)) if load.finish_ns else 0
 
     def halt(self, now: int, *, is_over: bool = False) -> None:
         """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends.
@@ -442,14 +449,16 @@ class WorldModel:
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
-        """Return when, in ns, the next checkpoint is complete or all work is done, whichever comes first.
+        """Return when, in ns, the next checkpoint is complete or the workers exit after their last step.
 
-        The second value is True for a checkpoint. The time is None while the world waits.
+        It is the earlier of both; no checkpoint is complete after the last step. The second value is True for a
+        checkpoint. The time is None while the world waits.
         """
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
         end = self._way_to(self._position_of_step(load.steps))
-        return self._time_at(min(whole, end)), whole < end
+        is_checkpoint = whole < end
+        return self._time_at(whole if is_checkpoint else end + load.finish_ns), is_checkpoint
 
     def checkpoints_by(self, time: int) -> int:
         """Return how many checkpoints of this generation are complete by a time (ns), if nothing changes before.

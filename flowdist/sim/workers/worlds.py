@@ -117,9 +117,10 @@ class Worlds:
         warmed, worked, checkpoint = model.split(now)
         kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
         checkpoint += now - model.left_ns if model.left_ns is not None else 0
-        stalled = now - model.begun_ns - warmed - worked - checkpoint
+        ending = model.finishing_ns(now)
+        stalled = now - model.begun_ns - warmed - worked - checkpoint - ending
         unkept: Bucket = "unsaved at the end" if is_over else "lost work"
-        parts: dict[Bucket, int] = {"productive": kept, unkept: worked - kept, "start-up": warmed}
+        parts: dict[Bucket, int] = {"productive": kept + ending, unkept: worked - kept, "start-up": warmed}
         self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
         self._count_up_to(model, min(model.durable, model.first_step))
         done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
