@@ -183,6 +183,10 @@ def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float)
             kind: estimate([float(result.causes[kind]) for result in results])
             for kind in sorted({kind for result in results for kind in result.causes})
         },
+        "rates": {
+            name: estimate([float(result.hits[name]) for result in results])
+            for name in sorted({name for result in results for name in result.hits})
+        },
         "between_s": _seconds(between_ns),
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
         "young_s": _seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
