@@ -146,7 +146,9 @@ def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, 
     if not found:
         known = ["node", "replica", "controller", *replicas, *dict.fromkeys(key for key, _ in labels), *nodes]
         start = rate.spec.index(subject)
-        refuse(rate.spec, start, start + len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where)
+        refuse(
+            rate.spec, start, start + len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where
+        )
     return subject, found
 
 

@@ -1,6 +1,6 @@
 """Repairs of nodes that a rate has hit: how long each takes, and whether the node comes back bad.
 
-    /15m   /2h..6h   /exp(4h)   /exp(4h)/lemon=0.1,50
+/15m   /2h..6h   /exp(4h)   /exp(4h)/lemon=0.1,50
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) 
     if not (0 < part <= 1 and times > 1 and isfinite(times)):
         refuse(text, start, end, "a part is from 0 to 1, and lemons fail more than once as often", help)
     if kind not in RETURNING or not returns:
-        refuse(text, start, end, "no node comes back from these faults", "write node-kill=1e-3/node-day/4h/lemon=0.1,50")
+        refuse(
+            text, start, end, "no node comes back from these faults", "write node-kill=1e-3/node-day/4h/lemon=0.1,50"
+        )
     return Lemon(part, times)
 
 
