@@ -170,7 +170,7 @@ class Repair(NamedTuple):
 
 
 class Lemon(NamedTuple):
-    """Nodes that come back bad: such a part of them, from 0 to 1, fails so many times as often until the next repair."""
+    """Nodes that come back bad: a part of them, from 0 to 1, fails so many times as often until its next repair."""
 
     part: float
     times: float

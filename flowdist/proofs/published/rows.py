@@ -18,7 +18,7 @@ Quantity = Literal[
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Gang that represents the published job: one replica on each node, and what else `Topology` and `role` are given."""
+    """Gang that represents the published job, one replica on each node, and more arguments of `Topology` and `role`."""
 
     nodes: int  # nodes that the gang needs
     spares: int = 0
