@@ -97,7 +97,8 @@ def load_rows(files: Sequence[Path]) -> list[Row]:
 
 def load_claims() -> list[Claim]:
     """Return the published results that cannot be simulated."""
-    return _converted(RESULTS / "cannot.toml", _Claims).cannot
+    claims: _Claims = _converted(RESULTS / "cannot.toml", _Claims)
+    return claims.cannot
 
 
 def _converted(path: Path, kind: type[Any]) -> Any:
