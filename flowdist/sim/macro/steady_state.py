@@ -152,7 +152,7 @@ class SteadyState:
         if node < 0:
             if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
                 return entity.target, entity.rate, now
-            job.result.hits[entity.rate.name] += 1
+            job.result.by_rate[entity.rate.name] += 1
             return None
         if not job.alive[node]:
             return None
@@ -160,7 +160,7 @@ class SteadyState:
         if not is_alone or not job.seats.on[node] or not self._lose_node(node, now):
             return entity.target, entity.rate, now
         job.alive[node] = False
-        job.result.hits[entity.rate.name] += 1
+        job.result.by_rate[entity.rate.name] += 1
         if entity.rate.duration_ns is not None:
             job.serial += 1
             back = now + entity.rate.duration_ns
