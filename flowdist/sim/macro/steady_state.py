@@ -30,9 +30,8 @@ from flowdist.graph import MS
 from flowdist.record.accounts import Bucket
 from flowdist.sim.macro.books import ANSWER_NS
 from flowdist.sim.macro.gang import begin, plan_begin, plan_wait
-from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.job import OTHER, Job, target_of
 from flowdist.sim.macro.result import FAILED, NEVER
-from flowdist.sim.macro.steadiness import OTHER, target_of
 
 
 @dataclass(slots=True)
