@@ -56,6 +56,7 @@ def test_the_work_that_a_small_world_loses_counts_with_its_own_step_time() -> No
     before, after = 55 * SECOND // (1125 * MS), 119 * SECOND // (2 * SECOND)
     assert model.lost_steps == pytest.approx(before + after, abs=6)
     assert model.lost_ns == pytest.approx(before * 1125 * MS + after * 2 * SECOND, abs=12 * SECOND)
+    assert model.unsaved_steps and model.unsaved_ns == model.unsaved_steps * 2 * SECOND
 
 
 @pytest.mark.parametrize("name", LOADS)
