@@ -151,7 +151,6 @@ class SteadyState:
         if node < 0:
             if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
                 return entity.target, entity.rate, now
-            job.result.by_rate[entity.rate.name] += 1
             return None
         if not job.alive[node]:
             return None
@@ -278,6 +277,7 @@ class SteadyState:
             return False
         job.policy.charge(verdict.level, known)
         self.failed[kind] += 1
+        job.result.by_rate[rate.name] += 1
         self._end_generation(now, known)
         self.sum_reformation += active * (starts - known - wait)
         self.sum_backoff += active * wait
