@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
 
 # Options that do not go together: none is accepted and then ignored.
-OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
+OF_ONE_RUN = ("--seed", "--startup-spread", "--schedule", "--until", "--trace", "--html")
 OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--alike", "--cover")
 
 
@@ -35,6 +35,7 @@ class OneRunOptions(NamedTuple):
     """Options of one simulated run: what is drawn, when the run ends, and which files are written."""
 
     seed: int | None
+    startup_spread: float | None
     schedule: int
     collective: str | None
     until: str | None
@@ -65,6 +66,12 @@ class _Job(NamedTuple):
     "one",
     OneRunOptions,
     click.option("--seed", type=int, help="Seed of what is drawn, such as start-up times; 0 (default) draws nothing."),
+    click.option(
+        "--startup-spread",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        help="Draw start-ups up to this share shorter or longer (default: 0.2); with 0 they are nominal.",
+    ),
     click.option("--schedule", type=int, default=0, help="Choose another order of simultaneous events by a number."),
     click.option(
         "--collective",
@@ -174,8 +181,9 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     loaded = load(named)
     from flowdist.sim.simulation import with_nodes
     from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
+    from flowdist.sim.workers.start_ups import with_startup_spread
 
-    graph = with_collective(with_nodes(loaded.graph), one.collective or "")
+    graph = with_startup_spread(with_collective(with_nodes(loaded.graph), one.collective or ""), one.startup_spread)
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
     plan = join_plans([*plans, faults.plan()])

@@ -23,7 +23,7 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
 
 SPAWN_NS = 5 * MS
-TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
+TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys, in macro mode; else its workload says it
 KILL_NS = 1 * MS
 LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
 RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker
@@ -115,6 +115,7 @@ class SimNode:
         self.is_paused = False
         self.comes_at_ns = 0  # when the agent connects first, at the earliest
         self._is_coming = False
+        self.imported_ns: int | None = None  # when the agent has, or will have, imported the modules of its workers
         self._delayed: list[Callable[[], None]] = []  # what happens as soon as the node resumes
         self.link = 0  # the number of the connection to the controller: messages of an earlier one do not arrive
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing: they hang, or are paused
@@ -148,7 +149,15 @@ class SimNode:
             self._is_coming = True
         elif not self._ctx.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
+            self._import()
             self.tell(io.Connected())
+
+    def _import(self) -> None:
+        """Begin the imports of the node, if its roles have any and it has not begun: the agent's join says so."""
+        takes = max(role.workload.import_ns for role in self._ctx.graph.roles)
+        if takes and self.imported_ns is None:
+            self.imported_ns, self.agent.is_warming = self._queue.now + takes, True
+            self._queue.after(takes, self.tell, io.WarmedUp())
 
     def lose_link(self) -> None:
         """Lose the connection, because the controller has died: messages that are on their way are dropped.
@@ -491,7 +500,7 @@ class SimNode:
         key = (output.replica, output.attempt)
         if output.signal != "KILL" and (key in self.hung or self._workers.is_deaf(*key)):
             return  # no handler of the worker runs
-        delay = KILL_NS if output.signal == "KILL" else TERM_NS
+        delay = KILL_NS if output.signal == "KILL" else self._ctx.graph.role(output.replica.role).workload.stop_ns
         for local_rank in self.workers.get((output.replica, output.attempt), {}):
             self._queue.after(delay, self._end_by_signal, output, local_rank)
 

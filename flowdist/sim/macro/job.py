@@ -11,13 +11,18 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from flowdist.control.incidents.health import is_healthy
-from flowdist.faults.grammar import Plan
+from flowdist.faults.grammar import Plan, Rate
 from flowdist.faults.rates import Arrivals
+from flowdist.faults.repairs import is_drawn
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.policy import Policy
-from flowdist.sim.macro.result import NEVER, Later, MacroResult, Phase
+from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.seats import Seats
+
+# What the faults of an entity of `Arrivals` hit: a node (its number), a replica (-2 - its index), or this, for faults
+# that are left to `gang`.
+OTHER = -1
 
 Tell = Callable[[int, str, str, str], None]  # time, what, name, words: see `Macro`
 
@@ -127,7 +132,7 @@ class Job:
         self.workers_end_at: dict[int, int] = {}
 
         self.seats = Seats(role, graph.options, scope.seats, known)
-        self.books = Books(role.workload, role.max_replicas)
+        self.books = Books(role.workload, role.max_replicas, role.procs)
         self.policy = Policy(role, graph.options)
         self.result = MacroResult(self.books.spent)
 
@@ -217,8 +222,59 @@ class Job:
     def extra_startup_ns(self, slowest: float, members: int) -> int:
         """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.
 
-        The start-up time of each member is spread evenly by up to a fifth in both directions. `slowest` is a number
+        The start-up time of each member is spread evenly by `startup_spread` in both directions. `slowest` is a number
         drawn from [0, 1): its root of order `members` is distributed as the largest of that many draws. The result may
         be negative.
         """
-        return int(self.role.workload.startup_ns * (0.4 * slowest ** (1 / members) - 0.2))
+        load = self.role.workload
+        return int(load.startup_ns * (2 * load.startup_spread * slowest ** (1 / members) - load.startup_spread))
+
+
+# Questions about the fast path (`steady_state`): whether it may compute the job, and which of its faults.
+
+
+def may_become_steady(job: Job) -> bool:
+    """Return whether `SteadyState` is of use in this job at all.
+
+    A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
+    charged to a budget.
+    """
+    verdict = job.policy.judge("node_lost", 0)
+    is_free = verdict.action == "restart" and not verdict.counted
+    known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
+    return is_free and max(job.scope.seats) == 1 and known and not _is_left_out(job)
+
+
+def _is_left_out(job: Job) -> bool:
+    """Return whether the job has steps that depend on the size of the gang, or nodes whose repairs are drawn."""
+    return job.role.workload.depends_on_size or any(map(is_drawn, job.plan.rates))
+
+
+def _ends_a_node(rate: Rate, job: Job) -> bool:
+    return rate.kind == "kill" and rate.subject in ("node", *job.scope.nodes)
+
+
+def _ends_a_replica(rate: Rate, job: Job) -> bool:
+    return rate.kind in FAILED and rate.subject in ("replica", job.role.name)
+
+
+def is_steady(job: Job) -> bool:
+    """Return whether `SteadyState` may compute the job from here on.
+
+    The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
+    and no back-off be in progress. The job may have no `tell`, which needs each change, since changes are only counted.
+    """
+    if job.death_known_at or job.cut_off_since or job.seats.wary or job.tell is not None:
+        return False
+    if job.phase == "waiting":
+        return job.books.bucket == "waiting" and not job.is_counted
+    return job.phase == "running" and job.formed != NEVER and job.due != NEVER
+
+
+def target_of(rate: Rate, target: str, job: Job) -> int:
+    """Return what a fault of the rate on this target hits: a node, -2 - replica, or OTHER."""
+    if _ends_a_node(rate, job):
+        return job.names[target]
+    if _ends_a_replica(rate, job):
+        return -2 - int(target.rpartition("/")[2])
+    return OTHER

@@ -32,7 +32,7 @@ _ROLE = (
     "preload learned_preload first_imports warm workload hang_after_ns start_timeout_ns address_edges"
 )
 _POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
-_LOAD = "steps step_ns startup_ns checkpoint_every_ns checkpoint_ns restore_ns"
+_LOAD = "steps step_ns step_times batch_workers startup_ns startup_spread checkpoint_every_ns checkpoint_ns restore_ns"
 _GRAPH = "name roles cluster options on_incident checkpoint_dir source domains worlds format"
 _OPTIONS = (
     "heartbeat_ns lease_ns lease_margin_ns cause_window_ns min_uptime_ns free_incidents_max unkillable_after_ns "
@@ -309,6 +309,7 @@ def _refuse(what: Fault | Rate, end: int, refused: Refused | None) -> None:
     """
     if refused is not None:
         refuse(what.spec, 0, end, *refused, what.where)
-    if what.duration_ns is not None and what.duration_ns < LEAST_AWAY_NS:
+    shortest_ns = what.repair.low_ns if isinstance(what, Rate) and what.repair is not None else what.duration_ns
+    if shortest_ns is not None and shortest_ns < LEAST_AWAY_NS:
         text = "macro mode has nodes back after a second at the earliest"
         refuse(what.spec, 0, len(what.spec), text, "write /1s or more", what.where)

@@ -12,7 +12,7 @@ from fractions import Fraction
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.faults.streams import draw, spread
+from flowdist.faults.streams import draw
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import is_put_off
@@ -24,7 +24,9 @@ from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
+from flowdist.sim.workers.peer_memory import PeerMemory
 from flowdist.sim.workers.services import Services, StalledServices
+from flowdist.sim.workers.start_ups import StartUps
 from flowdist.sim.workers.worlds import Worlds
 
 PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
@@ -67,6 +69,7 @@ class Work:
             is_nothing=lambda action, args: action == self.checkpoint or is_put_off(action, args),
         )
         self._drain = Drain(ctx, self.worlds, code, self.disks, self.fast_forward)
+        self._start_ups, self._peers = StartUps(ctx), PeerMemory(nodes)
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
         self.worlds.on_resume = self._plan
         self.worlds.on_change = self.collectives.update
@@ -106,9 +109,8 @@ class Work:
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
         """Begin the start-up of an attempt whose processes run, and plan the end of the start-up.
 
-        A start-up takes `startup_ns` of the workload (with the seed's spread), or `rejoin_ns` if all workers were
-        suspended. Without any suspended worker the restore of a checkpoint comes on top. A task becomes a member of its
-        world; nothing happens if the world is in a later generation already.
+        See `StartUps`. Without any suspended worker the restore of a checkpoint comes on top. A task becomes a member
+        of its world; nothing happens if the world is in a later generation already.
 
         Args:
             node: The node of the attempt.
@@ -117,9 +119,7 @@ class Work:
         """
         role = self._graph.role(start.replica.role)
         load = role.workload
-        delay = load.rejoin_ns or 0
-        if len(kept) < node.procs_of(start.replica):
-            delay = round(load.startup_ns * spread(self._ctx.seed, f"{start.replica}#{start.attempt}", "startup"))
+        delay = self._start_ups.takes_ns(node, start, len(kept))
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
@@ -132,9 +132,9 @@ class Work:
             procs = node.procs_of(start.replica)
             model.start(start, kept=len(kept), procs=procs, own=self._pace_drawn(start, procs))
             if model.durable and not kept:
-                at = self._queue.now + delay
-                model.reads[start.replica] = (at, at + load.restore_ns)
-                delay += load.restore_ns
+                at, takes = self._queue.now + delay, self._peers.restore_ns(start.world, load)
+                model.reads[start.replica] = (at, at + takes)
+                delay += takes
         self._queue.after(delay, self._started_up, node, start)
 
     def _pace_drawn(self, start: StartReplica, procs: int) -> Fraction:
@@ -172,6 +172,7 @@ class Work:
             node.tell_of_workers(io.WorkerElastic, *key)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
+            self._peers.begin(start.world, model)
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
                 self.worlds.begin_work(model)
@@ -386,7 +387,7 @@ class Work:
         self.fast_forward.report(model)
         first = min(model.members)
         start = model.members[first]
-        step = model.step_of_checkpoint(model.offered)
+        step = model.steps.of_checkpoint(model.offered)
         full = self.disks.full_role(world)
         if full is not None and not self.code.plays(world):
             self._ctx.note_unsaved(world, step, full)

@@ -14,7 +14,8 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.accounts import Accounts, Bucket
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import Done, WorldModel
+from flowdist.sim.user_code.steps import Done
+from flowdist.sim.user_code.workload import WorldModel
 
 
 def _ignore(*_: object) -> None:
@@ -96,12 +97,10 @@ class Worlds:
         lost.
         """
         self._count_up_to(model, model.first_step)
-        model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
+        model.done = [one._replace(last=min(one.last, model.first_step)) for one in model.done]
         model.done = [one for one in model.done if one.first < one.last]
-        for name, role in model.roles.items():
-            members = [member for member in model.members if member.role == name]
-            restore_ns = role.workload.restore_ns if model.durable else 0
-            self._accounts.begin_work(members, self._queue.now, restore_ns)
+        for member in model.members:
+            self._accounts.begin_work([member], self._queue.now, model.restore_took_ns(member))
 
     def _end_work(self, model: WorldModel, *, is_over: bool) -> None:
         """Book the time of a generation that ends, split by bucket, before its model forgets it.
@@ -115,15 +114,17 @@ class Worlds:
         if not members:
             return  # the user code failed as it began
         warmed, worked, checkpoint = model.split(now)
-        kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
+        kept = min(worked, max(0, model.durable - model.first_step) * model.steps.ns)
         checkpoint += now - model.left_ns if model.left_ns is not None else 0
-        stalled = now - model.begun_ns - warmed - worked - checkpoint
+        ending = model.finishing_ns(now)
+        stalled = now - model.begun_ns - warmed - worked - checkpoint - ending
         unkept: Bucket = "unsaved at the end" if is_over else "lost work"
-        parts: dict[Bucket, int] = {"productive": kept, unkept: worked - kept, "start-up": warmed}
+        parts: dict[Bucket, int] = {"productive": kept + ending, unkept: worked - kept, "start-up": warmed}
         self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
         self._count_up_to(model, min(model.durable, model.first_step))
-        done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
-        before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, done.by) else done
+        by = dict(Counter(member.role for member in members))
+        done = Done(model.first_step, model.step_at(now), by, model.steps.ns)
+        before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, by, done.step_ns) else done
         model.done.append(done._replace(first=before.first))  # a gang that fails again at one step has one entry
         model.counted = max(model.counted, min(model.durable, model.step_at(now)))
 
@@ -134,7 +135,7 @@ class Worlds:
         """
         low, high = sorted((step, model.counted))
         for one in model.done:
-            ns = max(0, min(high, one.last) - max(low, one.first)) * model.pace.workload.step_ns
+            ns = max(0, min(high, one.last) - max(low, one.first)) * one.step_ns
             for role, members in one.by.items():
                 sign = 1 if step > model.counted else -1
                 self._accounts.transfer(role, "lost work", "productive", ns * members * sign)

@@ -1,0 +1,58 @@
+"""Start-ups of simulated workers: how long each takes, cold on a node without the modules of the role, or warm.
+
+A production node imports the modules of the workers once, in a fork server. The first start of a role on a node waits
+for the imports; later workers are forked, and need none. A node that joins a running job imports first, and worlds grow
+onto it afterwards (R13), so its workers start warm.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import NodeName
+from flowdist.faults.streams import spread
+from flowdist.graph import RoleGraph
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.node import SimNode
+
+
+def with_startup_spread(graph: RoleGraph, share: float | None) -> RoleGraph:
+    """Return the graph with this spread of start-ups in the workloads of all roles; None: the graph as it is."""
+    if share is None:
+        return graph
+    roles = [replace(role, workload=replace(role.workload, startup_spread=share)) for role in graph.roles]
+    return replace(graph, roles=tuple(roles))
+
+
+class StartUps:
+    """The duration of each start-up of one simulation, and the roles that are warm on each node."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._warm: dict[tuple[NodeName, int, str], int] = {}  # by node, its earlier agents, and role: since when
+
+    def takes_ns(self, node: SimNode, start: StartReplica, kept: int) -> int:
+        """Return how long the start-up of an attempt takes that begins now, without its restore.
+
+        That is `rejoin_ns` of the workload if all workers were suspended. Else it is `startup_ns`, or `warm_startup_ns`
+        if the role has started up on this node before or the imports of the node are done, with the seed's spread.
+
+        Args:
+            node: The node of the attempt.
+            start: The order that started it.
+            kept: The number of its workers that were suspended, and rejoin.
+        """
+        load = self._ctx.graph.role(start.replica.role).workload
+        if kept >= node.procs_of(start.replica):
+            return load.rejoin_ns or 0
+        factor = spread(self._ctx.seed, f"{start.replica}#{start.attempt}", "startup", load.startup_spread)
+        if load.warm_startup_ns is None:
+            return round(load.startup_ns * factor)
+        now, place = self._ctx.queue.now, (node.spec.name, node.starts, start.replica.role)
+        warm_ns = node.imported_ns if node.imported_ns is not None else self._warm.get(place)
+        if warm_ns is not None and warm_ns <= now:
+            return round(load.warm_startup_ns * factor)
+        takes = round(load.startup_ns * factor)
+        self._warm.setdefault(place, now + takes)
+        return takes
