@@ -13,6 +13,7 @@ from flowdist.cli.shared.common import load, show_problems, until_ns, verb, writ
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
 from flowdist.cli.shared.played import problems_of_job
 from flowdist.cli.shared.simulated import ProgressLine
+from flowdist.cli.shared.workloads import with_workload_file, workload_option
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
 from flowdist.cli.simulate.demands import Demands, demand_options
 from flowdist.cli.simulate.macro import MacroOptions, MacroRun, macro_options
@@ -35,6 +36,7 @@ class OneRunOptions(NamedTuple):
     """Options of one simulated run: what is drawn, when the run ends, and which files are written."""
 
     seed: int | None
+    workload_file: str | None
     schedule: int
     collective: str | None
     until: str | None
@@ -55,6 +57,7 @@ class _Job(NamedTuple):
     plan: Plan
     seed: int
     until_ns: int | None
+    arrival_ns: int | None = None  # when the agents of the nodes connect; None: at once
     problems: tuple[Problem, ...] = ()
 
 
@@ -65,6 +68,7 @@ class _Job(NamedTuple):
     "one",
     OneRunOptions,
     click.option("--seed", type=int, help="Seed of what is drawn, such as start-up times; 0 (default) draws nothing."),
+    workload_option,
     click.option("--schedule", type=int, default=0, help="Choose another order of simultaneous events by a number."),
     click.option(
         "--collective",
@@ -175,14 +179,19 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     from flowdist.sim.simulation import with_nodes
     from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
 
-    graph = with_collective(with_nodes(loaded.graph), one.collective or "")
+    graph, arrival_ns = loaded.graph, None
+    if one.workload_file is not None:
+        graph, calibration = with_workload_file(graph, one.workload_file, named.sets)
+        arrival_ns = calibration.arrival_ns
+    graph = with_collective(with_nodes(graph), one.collective or "")
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
     plan = join_plans([*plans, faults.plan()])
     more = problems_of_job(loaded, graph, plan)
     if not named.as_json:
         show_problems(more)
-    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until), (*loaded.warnings, *more))
+    problems = (*loaded.warnings, *more)
+    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until), arrival_ns, problems)
 
 
 def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> TopologyOptions:
@@ -251,6 +260,7 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     """Run the simulation, write its files, show it, and exit with its exit code."""
     from flowdist.report.static.room import stranding
     from flowdist.sim.faults.injector import check_faults
+    from flowdist.sim.reconstruct import let_arrive
     from flowdist.sim.simulation import Simulation
 
     check_faults(job.plan, job.graph)
@@ -260,7 +270,9 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     with ProgressLine(quiet=job.named.as_json) as progress:
         end_ns = job.until_ns or (_liveness_end_ns(job.graph, job.plan) if demands.live else None)
         options: dict[str, Any] = {"seed": job.seed, "schedule": one.schedule, "properties": properties}
-        result = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options).run(end_ns)
+        simulation = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options)
+        arrivals = dict.fromkeys(simulation.nodes, job.arrival_ns or 0)
+        result = let_arrive(simulation, arrivals).run(end_ns)
     write_trace(one.trace_file, result.lines)
     if one.html_file is not None:
         _draw(result, Path(one.html_file))

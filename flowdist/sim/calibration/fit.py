@@ -1,0 +1,324 @@
+"""Times of a job's workers from the observations of its records.
+
+The time of a step and the time that a checkpoint costs come from the intervals between two reports of one member. An
+interval in which no checkpoint was accepted has steps alone: their sum gives the mean step time. An interval with
+checkpoints gives what is left over: saving, evaluation, the barrier behind it, whatever the script does then, said with
+`worker.saving()` or not. Where every interval has a checkpoint, only what the script says about saving can be told
+from its steps. Means are used for both, because a job takes as long as the sum of its steps.
+
+The start-up of a generation is the time from its order to its first step, less that step and what it says it restored.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from flowdist.graph import MS, RoleSpec
+from flowdist.sim.calibration.distribution import Distribution, distribution, rounded
+from flowdist.sim.calibration.observe import Generation, Mark, Observed
+from flowdist.sim.calibration.silent import silent_fields
+from flowdist.sim.engine.network import LATENCY_NS
+from flowdist.sim.engine.node import SPAWN_NS
+
+ORDER_NS = 2 * LATENCY_NS + SPAWN_NS  # from an order to start until the report that processes run, as it is simulated
+CLEAR_MIN = 2  # intervals without a checkpoint from which a step time is measured
+
+
+class Interval(NamedTuple):
+    """Time between two reports of one member: steps done, checkpoints accepted, and saving reported in between."""
+
+    ns: int
+    steps: int
+    offers: int
+    saving_ns: int
+    size: int  # workers of the world
+
+
+class RoleTimes(NamedTuple):
+    """Times of one role: `fields` of its `WorkloadSpec` that were measured, and the distributions behind them by name.
+
+    `unknown` names what the records do not show. `silent` says how a task is played whose workers report no progress.
+    `tells_saving` is false if workers report less than half of what a checkpoint costs them.
+    """
+
+    fields: dict[str, Any]
+    measured: dict[str, Distribution] = {}
+    unknown: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    tells_saving: bool = True
+
+
+def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
+    """Return the times of a role as all given records together show them."""
+    fit = _RoleFit(role, runs)
+    fit.measure()
+    for name, value in fit.fields.items():  # the interval of checkpoints stays a multiple of the step
+        fit.fields[name] = rounded(value) if name.endswith("_ns") and value and name != "checkpoint_every_ns" else value
+    measured = {name: found for name, samples in fit.samples.items() if (found := distribution(samples)) is not None}
+    return RoleTimes(fit.fields, measured, tuple(fit.unknown), tuple(fit.silent), fit.tells_saving)
+
+
+def median(samples: Sequence[int]) -> int:
+    """Return the median of durations, in whole ns."""
+    return round(statistics.median(samples))
+
+
+class _RoleFit:
+    """Measurement of one role. Each method adds to `fields`, `samples` and `unknown` what it can."""
+
+    def __init__(self, role: RoleSpec, runs: Sequence[Observed]) -> None:
+        self._role, self._runs = role, runs
+        self._generations = [
+            (run, one) for run in runs for one in run.generations if one.role == role.name and one.starts
+        ]
+        self._step_ns = 0  # 0: unknown
+        self._cost_ns = 0  # of a checkpoint, for which workers do not step
+        self.fields: dict[str, Any] = {}
+        self.samples: dict[str, list[int]] = {}
+        self.unknown: list[str] = []
+        self.silent: list[str] = []
+        self.tells_saving = True
+
+    def measure(self) -> None:
+        """Measure everything. A service has no steps and no checkpoints."""
+        if not self._generations:
+            self.unknown.append("it never started")
+            return
+        if self._role.kind == "task" and not any(one.marks for _, one in self._generations):
+            self.fields, text = silent_fields(self._role, [one for _, one in self._generations])
+            self.silent.append(text)
+        elif self._role.kind == "task":
+            self._measure_steps()
+            self._measure_checkpoints()
+            self._measure_length()
+            self._measure_starts()
+        else:
+            self._measure_starts()
+        self._measure_imports()
+        stops = [ns for run in self._runs for ns in run.stops.get(self._role.name, ())]
+        if stops:
+            self.fields["stop_ns"] = max(0, median(stops) - 2 * LATENCY_NS)
+            self.samples["stop"] = stops
+
+    # Steps and what a checkpoint costs.
+
+    def _measure_steps(self) -> None:
+        intervals = [each for run, one in self._generations for each in _intervals(run, one)]
+        clear = [each for each in intervals if not each.offers]
+        others = [each for each in intervals if each.offers]
+        used = clear if len(clear) >= CLEAR_MIN else intervals
+        steps = sum(each.steps for each in used)
+        if not steps:
+            self.unknown.append("its step time: no worker reported two steps of one attempt")
+            return
+        self._step_ns = max(1, rounded(round(sum(each.ns - each.saving_ns for each in used) / steps)))
+        self.fields["step_ns"] = self._step_ns
+        self.samples["step"] = [max(0, each.ns - each.saving_ns) // each.steps for each in used if each.steps]
+        self._compare_sizes(used)
+        offers = sum(each.offers for each in others)
+        if not offers:
+            return
+        told = sum(each.saving_ns for each in others) // offers
+        rest = sum(each.ns - each.steps * self._step_ns for each in others) // offers
+        self._cost_ns = max(0, rest) if used is clear else told
+        self.tells_saving = 2 * told >= self._cost_ns
+        if used is not clear and not told:
+            self.unknown.append(
+                "the time of saving: a checkpoint fell into every interval between two reports, so it counts as steps;"
+                " say it with worker.saving()"
+            )
+        if self._cost_ns and used is clear:
+            costs = [(each.ns - each.steps * self._step_ns) // each.offers for each in others]
+            self.samples["save, blocking"] = [max(0, ns) for ns in costs]
+        elif self._cost_ns:
+            self.samples["save, blocking"] = [each.saving_ns // each.offers for each in others]
+
+    def _compare_sizes(self, used: Sequence[Interval]) -> None:
+        """Measure the step time for each number of workers of the world, if the records have several."""
+        sizes = sorted({each.size for each in used if each.steps})
+        if len(sizes) < 2:
+            return
+        for size in sizes:
+            of_size = [each for each in used if each.size == size and each.steps]
+            self.samples[f"step, {size} workers"] = [(each.ns - each.saving_ns) // each.steps for each in of_size]
+
+    def _measure_checkpoints(self) -> None:
+        gaps, times = [], []
+        for _, one in self._generations:
+            before = [(one.ordered_ns, one.resumed)] if one.resumed is not None else []
+            pairs = list(pairwise([*before, *one.offers]))
+            gaps += [step - last for (_, last), (_, step) in pairs if last is not None and step > last]
+            times += [at - last for (last, _), (at, _) in pairwise(one.offers)]
+        if not any(one.offers for _, one in self._generations):
+            self.unknown.append("its checkpoints: none was committed, so nothing is known of saving and resuming")
+            self._guess_from_loss()
+            return
+        if gaps and self._step_ns:
+            self.fields["checkpoint_every_ns"] = max(1, median(gaps) * self._step_ns)
+        elif times:
+            self.fields["checkpoint_every_ns"] = max(1, median(times) - self._cost_ns)
+        lags = [lag for _, one in self._generations for lag in self._lags(one)]
+        takes = median(lags) if lags else 0
+        if takes <= self._cost_ns + max(self._cost_ns // 2, 2 * self._step_ns):
+            self.fields |= {"checkpoint_ns": self._cost_ns, "checkpoint_blocks_ns": None}
+            return
+        self.samples["save, until complete"] = lags
+        every = self.fields.get("checkpoint_every_ns", takes)
+        takes = min(takes, self._cost_ns + every)  # a checkpoint is complete before the next begins
+        self.fields |= {"checkpoint_ns": takes, "checkpoint_blocks_ns": self._cost_ns}
+
+    def _lags(self, one: Generation) -> Iterator[int]:
+        """Yield how long after its step each checkpoint was complete, as far as reports around it show when that was."""
+        clock = one.clock
+        for number, (at, step) in enumerate(one.offers):
+            before = [mark for mark in clock if not mark.is_count and mark.step <= step and mark.at_ns <= at]
+            if before and self._step_ns:
+                mark = before[-1]
+                saves = sum(when > mark.at_ns for when, _ in one.offers[:number])
+                done_ns = mark.at_ns + (step - mark.step) * self._step_ns + saves * self._cost_ns
+                yield max(0, at - done_ns)
+
+    def _guess_from_loss(self) -> None:
+        """Estimate the interval of checkpoints from the steps that were done again: n of them mean 2n in an interval."""
+        reached, lost = 0, []
+        for _, one in self._generations:
+            steps = [mark.step for mark in one.clock if not mark.is_count]
+            if steps and steps[0] <= reached:
+                lost.append(reached - steps[0] + 1)
+            reached = max([reached, *steps])
+        if lost and self._step_ns:
+            self.fields["checkpoint_every_ns"] = 2 * round(statistics.mean(lost)) * self._step_ns
+            self.fields |= {"checkpoint_ns": 0, "checkpoint_blocks_ns": None}
+
+    def _measure_length(self) -> None:
+        """Measure the number of steps, and how long the workers take to exit after the last one."""
+        last = max((mark.step for _, one in self._generations for mark in one.clock if not mark.is_count), default=0)
+        done = [one for _, one in self._generations if one.exits and len(one.exits) == len(one.starts)]
+        if last:
+            self.fields["steps"] = last if done else max(last, self._role.workload.steps)
+        ends = [end for one in done if (end := self._finish_ns(one)) is not None]
+        if ends:
+            self.fields["finish_ns"] = median(ends)
+            self.samples["finish"] = ends
+
+    def _finish_ns(self, one: Generation) -> int | None:
+        """Return the time from the last step of a generation to the exit of its last member; None if it is unknown.
+
+        The last report comes with the exit, however long ago the last step was done. So that time follows from the
+        report before it.
+        """
+        exit_ns = max(one.exits.values())
+        clock = [mark for mark in one.clock if not mark.is_count]
+        before = [mark for mark in clock if exit_ns - mark.at_ns > 2 * MS]
+        if not before or not self._step_ns:
+            return None
+        steps = clock[-1].step - before[-1].step
+        saves = sum(at > before[-1].at_ns and step < clock[-1].step for at, step in one.offers)
+        return max(0, exit_ns - before[-1].at_ns - steps * self._step_ns - saves * self._cost_ns)
+
+    # Starts.
+
+    def _measure_starts(self) -> None:
+        names = {"cold": "cold start", "warm": "warm start", "rejoin": "start in place"}
+        found: dict[str, list[int]] = {kind: [] for kind in names}
+        restores: list[int] = []
+        warmups: list[int] = []
+        for _, one in self._generations:
+            begun = self._start_of(one)
+            if begun is None:
+                continue
+            takes, warmup, restore = begun
+            found[one.kind].append(takes)
+            warmups += [warmup] if warmup is not None else []
+            restores += [restore] if restore else []
+        for kind, name in names.items():
+            if found[kind]:
+                self.samples[name] = found[kind]
+        self._set_starts(found)
+        if restores:
+            self.fields["restore_ns"] = median(restores)
+            self.samples["restore"] = restores
+        elif self._role.kind == "task":
+            self.fields["restore_ns"] = 0
+            self.unknown.append("the time of restoring, which counts as start-up: say it with worker.restoring()")
+        if warmups:
+            self.fields["warmup_ns"] = median(warmups)
+            self.samples["warm-up"] = warmups
+        elif self._role.kind == "task":
+            self.fields["warmup_ns"] = 0
+            self.unknown.append("the warm-up before the first step, which counts as start-up")
+
+    def _set_starts(self, found: dict[str, list[int]]) -> None:
+        """Set the start-up fields; a kind of start that no record has is taken from the other, and that is said."""
+        cold, warm = found["cold"], found["warm"]
+        if cold or warm:
+            self.fields["startup_ns"] = median(cold or warm)
+        else:
+            self.unknown.append("its start-up: no start came to a first step, or got ready")
+        if warm and cold:
+            self.fields["warm_startup_ns"] = median(warm)
+        elif warm:
+            self.unknown.append("a cold start: all starts were warm, and cold ones are taken to be as long")
+        elif cold:
+            self.unknown.append("a warm start: nothing restarted, so restarts are taken to be as long as cold starts")
+        if found["rejoin"]:
+            self.fields["rejoin_ns"] = median(found["rejoin"])
+
+    def _start_of(self, one: Generation) -> tuple[int, int | None, int] | None:
+        """Return start-up, warm-up (None: unknown) and restore of a generation, in ns; None if it did not come up."""
+        ready = max(one.ready.values()) if len(one.ready) == len(one.starts) else None
+        if self._role.kind == "service":
+            return None if ready is None else (max(0, ready - one.ordered_ns - ORDER_NS), None, 0)
+        clock = one.clock
+        if not clock or not self._step_ns:
+            return None
+        first = min((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
+        restore = one.spent_by("restoring", first.at_ns)
+        steps = _first_steps(one, first)
+        begun, warmup = first.at_ns - steps * self._step_ns, None
+        if steps == 0 and len(clock) > 1 and clock[1].step > clock[0].step:
+            after = (clock[1].step - clock[0].step) * self._step_ns
+            warmup = max(0, clock[1].at_ns - clock[0].at_ns - after)
+        elif ready is not None and ready < begun:
+            begun, warmup = ready, begun - ready
+        return max(0, begun - one.ordered_ns - ORDER_NS - restore), warmup, restore
+
+    def _measure_imports(self) -> None:
+        """Measure how long a node needs to import the modules of the workers.
+
+        Nodes that joined a running job count, because only then a world waits for it; without such nodes, all.
+        """
+        if self._role.kind != "task":
+            return
+        imports = [each for run in self._runs for each in run.imports]
+        chosen = [each.took_ns for each in imports if each.is_late] or [each.took_ns for each in imports]
+        if chosen:
+            self.fields["import_ns"] = median(chosen)
+            self.samples["imports of a node"] = chosen
+        if not any(each.is_late for each in imports):
+            self.unknown.append("the start on a joining node: none joined while the job ran")
+
+
+def _first_steps(one: Generation, first: Mark) -> int:
+    """Return how many steps a generation had done at its first report; 1 if it is not known from where it resumed."""
+    if first.is_count:
+        return first.step
+    if one.resumed is None or first.step < one.resumed:
+        return 1
+    return first.step - one.resumed
+
+
+def _intervals(run: Observed, one: Generation) -> Iterator[Interval]:
+    """Yield the intervals between the reports of the member that stands for a generation, without disturbed ones."""
+    exit_ns = max(one.exits.values(), default=None)
+    for last, mark in pairwise(one.clock):
+        if last.is_count != mark.is_count or (exit_ns is not None and exit_ns - mark.at_ns < 2 * MS):
+            continue  # the last report comes with the exit, long after the last step
+        if any(since < mark.at_ns and until > last.at_ns for since, until in run.disturbed):
+            continue
+        saving = one.spent_by("saving", mark.at_ns) - one.spent_by("saving", last.at_ns)
+        offers = one.offers_within(last.at_ns, mark.at_ns)
+        yield Interval(mark.at_ns - last.at_ns, mark.step - last.step, offers, saving, one.size)
