@@ -37,6 +37,7 @@ VERBS = {
     ),
     "gpus": Verb(BEFORE, "inspect", "List the GPUs of this machine and the processes that use them."),
     "simulate": Verb(BEFORE, "simulate", "Run a topology or a scenario in virtual time, with failures."),
+    "validate": Verb(BEFORE, "simulate", "Compare published results with what the simulator computes for them."),
     "run": Verb(RUN, "run", "Run a topology or a script on this machine."),
     "join": Verb(RUN, "run", "Join the job of another host as a node."),
     "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),

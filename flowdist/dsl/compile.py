@@ -188,7 +188,7 @@ class _RoleCompiler:
             virtual_local_rank=fields.flag("virtual_local_rank", False),
             count_steps=fields.flag("count_steps", True),
             parallel=read_parallel(fields),
-            workload=read_workload(fields, kind),
+            workload=read_workload(fields, kind, max(1, low) * procs, max(1, high) * procs),
             simulate=model_of(fields, self._folder, kind),
             address_edges=_roles_in(macros),
         )

@@ -129,7 +129,13 @@ class Workload(Frozen):
 
     Args:
         steps: Steps until the task is done; services ignore it.
-        step_time: Duration of one step of the fastest worker.
+        step_time: Duration of one step of the fastest worker. A dict has it by the number of workers of the role:
+            `{1: "2s", 4: "600ms"}`. Between two entries the speed changes evenly with the number.
+        scaling: With one `step_time`, that of the largest size: the part of the speed, from 0 to 1, that is
+            proportional to the number of workers. With 1 half of the workers take twice as long for a step.
+        batch: "global": all sizes do the same global batch in a step. "worker": each worker keeps its own batch, so
+            fewer workers need more steps for the same samples. `steps` counts steps of the largest size.
+        startup_spread: Share by which each start-up is drawn shorter or longer. Seed 0 draws nothing.
         step_spread: Share by which a step of the slowest worker may be longer. With 0.1 each attempt of a worker draws
             a step time from `step_time` to a tenth more. A world has the pace of its slowest member: with N workers a
             step takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
@@ -141,6 +147,8 @@ class Workload(Frozen):
         checkpoint_blocks: Part of `checkpoint_time` for which workers do not step. None: all of it. With less, the
             checkpoint is asynchronous: workers step while it is written.
         restore_time: Time that a restarted worker needs to read its checkpoint.
+        peer_restore: The same if it reads it from the memory of a peer: each node has copies of the checkpoint of
+            another one, so that no disk is read after the loss of one node. None: peers have no copies.
         warm_startup: `startup` of a worker on a node that has the modules of the role already: the role has started there
             before, or the node has arrived `import_time` ago. None: as long as `startup`.
         import_time: Time from the arrival of a node until it has imported the modules of the workers. A running world
@@ -157,14 +165,18 @@ class Workload(Frozen):
     """
 
     steps: int = 600
-    step_time: Duration = "1s"
+    step_time: Duration | Mapping[int, Duration] = "1s"
+    scaling: float = 0.0
+    batch: Literal["global", "worker"] = "global"
     startup: Duration = "5s"
     step_spread: float = 0.0
+    startup_spread: float = 0.2
     warmup: Duration = "0s"
     checkpoint_blocks: Duration | None = None
     checkpoint_every: Duration = "1m"
     checkpoint_time: Duration = "1s"
     restore_time: Duration = "0s"
+    peer_restore: Duration | None = None
     warm_startup: Duration | None = None
     import_time: Duration = "0s"
     finish_time: Duration = "0s"

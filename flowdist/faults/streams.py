@@ -14,9 +14,9 @@ def draw(seed: int, entity: str, purpose: str, n: int = 0) -> float:
     return number(stream(seed, entity, purpose), n)
 
 
-def spread(seed: int, entity: str, purpose: str) -> float:
-    """Return a factor from 0.8 to 1.2 for this seed, entity and purpose; 1 for seed 0, the nominal run."""
-    return 0.8 + 0.4 * draw(seed, entity, purpose) if seed else 1.0
+def spread(seed: int, entity: str, purpose: str, share: float = 0.2) -> float:
+    """Return a factor from 1 - share to 1 + share for this seed, entity and purpose; 1 for seed 0, the nominal run."""
+    return 1 - share + 2 * share * draw(seed, entity, purpose) if seed else 1.0
 
 
 def stream(seed: int, entity: str, purpose: str) -> bytes:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.nodes import NodeSpec, Pairs
 from flowdist.graph.policies import RestartPolicy
+from flowdist.graph.step_times import step_time_at
 from flowdist.graph.units import MINUTE, MS, SECOND, Count, Cpus, GpuCount, LookNs, Ns, Number, PositiveCount, PositiveNs
 
 RoleKind = Literal["task", "service"]
@@ -113,6 +114,24 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     import_ns: Ns = 0  # from the arrival of a node until it has imported the modules of the workers
     finish_ns: Ns = 0  # from the last step until the workers have exited
     stop_ns: Ns = 100 * MS  # from SIGTERM until a worker has ended that obeys
+    step_times: tuple[tuple[PositiveCount, PositiveNs], ...] = ()  # of other sizes than the largest; empty: as `step_ns`
+    batch_workers: Number = 0  # workers whose batches are one step of `steps`; 0: any number does the same batch
+    startup_spread: Annotated[float, Meta(ge=0, le=1)] = 0.2  # share by which a start-up may be shorter or longer
+    peer_restore_ns: Ns | None = None  # to restore from the memory of peers; None: their memory has no checkpoint
+
+    def step_ns_at(self, workers: int) -> int:
+        """Return the time in ns of one of `steps`, when the role has that many workers (1 or more).
+
+        Where each worker keeps its own batch (`batch_workers`), fewer workers need more steps for the same samples. So
+        what counts as one step takes them longer.
+        """
+        ns = step_time_at(self.step_times, workers) if self.step_times else self.step_ns
+        return -(-ns * self.batch_workers // workers) if self.batch_workers else ns
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether a step of a smaller world takes another time."""
+        return bool(self.step_times or self.batch_workers)
 
     @property
     def group_timeout_ns(self) -> int | None:
@@ -188,6 +207,13 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def step(self) -> int:
         """Number of which a gang's replicas are a multiple, so that their ranks form its mesh; 1 without a mesh."""
         return replica_step(self.parallel, self.procs) if self.parallel else 1
+
+    @property
+    def longest_step_ns(self) -> int:
+        """Time in ns of a step of the workload, in the size between minimum and maximum that takes longest."""
+        least, most = self.min_replicas * self.procs, self.max_replicas * self.procs
+        sizes = [max(1, least), most, *(size for size, _ in self.workload.step_times if least < size < most)]
+        return max(self.workload.step_ns_at(size) for size in sizes)
 
     def procs_on(self, node: NodeSpec) -> int:
         """Return the number of workers that a replica of this role has on the node: `procs`, or the host's own number.

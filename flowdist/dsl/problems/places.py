@@ -83,7 +83,7 @@ class CallSite:
         """
         given = getattr(self._keyword(argument), "value", None)
         for name, value in zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ():
-            if isinstance(name, ast.Constant) and name.value == key:
+            if isinstance(name, ast.Constant) and str(name.value) == key:
                 return _place(self.file, value)
         return self.place(argument)
 

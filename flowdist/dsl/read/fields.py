@@ -140,6 +140,10 @@ class Fields:
         }
         return Fields(self.owner, vars(given), given.site, self.problems, overridden, part=f"{self._part}{prefix}")
 
+    def part(self, name: str, value: Any) -> Fields:
+        """Return `value`, one entry of a dict argument, as an argument of the name `name`, such as `step_time.4`."""
+        return Fields(self.owner, {name: value}, self._site, self.problems, self._overridden, self._sites, self._part)
+
     def place(self, name: str) -> Place:
         """Return the place of the value of an argument, or of a part of it such as `env.NAME`."""
         argument, _, part = name.partition(".")

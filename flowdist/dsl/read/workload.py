@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.step_times import read_step_times
 from flowdist.dsl.words import Workload
 from flowdist.graph import MINUTE, MS, SECOND, WorkloadSpec, format_duration
 
@@ -10,8 +11,14 @@ MOST_SPREAD = 100  # a worker that is a hundred times slower than others hangs
 COLLECTIVES = ("wait", "fail", "hang")
 
 
-def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
-    """Return the workload of a role of the given kind. Without one, a service starts up in 2 s and a task in 5 s."""
+def read_workload(fields: Fields, kind: str, least: int, most: int) -> WorkloadSpec:
+    """Return the workload of a role. Without one, a service starts up in 2 s and a task in 5 s.
+
+    Args:
+        fields: The arguments of the role.
+        kind: Task or service.
+        least: The number of workers in the smallest size of the role, and `most` in the largest.
+    """
     given = fields.values["workload"]
     startup = 2 * SECOND if kind == "service" else 5 * SECOND
     if given is None:
@@ -20,9 +27,12 @@ def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
         fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
         return WorkloadSpec(startup_ns=startup)
     work = fields.nested("workload", given)
+    step_ns, step_times, batch_workers = read_step_times(work, least, most)
     spec = WorkloadSpec(
         steps=work.whole("steps", least=1),
-        step_ns=work.duration("step_time", SECOND, zero=False),
+        step_ns=step_ns,
+        step_times=step_times,
+        batch_workers=batch_workers,
         startup_ns=work.duration("startup", startup),
         checkpoint_every_ns=work.duration("checkpoint_every", MINUTE, zero=False),
         checkpoint_ns=work.duration("checkpoint_time", SECOND),
@@ -35,6 +45,8 @@ def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
         warm_startup_ns=None if given.warm_startup is None else work.duration("warm_startup", 0),
         import_ns=work.duration("import_time", 0),
         finish_ns=work.duration("finish_time", 0),
+        startup_spread=_startup_spread(work),
+        peer_restore_ns=None if given.peer_restore is None else work.duration("peer_restore", 0),
         stop_ns=work.duration("stop_time", 100 * MS),
         checkpoint_blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
     )
@@ -49,6 +61,15 @@ def _spread(work: Fields) -> float:
     help = "write step_spread=0.1: a worker takes up to a tenth longer"
     work.error("FD105", "step_spread", f"step_spread={spread:g} is more than {MOST_SPREAD}", help)
     return 0
+
+
+def _startup_spread(work: Fields) -> float:
+    spread = work.number("startup_spread", 0.2)
+    if spread <= 1:
+        return spread
+    help = "write startup_spread=0.2: a start-up takes up to a fifth less or more time"
+    work.error("FD105", "startup_spread", f"startup_spread={spread:g} is more than 1", help)
+    return 0.2
 
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:

@@ -24,7 +24,7 @@ from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, p
 from flowdist.record.journal import FaultLine, Record
 from flowdist.sim.result import SimResult
 
-SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one: see `streams.spread`
+SPREAD = 1.2  # what a part of the work may take longer than nominally
 
 
 def bound_ns(graph: RoleGraph, plan: Plan) -> int:
@@ -130,7 +130,7 @@ def _re_formation_ns(graph: RoleGraph) -> int:
 
 def _starts_ns(load: WorkloadSpec) -> int:
     startup_ns = load.import_ns + max(load.startup_ns, load.warm_startup_ns or 0)
-    return load.stop_ns + round(SPREAD * startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
+    return load.stop_ns + round((1 + load.startup_spread) * startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
 
 
 def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
@@ -146,7 +146,7 @@ def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 
 def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
     load = spec.workload
-    steps = load.steps * load.step_ns
+    steps = load.steps * spec.longest_step_ns
     works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns + load.finish_ns
     return load.startup_ns + load.restore_ns + round(_slowest(graph, spec) * works)
 

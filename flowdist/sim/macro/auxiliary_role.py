@@ -71,7 +71,7 @@ class AuxiliaryRole:
     def __init__(self, job: Job, role: RoleSpec, room: tuple[int, ...]) -> None:
         self._job, self.role = job, role
         self.seats = Seats(role, job.options, room, len(job.scope.graph.cluster.nodes))
-        self.replicas = [AuxiliaryReplica(Books(role.workload, 1)) for _ in range(role.max_replicas)]
+        self.replicas = [AuxiliaryReplica(Books(role.workload, 1, role.procs)) for _ in range(role.max_replicas)]
         self.depth = len(role.gates) + (1 if role.gates and job.role.gates else 0)
         self.gate = next((gate for gate in job.role.gates if gate.role == role.name), None)
         self._serving: dict[int, None] = {}  # replicas that the gang can use now, with `on_restart="reconnect"`
@@ -309,7 +309,7 @@ class AuxiliaryRole:
             return
         replica.formed = now + job.times.started
         entity = f"{ReplicaId(self.role.name, index)}#{replica.attempt}"
-        startup = round(load.startup_ns * spread(job.seed, entity, "startup"))
+        startup = round(load.startup_ns * spread(job.seed, entity, "startup", load.startup_spread))
         up = now + job.times.up + startup + (load.restore_ns if replica.books.durable else 0)
         self._plan(replica, up, lambda at: self._begin(index, replica, at))
 

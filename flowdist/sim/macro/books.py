@@ -20,6 +20,7 @@ class Books:
     Args:
         load: The workload of the role.
         replicas: The number of all replicas that the buckets sum over.
+        procs: The number of workers of each replica.
 
     Attributes:
         spent: By bucket: wall time, summed over all replicas.
@@ -27,12 +28,13 @@ class Books:
         durable: The step of the last checkpoint that counts, from which a restart resumes.
         begun: When the present generation began to step; None: no generation steps.
         progressed: The controller knows of a checkpoint of the generation that stepped last.
-        lost_steps: Steps of one worker that had to be done again.
+        step_ns: Time of a step of the present generation.
+        lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
         unsaved_steps: Steps of one worker that were not saved when the job, or the run, ended.
     """
 
-    def __init__(self, load: WorkloadSpec, replicas: int) -> None:
-        self._load, self._all = load, replicas
+    def __init__(self, load: WorkloadSpec, replicas: int, procs: int = 1) -> None:
+        self._load, self._all, self._procs = load, replicas, procs
         self._cycle_ns = load.checkpoint_every_ns + load.checkpoint_ns
         self.spent: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)
         self.active = 0
@@ -42,7 +44,8 @@ class Books:
         self.begun: int | None = None
         self._stalls: list[list[int]] = []  # waits of the present generation: from, to; to NEVER: it still waits
         self.progressed = False
-        self.lost_steps = self.unsaved_steps = 0
+        self.step_ns = load.step_ns
+        self.lost_steps = self.lost_ns = self.unsaved_steps = 0
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
         """Book the time since the last change, and put `active` replicas into `bucket` from `now` on."""
@@ -66,6 +69,7 @@ class Books:
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
         self.progressed = False
+        self.step_ns = self._load.step_ns_at(members * self._procs)
 
     def begin(self, now: int, *, is_stalled: bool = False) -> int:
         """Begin to step at the end of the start-up, and return when all work is done if nothing goes wrong.
@@ -87,7 +91,7 @@ class Books:
 
         It is the present generation, or the next one if none steps.
         """
-        work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
+        work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self.step_ns
         return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
 
     @property
@@ -148,9 +152,9 @@ class Books:
         if done:
             self.durable = load.steps
         elif saved:
-            self.durable = self._first + saved * load.checkpoint_every_ns // load.step_ns
+            self.durable = self._first + saved * load.checkpoint_every_ns // self.step_ns
             self.progressed = True
-        kept = min(worked, (self.durable - self._first) * load.step_ns)
+        kept = min(worked, (self.durable - self._first) * self.step_ns)
         spent, active = self.spent, self.active
         spent["productive"] -= active * (now - self.begun - kept)  # `move` books all of the time there
         spent["unsaved at the end" if is_over else "lost work"] += active * (worked - kept)
@@ -160,6 +164,7 @@ class Books:
             self.unsaved_steps = step - self.durable
         else:
             self.lost_steps += step - self.durable
+            self.lost_ns += (step - self.durable) * self.step_ns
         self.begun = None
         self.move("re-formation" if is_known else "detection", active, now)
 
@@ -175,7 +180,7 @@ class Books:
         """Return the step that the world has reached, saved or not; if it does not step, the saved one."""
         if self.begun is None:
             return self.durable
-        return min(self._load.steps, self._first + self._worked(now) // self._load.step_ns)
+        return min(self._load.steps, self._first + self._worked(now) // self.step_ns)
 
     def close(self, result: MacroResult, halts: int | None, now: int) -> None:
         """Book everything up to now, and write step, time and lost work into the result.
@@ -189,6 +194,6 @@ class Books:
             self.halt(halts)
         result.step = max(self.durable, self.step_at(now))
         self.halt(now, is_over=True)
-        result.now, result.lost_ns, result.lost_steps = now, self.lost_steps * self._load.step_ns, self.lost_steps
-        result.unsaved_steps, result.unsaved_ns = self.unsaved_steps, self.unsaved_steps * self._load.step_ns
+        result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
+        result.unsaved_steps, result.unsaved_ns = self.unsaved_steps, self.unsaved_steps * self.step_ns
         self.move("done", 0, now)

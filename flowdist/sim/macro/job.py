@@ -127,7 +127,7 @@ class Job:
         self.workers_end_at: dict[int, int] = {}
 
         self.seats = Seats(role, graph.options, scope.seats, known)
-        self.books = Books(role.workload, role.max_replicas)
+        self.books = Books(role.workload, role.max_replicas, role.procs)
         self.policy = Policy(role, graph.options)
         self.result = MacroResult(self.books.spent)
 
@@ -217,8 +217,9 @@ class Job:
     def extra_startup_ns(self, slowest: float, members: int) -> int:
         """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.
 
-        The start-up time of each member is spread evenly by up to a fifth in both directions. `slowest` is a number
+        The start-up time of each member is spread evenly by `startup_spread` in both directions. `slowest` is a number
         drawn from [0, 1): its root of order `members` is distributed as the largest of that many draws. The result may
         be negative.
         """
-        return int(self.role.workload.startup_ns * (0.4 * slowest ** (1 / members) - 0.2))
+        load = self.role.workload
+        return int(load.startup_ns * (2 * load.startup_spread * slowest ** (1 / members) - load.startup_spread))

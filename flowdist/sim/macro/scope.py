@@ -32,7 +32,7 @@ _ROLE = (
     "preload learned_preload warm workload hang_after_ns start_timeout_ns address_edges"
 )
 _POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
-_LOAD = "steps step_ns startup_ns checkpoint_every_ns checkpoint_ns restore_ns"
+_LOAD = "steps step_ns step_times batch_workers startup_ns startup_spread checkpoint_every_ns checkpoint_ns restore_ns"
 _GRAPH = "name roles cluster options on_incident checkpoint_dir source domains worlds format"
 _OPTIONS = (
     "heartbeat_ns lease_ns lease_margin_ns cause_window_ns min_uptime_ns free_incidents_max unkillable_after_ns "

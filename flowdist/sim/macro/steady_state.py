@@ -47,7 +47,7 @@ def may_become_steady(job: Job) -> bool:
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    return is_free and max(job.scope.seats) == 1 and known
+    return is_free and max(job.scope.seats) == 1 and known and not job.role.workload.depends_on_size
 
 
 def _ends_a_node(rate: Rate, job: Job) -> bool:
@@ -512,3 +512,4 @@ class SteadyState:
         books.bucket, books.active, books.since = "waiting" if self.waits else "start-up", self.active, self.since
         books.begun, books.progressed, books.durable = None, False, self.durable
         books.lost_steps += self.lost_steps
+        books.lost_ns += self.lost_steps * self.step

@@ -29,6 +29,7 @@ class Done(NamedTuple):
     first: int
     last: int
     by: dict[str, int]
+    step_ns: int  # the time of one of them
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
@@ -65,6 +66,8 @@ class WorldModel:
     up: dict[ReplicaId, None] = field(default_factory=dict)  # members that have started up
     begun_ns: int | None = None  # when the last member of this generation had started up; None: not yet, or halted
     first_step: int = 0  # the step from which this generation began
+    step_ns: int = 0  # nominal time of a step in this generation
+    lost_ns: int = 0  # nominal time of `lost_steps`, for one worker
     offered: int = 0  # complete checkpoints of this generation
     lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
     unsaved_steps: int = 0  # steps that no checkpoint had at the end of the job, or of the simulation
@@ -99,7 +102,7 @@ class WorldModel:
         self._shares = {self.pace.name: EVEN}
         for name, role in self.roles.items() if len(self.roles) > 1 else ():
             self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
-        self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
+        self._blocking_ns, self._cycle_ns, self.step_ns = load.blocking_ns, load.cycle_ns, load.step_ns
 
     @property
     def durable(self) -> int:
@@ -107,14 +110,9 @@ class WorldModel:
         return self.saved[-1] if self.saved else 0
 
     @property
-    def lost_ns(self) -> int:
-        """Return the nominal time, in ns, of the steps that had to be done again so far, for one worker."""
-        return self.lost_steps * self.pace.workload.step_ns
-
-    @property
     def unsaved_ns(self) -> int:
         """Return the nominal time, in ns, of the steps that were not saved at the end, for one worker."""
-        return self.unsaved_steps * self.pace.workload.step_ns
+        return self.unsaved_steps * self.step_ns
 
     def save(self, step: int) -> None:
         """Add a complete checkpoint; one that is not newer than the newest is ignored."""
@@ -189,7 +187,8 @@ class WorldModel:
             return False
         regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
         self.begun_ns, self.first_step, self._slowest = now, self.durable + regained, None
-        self.lost_steps -= regained
+        self._lose(-regained)
+        self.step_ns = self._step_ns_now()
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
@@ -246,9 +245,20 @@ class WorldModel:
         if is_over:
             self.note_unsaved(now)
         else:
-            self.lost_steps += max(0, self.in_memory - self.durable)
+            self._lose(max(0, self.in_memory - self.durable))
         self.begun_ns = self.left_ns = None
         self.version += 1
+
+    def _lose(self, steps: int) -> None:
+        """Count steps of the last generation as lost; a negative number takes back what a survivor has in memory."""
+        self.lost_steps += steps
+        self.lost_ns += steps * self.step_ns
+
+    def _step_ns_now(self) -> int:
+        """Return the time of a step, in ns, in the size that this generation has. It has members."""
+        load = self.pace.workload
+        sizes = (member.role_world_size for replica, member in self.members.items() if replica.role == self.pace.name)
+        return load.step_ns_at(next(sizes)) if load.depends_on_size else load.step_ns
 
     def note_unsaved(self, now: int) -> None:
         """Record how many steps no checkpoint has at the end of the work; nothing if no generation works."""
@@ -414,7 +424,7 @@ class WorldModel:
         load = self.pace.workload
         cycles, rest = divmod(max(0, self._position(now)), self._cycle_ns)
         worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
-        return min(load.steps, self.first_step + worked // load.step_ns)
+        return min(load.steps, self.first_step + worked // self.step_ns)
 
     def time_of_step(self, step: int) -> int | None:
         """Return when, in ns, `step` steps are done if nothing changes before; None while the world waits.
@@ -425,7 +435,7 @@ class WorldModel:
 
     def _position_of_step(self, step: int) -> int:
         load = self.pace.workload
-        work = (step - self.first_step) * load.step_ns
+        work = (step - self.first_step) * self.step_ns
         checkpoints = max(0, work - 1) // load.checkpoint_every_ns
         return work + checkpoints * self._blocking_ns
 
@@ -476,4 +486,4 @@ class WorldModel:
     def step_of_checkpoint(self, number: int) -> int:
         """Return how many steps checkpoint `number` (from 1) of this generation has."""
         load = self.pace.workload
-        return min(load.steps, self.first_step + number * load.checkpoint_every_ns // load.step_ns)
+        return min(load.steps, self.first_step + number * load.checkpoint_every_ns // self.step_ns)

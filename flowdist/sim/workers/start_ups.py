@@ -35,7 +35,7 @@ class StartUps:
         load = self._ctx.graph.role(start.replica.role).workload
         if kept >= node.procs_of(start.replica):
             return load.rejoin_ns or 0
-        factor = spread(self._ctx.seed, f"{start.replica}#{start.attempt}", "startup")
+        factor = spread(self._ctx.seed, f"{start.replica}#{start.attempt}", "startup", load.startup_spread)
         if load.warm_startup_ns is None:
             return round(load.startup_ns * factor)
         now, place = self._ctx.queue.now, (node.spec.name, node.starts, start.replica.role)

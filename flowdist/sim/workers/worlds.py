@@ -96,7 +96,7 @@ class Worlds:
         lost.
         """
         self._count_up_to(model, model.first_step)
-        model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
+        model.done = [one._replace(last=min(one.last, model.first_step)) for one in model.done]
         model.done = [one for one in model.done if one.first < one.last]
         for name, role in model.roles.items():
             members = [member for member in model.members if member.role == name]
@@ -115,7 +115,7 @@ class Worlds:
         if not members:
             return  # the user code failed as it began
         warmed, worked, checkpoint = model.split(now)
-        kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
+        kept = min(worked, max(0, model.durable - model.first_step) * model.step_ns)
         checkpoint += now - model.left_ns if model.left_ns is not None else 0
         ending = model.finishing_ns(now)
         stalled = now - model.begun_ns - warmed - worked - checkpoint - ending
@@ -123,8 +123,9 @@ class Worlds:
         parts: dict[Bucket, int] = {"productive": kept + ending, unkept: worked - kept, "start-up": warmed}
         self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
         self._count_up_to(model, min(model.durable, model.first_step))
-        done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
-        before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, done.by) else done
+        by = dict(Counter(member.role for member in members))
+        done = Done(model.first_step, model.step_at(now), by, model.step_ns)
+        before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, by, done.step_ns) else done
         model.done.append(done._replace(first=before.first))  # a gang that fails again at one step has one entry
         model.counted = max(model.counted, min(model.durable, model.step_at(now)))
 
@@ -135,7 +136,7 @@ class Worlds:
         """
         low, high = sorted((step, model.counted))
         for one in model.done:
-            ns = max(0, min(high, one.last) - max(low, one.first)) * model.pace.workload.step_ns
+            ns = max(0, min(high, one.last) - max(low, one.first)) * one.step_ns
             for role, members in one.by.items():
                 sign = 1 if step > model.counted else -1
                 self._accounts.transfer(role, "lost work", "productive", ns * members * sign)

@@ -1,0 +1,96 @@
+"""Simulations of the job of a published result, in macro mode, and the number of each that is compared with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from flowdist.dsl.load import compile_loaded
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Node, Workload
+from flowdist.faults.grammar import Plan
+from flowdist.faults.rates import check_rates, parse_rate
+from flowdist.graph import HOUR, MINUTE, RoleGraph, parse_duration
+from flowdist.proofs.published.rows import Job, Row
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.scope import scope_of
+
+
+def values_of(row: Row) -> list[float]:
+    """Return the simulated number of each seed.
+
+    Raises:
+        FlowdistError: The job of the row is wrong, or macro mode does not play it.
+    """
+    if row.quantity == "best interval":
+        return _best_intervals(row)
+    return [QUANTITIES[row.quantity](result) for result in _results(row, row.job)]
+
+
+def graph_of(job: Job) -> RoleGraph:
+    """Return the graph of the job: a gang with one replica on each node, and spare nodes."""
+    nodes = (job.nodes + job.spares) * [Node(gpu=job.gpus)]
+    topology = Topology("published", nodes=nodes, **job.topology)
+    role = {"replicas": job.nodes, **job.role}
+    topology.role("trainer", "sleep inf", gpu=job.gpus, workload=Workload(**job.workload), **role)
+    return compile_loaded(topology).graph
+
+
+def _results(row: Row, job: Job) -> list[MacroResult]:
+    """Return the result of each seed for a job, which is the row's or differs from it in its checkpoint interval."""
+    graph = graph_of(job)
+    plan = Plan(rates=tuple(parse_rate(text) for text in row.rates))
+    check_rates(plan.rates, graph, [node.name for node in graph.cluster.nodes], lambda _: None)
+    scope, until_ns = scope_of(graph, plan), parse_duration(row.until)
+    return [Macro(scope, plan, seed=seed).run(until_ns) for seed in range(1, row.seeds + 1)]
+
+
+def _interruptions(result: MacroResult) -> int:
+    """Return how often the gang was interrupted; the growth of a gang is no interruption."""
+    return sum(count for kind, count in result.causes.items() if kind != "joined")
+
+
+def _per_interruption(value: float, result: MacroResult) -> float:
+    return value / max(1, _interruptions(result))
+
+
+QUANTITIES: dict[str, Callable[[MacroResult], float]] = {
+    "goodput": lambda result: result.goodput,
+    "waiting": lambda result: result.spent["waiting"] / sum(result.spent.values()),
+    "interruptions": lambda result: float(_interruptions(result)),
+    "hours between interruptions": lambda result: _per_interruption(result.now / HOUR, result),
+    "hours lost per interruption": lambda result: _per_interruption(result.lost_ns / HOUR, result),
+}
+
+
+def _best_intervals(row: Row) -> list[float]:
+    """Return the best checkpoint interval in minutes, for each seed: the vertex of a parabola.
+
+    The parabola is fitted to the goodput over the logarithm of the interval. All intervals of a seed have the same
+    faults, so that the differences between them are not those of the draws.
+    """
+    tried = [math.log(parse_duration(text) / MINUTE) for text in row.intervals]
+    goodputs = []
+    for text in row.intervals:
+        job = Job(**{**_fields(row.job), "workload": {**row.job.workload, "checkpoint_every": text}})
+        goodputs.append([result.goodput for result in _results(row, job)])
+    return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)]
+
+
+def _fields(job: Job) -> dict[str, object]:
+    return {name: getattr(job, name) for name in job.__struct_fields__}
+
+
+def _vertex(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Return where the parabola of least squares through the points has its vertex.
+
+    The points have to be evenly spaced, so that the linear and the quadratic part are orthogonal.
+    """
+    middle = math.fsum(xs) / len(xs)
+    us = [x - middle for x in xs]
+    mean_square = math.fsum(u * u for u in us) / len(us)
+    slope = math.fsum(u * y for u, y in zip(us, ys, strict=True)) / math.fsum(u * u for u in us)
+    bends = [u * u - mean_square for u in us]
+    bend = math.fsum(b * y for b, y in zip(bends, ys, strict=True)) / math.fsum(b * b for b in bends)
+    return middle - slope / (2 * bend)
