@@ -91,21 +91,22 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
     recorded = reconstruct(run.header, run.lines)
     graph = calibrated(run.header.graph, calibration, keep=[f"{role.name}.steps" for role in run.header.graph.roles])
     graph = with_nodes(_with_length_of(graph, run))
-    arrivals = recorded.arrivals
-    if calibration.arrival_ns is not None:
-        arrivals = dict.fromkeys(arrivals, calibration.arrival_ns)
-    result = _simulate(graph, plan or _as_injected(recorded.plan, run), arrivals)
+    arrivals = recorded.arrivals if calibration.arrival_ns is None else {}
+    result = _simulate(graph, plan or _as_injected(recorded.plan, run), arrivals, calibration.arrival_ns or 0)
     if plan is None and result.unfired:  # such as at a checkpoint of a service, which the simulator does not play
         never = {fault.spec for fault in result.unfired}
-        result = _simulate(graph, _as_injected(recorded.plan, run, never), arrivals)
+        result = _simulate(graph, _as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
     header = result.lines[0]
     assert isinstance(header, Header)
-    stories = align(story_of(run.header, run.lines), story_of(header, result.lines[1:]))
+    predicted = story_of(header, result.lines[1:])  # the trace has few reports of steps; the simulator knows what is lost
+    lost = {role.name: result.spent[role.name]["lost work"] // role.max_replicas for role in graph.roles}
+    stories = align(story_of(run.header, run.lines), predicted._replace(lost_ns=lost))
     return Prediction(run.name, stories, result)
 
 
-def _simulate(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int]) -> SimResult:
-    return let_arrive(Simulation(graph, plan, checks="paced"), arrivals).run(1000 * HOUR)
+def _simulate(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival_ns: int) -> SimResult:
+    simulation = Simulation(graph, plan, checks="paced", arrival_ns=arrival_ns)
+    return let_arrive(simulation, arrivals).run(1000 * HOUR)
 
 
 def held_out(runs: Sequence[Run]) -> list[Prediction]:

@@ -11,7 +11,7 @@ import click
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
 from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
-from flowdist.cli.shared.workloads import with_workload_file
+from flowdist.cli.shared.workloads import fields_set, with_workload_file
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
@@ -174,10 +174,8 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
         return same
     graph = load(question.named).graph
     for role in graph.roles:
-        prefix = f"{role.name}.workload."
-        keys = (text.partition("=")[0] for text in question.named.sets)
-        words = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-        by_hand = {*words, *(f"{word.removesuffix('_time')}_ns" for word in words)}  # `step_time` is `step_ns` there
+        words = [text.partition(".")[2] for text in fields_set(question.named.sets) if text.startswith(f"{role.name}.")]
+        by_hand = {*words, *(f"{word}_ns" for word in words)}
         if role.name in workloads and words:
             changed = {name: value for name, value in msgspec.structs.asdict(role.workload).items() if name in by_hand}
             workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
     from flowdist.sim.calibration.calibration import Calibration
 
+OF_STEPS = ("step_time", "scaling", "batch")  # words of a workload that together say how long a step takes
+
 workload_option = click.option(
     "--workload",
     "workload_file",
@@ -51,6 +53,8 @@ def fields_set(sets: Iterable[str]) -> list[str]:
     found = []
     for text in sets:
         role, dot, word = text.partition("=")[0].partition(".workload.")
-        if dot:
+        if dot and word in OF_STEPS:
+            found += [f"{role}.{field}" for field in ("step_ns", "step_times", "batch_workers")]
+        elif dot:
             found.append(f"{role}.{KEYS[word].field if word in KEYS else word}")
     return found

@@ -57,7 +57,7 @@ class _Job(NamedTuple):
     plan: Plan
     seed: int
     until_ns: int | None
-    arrival_ns: int | None = None  # when the agents of the nodes connect; None: at once
+    arrival_ns: int = 0  # from the start of a node until its agent connects
     problems: tuple[Problem, ...] = ()
 
 
@@ -179,10 +179,10 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     from flowdist.sim.simulation import with_nodes
     from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
 
-    graph, arrival_ns = loaded.graph, None
+    graph, arrival_ns = loaded.graph, 0
     if one.workload_file is not None:
         graph, calibration = with_workload_file(graph, one.workload_file, named.sets)
-        arrival_ns = calibration.arrival_ns
+        arrival_ns = calibration.arrival_ns or 0
     graph = with_collective(with_nodes(graph), one.collective or "")
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
@@ -260,7 +260,6 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     """Run the simulation, write its files, show it, and exit with its exit code."""
     from flowdist.report.static.room import stranding
     from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.reconstruct import let_arrive
     from flowdist.sim.simulation import Simulation
 
     check_faults(job.plan, job.graph)
@@ -270,9 +269,8 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     with ProgressLine(quiet=job.named.as_json) as progress:
         end_ns = job.until_ns or (_liveness_end_ns(job.graph, job.plan) if demands.live else None)
         options: dict[str, Any] = {"seed": job.seed, "schedule": one.schedule, "properties": properties}
-        simulation = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options)
-        arrivals = dict.fromkeys(simulation.nodes, job.arrival_ns or 0)
-        result = let_arrive(simulation, arrivals).run(end_ns)
+        options["arrival_ns"] = job.arrival_ns
+        result = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options).run(end_ns)
     write_trace(one.trace_file, result.lines)
     if one.html_file is not None:
         _draw(result, Path(one.html_file))

@@ -49,6 +49,22 @@ def _steps(value: object) -> int:
     return value
 
 
+def _share(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise _Wrong("write a number from 0 to 1")
+    return float(value)
+
+
+def _step_time(value: object) -> dict[str, Any]:
+    """Return the fields of a step time: one duration, or a table of durations by the number of workers."""
+    if not isinstance(value, dict):
+        return {"step_ns": _positive_duration(value), "step_times": (), "batch_workers": 0}
+    if not value or not all(key.isdecimal() and 0 < int(key) < 2**31 for key in value):
+        raise _Wrong('write durations by the number of workers, such as { 2 = "80ms", 4 = "50ms" }')
+    times = tuple(sorted((int(key), _positive_duration(ns)) for key, ns in value.items()))
+    return {"step_ns": times[-1][1], "step_times": times, "batch_workers": 0}
+
+
 class _Key(NamedTuple):
     """One key of `[roles.NAME]`: the field of the workload, and the reader of its value."""
 
@@ -58,8 +74,9 @@ class _Key(NamedTuple):
 
 KEYS = {
     "steps": _Key("steps", _steps),
-    "step_time": _Key("step_ns", _positive_duration),
+    "step_time": _Key("step_ns", _step_time),
     "startup": _Key("startup_ns", _duration),
+    "startup_spread": _Key("startup_spread", _share),
     "warm_startup": _Key("warm_startup_ns", _duration),
     "import_time": _Key("import_ns", _duration),
     "warmup": _Key("warmup_ns", _duration),
@@ -86,7 +103,7 @@ def calibration_text(calibration: Calibration, runs: Sequence[str]) -> str:
         for field, word in WORDS.items():
             value = times.fields.get(field)
             if value is not None:
-                lines.append(f"{word} = {value if field == 'steps' else _quoted(_text(value))}")
+                lines.append(f"{word} = {_value_text(field, value, times.fields.get('step_times', ()))}")
     for name, found in (("job", calibration.job), *((name, times.measured) for name, times in calibration.roles.items())):
         lines += ["", f"[measured.{_quoted(name)}]"] if found else []
         lines += [f"{_quoted(what)} = {_row(each)}" for what, each in found.items()]
@@ -94,6 +111,12 @@ def calibration_text(calibration: Calibration, runs: Sequence[str]) -> str:
     lines += ["", "[unknown]"] if any(unknown.values()) else []
     lines += [f"{_quoted(name)} = [{', '.join(map(_quoted, texts))}]" for name, texts in unknown.items() if texts]
     return "\n".join(lines) + "\n"
+
+
+def _value_text(field: str, value: Any, step_times: Sequence[tuple[int, int]]) -> str:
+    if field == "step_ns" and step_times:
+        return "{ " + ", ".join(f"{size} = {_quoted(_text(ns))}" for size, ns in step_times) + " }"
+    return _quoted(_text(value)) if field.endswith("_ns") else str(value)
 
 
 def _row(found: Distribution) -> str:
@@ -174,7 +197,8 @@ class _Reader:
                 self.problems.append((("roles", name, word), text))
             else:
                 read = self._value(("roles", name, word), value, KEYS[word].read)
-                fields |= {KEYS[word].field: read} if read is not None else {}
+                if read is not None:
+                    fields |= read if isinstance(read, dict) else {KEYS[word].field: read}
         self._check_checkpoints(name, fields)
         return fields
 

@@ -1,12 +1,17 @@
 """Times of a job's workers from the observations of its records.
 
-The time of a step and the time that a checkpoint costs come from the intervals between two reports of one member. An
-interval in which no checkpoint was accepted has steps alone: their sum gives the mean step time. An interval with
-checkpoints gives what is left over: saving, evaluation, the barrier behind it, whatever the script does then, said with
-`worker.saving()` or not. Where every interval has a checkpoint, only what the script says about saving can be told
-from its steps. Means are used for both, because a job takes as long as the sum of its steps.
+The time of a step and the time that a checkpoint costs come from the intervals between two reports of one member.
 
-The start-up of a generation is the time from its order to its first step, less that step and what it says it restored.
+* Where workers report the time of saving, all else is steps. Sums over all intervals are used, because a report may
+  come in the middle of a save, and the time of that save when it is over.
+* Else an interval without a checkpoint near it has steps alone, and their mean is the time of a step. The other
+  intervals have more time than their steps: saving, evaluation, the barrier behind it. That is the cost of a checkpoint.
+* If each interval has a checkpoint near it, the two cannot be told apart, and saving counts as steps.
+
+Means are used for both, because a job takes as long as the sum of its steps.
+
+The start-up of a generation is the time from its order to its first step, less that step, what it says it restored, and
+the time for which it waited for the imports of a node.
 """
 
 from __future__ import annotations
@@ -24,17 +29,24 @@ from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import SPAWN_NS
 
 ORDER_NS = 2 * LATENCY_NS + SPAWN_NS  # from an order to start until the report that processes run, as it is simulated
-CLEAR_MIN = 2  # intervals without a checkpoint from which a step time is measured
+SIZES_DIFFER = 0.1  # share by which a step of another number of workers has to differ, to be no chance
+SPREAD_MIN = 3  # starts from which their spread is measured
+CLEAR_MIN = 2  # intervals without a checkpoint, and steps in them, from which a step time is measured
+SAVE_LAG_NS = 20 * MS  # from the acceptance of a checkpoint until the time of its saving is reported, at most
 
 
 class Interval(NamedTuple):
-    """Time between two reports of one member: steps done, checkpoints accepted, and saving reported in between."""
+    """Time between two reports of one member: steps done, checkpoints accepted, and saving reported in between.
+
+    It is clear if no checkpoint was accepted in it or in the next interval, which may have begun to save.
+    """
 
     ns: int
     steps: int
     offers: int
     saving_ns: int
-    size: int  # workers of the world
+    size: int  # workers of the role
+    is_clear: bool
 
 
 class RoleTimes(NamedTuple):
@@ -74,7 +86,8 @@ class _RoleFit:
         self._generations = [
             (run, one) for run in runs for one in run.generations if one.role == role.name and one.starts
         ]
-        self._step_ns = 0  # 0: unknown
+        self._step_ns = 0  # of the largest number of workers; 0: unknown
+        self._by_size: dict[int, int] = {}  # step times by number of workers, where they differ
         self._cost_ns = 0  # of a checkpoint, for which workers do not step
         self.fields: dict[str, Any] = {}
         self.samples: dict[str, list[int]] = {}
@@ -107,43 +120,61 @@ class _RoleFit:
 
     def _measure_steps(self) -> None:
         intervals = [each for run, one in self._generations for each in _intervals(run, one)]
-        clear = [each for each in intervals if not each.offers]
-        others = [each for each in intervals if each.offers]
-        used = clear if len(clear) >= CLEAR_MIN else intervals
-        steps = sum(each.steps for each in used)
+        steps = sum(each.steps for each in intervals)
         if not steps:
             self.unknown.append("its step time: no worker reported two steps of one attempt")
             return
-        self._step_ns = max(1, rounded(round(sum(each.ns - each.saving_ns for each in used) / steps)))
-        self.fields["step_ns"] = self._step_ns
-        self.samples["step"] = [max(0, each.ns - each.saving_ns) // each.steps for each in used if each.steps]
-        self._compare_sizes(used)
-        offers = sum(each.offers for each in others)
+        clear = [each for each in intervals if each.is_clear]
+        near = [each for each in intervals if not each.is_clear]
+        offers = sum(each.offers for each in near)
+        told = sum(each.saving_ns for each in intervals) // max(1, offers)
+        is_apart = len(clear) >= CLEAR_MIN and sum(each.steps for each in clear) >= CLEAR_MIN
+        self._set_step_time(clear if is_apart else intervals)
         if not offers:
             return
-        told = sum(each.saving_ns for each in others) // offers
-        rest = sum(each.ns - each.steps * self._step_ns for each in others) // offers
-        self._cost_ns = max(0, rest) if used is clear else told
-        self.tells_saving = 2 * told >= self._cost_ns
-        if used is not clear and not told:
-            self.unknown.append(
-                "the time of saving: a checkpoint fell into every interval between two reports, so it counts as steps;"
-                " say it with worker.saving()"
-            )
-        if self._cost_ns and used is clear:
-            costs = [(each.ns - each.steps * self._step_ns) // each.offers for each in others]
-            self.samples["save, blocking"] = [max(0, ns) for ns in costs]
-        elif self._cost_ns:
-            self.samples["save, blocking"] = [each.saving_ns // each.offers for each in others]
+        left = sum(each.ns - each.steps * self._step_at(each.size) for each in near) // offers if is_apart else told
+        self.tells_saving = 2 * told >= left
+        if self.tells_saving:
+            self._set_step_time(intervals)
+        if not is_apart and not told:
+            self.unknown.append("the time of saving, which counts as steps: say it with worker.saving()")
+        self._cost_ns = max(0, told if self.tells_saving else left)
+        self.samples["save, blocking"] = [self._cost_ns] if self._cost_ns else []
+        if self.tells_saving:
+            self.samples["save, blocking"] = [ns for _, one in self._generations for ns in _saves(one)]
+
+    def _set_step_time(self, used: Sequence[Interval]) -> None:
+        """Set the step time to the mean of these intervals, without the saving that was reported in them."""
+        time, steps = sum(each.ns - each.saving_ns for each in used), sum(each.steps for each in used)
+        self._by_size = {}
+        self._step_ns = max(1, rounded(round(time / steps)))
+        self.fields |= {"step_ns": self._step_ns, "step_times": (), "batch_workers": 0}
+        clear = [each for each in used if each.is_clear and each.steps] or [each for each in used if each.steps]
+        self.samples["step"] = [max(0, each.ns - each.saving_ns) // each.steps for each in clear]
+        self._compare_sizes(used)
 
     def _compare_sizes(self, used: Sequence[Interval]) -> None:
-        """Measure the step time for each number of workers of the world, if the records have several."""
+        """Measure the step time for each number of workers, if the records have several.
+
+        Where one of them differs by more than `SIZES_DIFFER`, the workload gets all, else the mean of all.
+        """
         sizes = sorted({each.size for each in used if each.steps})
         if len(sizes) < 2:
             return
+        times = []
         for size in sizes:
             of_size = [each for each in used if each.size == size and each.steps]
-            self.samples[f"step, {size} workers"] = [(each.ns - each.saving_ns) // each.steps for each in of_size]
+            clear = [each for each in of_size if each.is_clear] or of_size
+            self.samples[f"step, {size} workers"] = [(each.ns - each.saving_ns) // each.steps for each in clear]
+            whole = sum(each.ns - each.saving_ns for each in of_size) // sum(each.steps for each in of_size)
+            times.append((size, max(1, rounded(whole))))
+        if max(abs(ns - self._step_ns) for _, ns in times) > SIZES_DIFFER * self._step_ns:
+            self._step_ns, self._by_size = times[-1][1], dict(times)
+            self.fields |= {"step_ns": self._step_ns, "step_times": tuple(times)}
+
+    def _step_at(self, size: int) -> int:
+        """Return the time of a step, in ns, of that many workers."""
+        return self._by_size.get(size, self._step_ns)
 
     def _measure_checkpoints(self) -> None:
         gaps, times = [], []
@@ -178,7 +209,7 @@ class _RoleFit:
             if before and self._step_ns:
                 mark = before[-1]
                 saves = sum(when > mark.at_ns for when, _ in one.offers[:number])
-                done_ns = mark.at_ns + (step - mark.step) * self._step_ns + saves * self._cost_ns
+                done_ns = mark.at_ns + (step - mark.step) * self._step_at(one.size) + saves * self._cost_ns
                 yield max(0, at - done_ns)
 
     def _guess_from_loss(self) -> None:
@@ -217,7 +248,7 @@ class _RoleFit:
             return None
         steps = clock[-1].step - before[-1].step
         saves = sum(at > before[-1].at_ns and step < clock[-1].step for at, step in one.offers)
-        return max(0, exit_ns - before[-1].at_ns - steps * self._step_ns - saves * self._cost_ns)
+        return max(0, exit_ns - before[-1].at_ns - steps * self._step_at(one.size) - saves * self._cost_ns)
 
     # Starts.
 
@@ -260,46 +291,50 @@ class _RoleFit:
             self.unknown.append("its start-up: no start came to a first step, or got ready")
         if warm and cold:
             self.fields["warm_startup_ns"] = median(warm)
-        elif warm:
+        elif warm and not any(run.imports for run in self._runs):
             self.unknown.append("a cold start: all starts were warm, and cold ones are taken to be as long")
         elif cold:
             self.unknown.append("a warm start: nothing restarted, so restarts are taken to be as long as cold starts")
         if found["rejoin"]:
             self.fields["rejoin_ns"] = median(found["rejoin"])
+        of_one_kind = max(cold, warm, key=len)
+        if len(of_one_kind) >= SPREAD_MIN and median(of_one_kind):
+            spread = (max(of_one_kind) - min(of_one_kind)) / 2 / median(of_one_kind)
+            self.fields["startup_spread"] = min(1.0, round(spread, 3))
 
     def _start_of(self, one: Generation) -> tuple[int, int | None, int] | None:
         """Return start-up, warm-up (None: unknown) and restore of a generation, in ns; None if it did not come up."""
         ready = max(one.ready.values()) if len(one.ready) == len(one.starts) else None
         if self._role.kind == "service":
-            return None if ready is None else (max(0, ready - one.ordered_ns - ORDER_NS), None, 0)
+            return None if ready is None else (max(0, ready - one.begun_ns - ORDER_NS), None, 0)
         clock = one.clock
         if not clock or not self._step_ns:
             return None
-        first = min((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
+        first = max((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
         restore = one.spent_by("restoring", first.at_ns)
         steps = _first_steps(one, first)
-        begun, warmup = first.at_ns - steps * self._step_ns, None
+        begun, warmup = first.at_ns - steps * self._step_at(one.size), None
         if steps == 0 and len(clock) > 1 and clock[1].step > clock[0].step:
-            after = (clock[1].step - clock[0].step) * self._step_ns
+            after = (clock[1].step - clock[0].step) * self._step_at(one.size)
             warmup = max(0, clock[1].at_ns - clock[0].at_ns - after)
         elif ready is not None and ready < begun:
             begun, warmup = ready, begun - ready
-        return max(0, begun - one.ordered_ns - ORDER_NS - restore), warmup, restore
+        return max(0, begun - one.begun_ns - ORDER_NS - restore), warmup, restore
 
     def _measure_imports(self) -> None:
-        """Measure how long a node needs to import the modules of the workers.
+        """Measure how long a node needs to import the modules of the workers, unless these start without waiting.
 
         Nodes that joined a running job count, because only then a world waits for it; without such nodes, all.
         """
-        if self._role.kind != "task":
-            return
         imports = [each for run in self._runs for each in run.imports]
+        if self._role.kind == "service" or any(self._role.name in each.before for each in imports):
+            return
         chosen = [each.took_ns for each in imports if each.is_late] or [each.took_ns for each in imports]
         if chosen:
             self.fields["import_ns"] = median(chosen)
             self.samples["imports of a node"] = chosen
         if not any(each.is_late for each in imports):
-            self.unknown.append("the start on a joining node: none joined while the job ran")
+            self.unknown.append("the imports of a node that joins a running job: none joined")
 
 
 def _first_steps(one: Generation, first: Mark) -> int:
@@ -311,14 +346,24 @@ def _first_steps(one: Generation, first: Mark) -> int:
     return first.step - one.resumed
 
 
+def _saves(one: Generation) -> Iterator[int]:
+    """Yield the time of saving, in ns, that was reported for each checkpoint of a generation but the last."""
+    for (before, _), (at, _) in pairwise([(one.ordered_ns, 0), *one.offers]):
+        middle = at + SAVE_LAG_NS
+        yield one.spent_by("saving", middle) - one.spent_by("saving", before + SAVE_LAG_NS)
+
+
 def _intervals(run: Observed, one: Generation) -> Iterator[Interval]:
     """Yield the intervals between the reports of the member that stands for a generation, without disturbed ones."""
     exit_ns = max(one.exits.values(), default=None)
-    for last, mark in pairwise(one.clock):
+    clock = one.clock
+    for number, (last, mark) in enumerate(pairwise(clock)):
         if last.is_count != mark.is_count or (exit_ns is not None and exit_ns - mark.at_ns < 2 * MS):
             continue  # the last report comes with the exit, long after the last step
         if any(since < mark.at_ns and until > last.at_ns for since, until in run.disturbed):
             continue
         saving = one.spent_by("saving", mark.at_ns) - one.spent_by("saving", last.at_ns)
         offers = one.offers_within(last.at_ns, mark.at_ns)
-        yield Interval(mark.at_ns - last.at_ns, mark.step - last.step, offers, saving, one.size)
+        later = clock[number + 2].at_ns if number + 2 < len(clock) else mark.at_ns
+        is_clear = not one.offers_within(last.at_ns, later)
+        yield Interval(mark.at_ns - last.at_ns, mark.step - last.step, offers, saving, one.size, is_clear)

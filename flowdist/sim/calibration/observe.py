@@ -39,10 +39,11 @@ class Generation:
     role: str
     world: WorldName
     number: int
-    size: int  # workers of the world
+    size: int  # workers of the role
     ordered_ns: int  # when the last member was ordered to start
     resumed: int | None  # step of the checkpoint that it resumes from; None: from memory, at an unknown step
     starts: dict[ReplicaId, StartKind] = field(default_factory=dict)
+    begun: dict[ReplicaId, int] = field(default_factory=dict)  # when a member could start: the imports of its node
     ready: dict[ReplicaId, int] = field(default_factory=dict)
     marks: dict[ReplicaId, list[Mark]] = field(default_factory=dict)
     offers: list[tuple[int, int]] = field(default_factory=list)  # accepted checkpoints: when, and their step
@@ -53,6 +54,11 @@ class Generation:
     def kind(self) -> StartKind:
         """Return how the coldest member started, for which the others wait."""
         return min(self.starts.values(), key=COLDEST.index)
+
+    @property
+    def begun_ns(self) -> int:
+        """Return when the last member could start: ordered, and with the imports of its node done if it waited."""
+        return max([self.ordered_ns, *self.begun.values()])
 
     @property
     def clock(self) -> list[Mark]:
@@ -69,10 +75,14 @@ class Generation:
 
 
 class Import(NamedTuple):
-    """Imports of a node that took `took_ns`; `is_late` if the job ran already when the node arrived."""
+    """Imports of a node that took `took_ns`; `is_late` if the job ran already when the node arrived.
+
+    `before` are the roles whose workers ran on the node before the imports were done, so that they need none of them.
+    """
 
     took_ns: int
     is_late: bool
+    before: tuple[str, ...]
 
 
 class Observed(NamedTuple):
@@ -120,7 +130,9 @@ class _Observer:
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
         self._joined: dict[NodeName, tuple[int, bool]] = {}  # when a node arrived, and whether the job ran already
-        self._has_modules: dict[tuple[NodeName, str], None] = {}  # roles that have come up on a node; "": all
+        self._has_modules: dict[tuple[NodeName, str], None] = {}  # roles that have come up on a node
+        self._imported: dict[NodeName, int] = {}  # when the imports of a node were done
+        self._before: dict[NodeName, dict[str, None]] = {}  # roles that ran on a node before its imports were done
         self._incarnations: dict[NodeName, int] = {}
         self._saved: dict[WorldName, int] = {}  # the step of the newest checkpoint
         self._ordered: dict[tuple[ReplicaId, int], int] = {}  # orders to stop
@@ -173,12 +185,14 @@ class _Observer:
                     self._incarnations[event.node] = event.incarnation
                     for key in [key for key in self._has_modules if key[0] == event.node]:
                         del self._has_modules[key]
+                    self._imported.pop(event.node, None)
+                    self._before[event.node] = {}
                     if event.is_warming:
                         self._joined[event.node] = now, self._has_started
             case ev.NodeWarm() if event.node in self._joined:
                 since, is_late = self._joined.pop(event.node)
-                self._imports.append(Import(now - since, is_late))
-                self._has_modules[event.node, ""] = None
+                self._imports.append(Import(now - since, is_late, tuple(self._before[event.node])))
+                self._imported[event.node] = now
             case _:
                 pass
 
@@ -189,12 +203,12 @@ class _Observer:
         stays = self._suspended.pop(start.replica, start) is None and is_same_node
         self._node[start.replica] = start.node
         self._has_started = True
-        has_modules = (start.node, "") in self._has_modules or (start.node, role) in self._has_modules
+        has_modules = start.node in self._imported or (start.node, role) in self._has_modules
         kind: StartKind = "rejoin" if stays else "warm" if has_modules else "cold"
         generation = self._generations.get(key)
         if generation is None:
             resumed = self._saved.get(start.world, 0)
-            generation = Generation(role, start.world, start.generation, start.world_size, now, resumed)
+            generation = Generation(role, start.world, start.generation, start.role_world_size, now, resumed)
             self._generations[key] = generation
         generation.starts[start.replica] = kind
         generation.ordered_ns = now
@@ -224,6 +238,8 @@ class _Observer:
     def _note_report(self, line: Record) -> None:
         """Note what a worker reports about its work."""
         event, now = line.event, line.t_ns
+        if isinstance(event, ev.ReplicaStarted):
+            self._note_started(event)
         if not isinstance(event, ev.ReplicaReady | ev.ReplicaProgressed | ev.ReplicaStepped | ev.ReplicaSpent):
             if isinstance(event, ev.CheckpointOffered):
                 self._note_offer(event, line)
@@ -243,6 +259,16 @@ class _Observer:
                 self._note_up(event.replica)
             case ev.ReplicaSpent():
                 generation.spent.setdefault(event.on, []).append((now, event.ns))
+
+    def _note_started(self, event: ev.ReplicaStarted) -> None:
+        """Note that processes run. If the imports of the node ended since the order, they waited, and start warm."""
+        generation, node = self._of.get((event.replica, event.attempt)), self._node.get(event.replica, "")
+        if generation is None or generation.starts.get(event.replica) != "cold":
+            return
+        if node in self._joined:
+            self._before[node][event.replica.role] = None
+        elif self._imported.get(node, 0) > generation.ordered_ns:
+            generation.starts[event.replica], generation.begun[event.replica] = "warm", self._imported[node]
 
     def _note_offer(self, event: ev.CheckpointOffered, line: Record) -> None:
         generation = self._of.get((event.replica, event.attempt))
