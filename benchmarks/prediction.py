@@ -110,14 +110,20 @@ FILES = {"topology.py": TOPOLOGY, "modules.py": MODULES, "train.py": TRAIN, "ps.
 CALIBRATIONS = {"undisturbed": (), "a node is killed": ("node2@checkpoint=trainer,4+400ms/3s",)}
 STORIES = {
     "1": ("a trainer is killed", ("trainer/1@checkpoint=trainer,5+600ms",)),
-    "2": ("a trainer is killed twice", ("trainer/0@checkpoint=trainer,3+200ms", "trainer/2@checkpoint=trainer,8+700ms")),
+    "2": (
+        "a trainer is killed twice",
+        ("trainer/0@checkpoint=trainer,3+200ms", "trainer/2@checkpoint=trainer,8+700ms"),
+    ),
     "3": ("the server is killed", ("ps/0@checkpoint=trainer,4+300ms",)),
     "4": (
         "a trainer fails, then the server",
         ("trainer/2@checkpoint=trainer,2+500ms:exit=3", "ps/0@checkpoint=trainer,7+100ms"),
     ),
     "5": ("a node is lost for good", ("node1@checkpoint=trainer,6+400ms",)),
-    "6": ("a trainer and the evaluator", ("evaluator/0@checkpoint=trainer,3+0s", "trainer/1@checkpoint=trainer,7+800ms")),
+    "6": (
+        "a trainer and the evaluator",
+        ("evaluator/0@checkpoint=trainer,3+0s", "trainer/1@checkpoint=trainer,7+800ms"),
+    ),
 }
 INTERVALS = (5, 10, 40, 80)  # steps between checkpoints; 20 in the runs that calibrate
 INTERVAL_FAULT = "trainer/1@9s"
@@ -220,7 +226,7 @@ def _run(folder: Path, name: str, faults: tuple[str, ...], *params: str) -> Ran:
 
 def _busy_s() -> float:
     """Return the CPU seconds that the machine has spent on anything so far."""
-    user, nice, system, idle, wait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 

@@ -72,7 +72,7 @@ class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
     def hit(self) -> str:
         """Return the node, replica (`trainer/1`) or worker (`trainer/1.0`) that was hit.
 
-        The target in the journal of a run also names the attempt, `trainer/1/attempt_2/0`, and then this is the replica.
+        The target in the journal of a run also names the attempt, `trainer/1/attempt_2/0`: then this is the replica.
         """
         return (self.target or self.spec.partition("@")[0]).partition("/attempt_")[0]
 

@@ -43,7 +43,7 @@ class IncidentStory(NamedTuple):
 
 
 class Story(NamedTuple):
-    """What happened to a job, from its record.
+    """Outcome, length, incidents, worlds and lost work of a job, from its record.
 
     `worlds` has the members of each generation, in the order of their ranks, by world. `lost_ns` is the lost work of
     each role, for one replica.
@@ -82,14 +82,18 @@ def story_of(header: Header, lines: Iterable[Line]) -> Story:
                 worlds.setdefault(effect.world, {}).setdefault(effect.generation, []).append(effect)
     spent = replay.sheet.spent()
     lost = {role.name: spent[role.name].get("lost work", 0) // role.max_replicas for role in header.graph.roles}
-    formed = {name: tuple(_members(generations[n]) for n in sorted(generations)) for name, generations in worlds.items()}
+    formed = {
+        name: tuple(_members(generations[n]) for n in sorted(generations)) for name, generations in worlds.items()
+    }
     incidents = tuple(map(_incident, replay.job.incidents))
     return Story(replay.job.outcome, replay.sheet.lasted(), incidents, formed, lost)
 
 
 def _members(starts: Sequence[StartReplica]) -> tuple[str, ...]:
     in_order = sorted(starts, key=lambda start: start.rank)
-    return tuple(dict.fromkeys(str(start.replica) for start in in_order))  # an order is repeated after a lost connection
+    return tuple(
+        dict.fromkeys(str(start.replica) for start in in_order)
+    )  # an order is repeated after a lost connection
 
 
 def _incident(incident: Incident) -> IncidentStory:
@@ -116,7 +120,7 @@ def align(a: Story, b: Story) -> Alignment:
     """
     keys = [[(each.kind, each.root) for each in story.incidents] for story in (a, b)]
     pairs: list[tuple[IncidentStory | None, IncidentStory | None]] = []
-    for _, i, i_end, j, j_end in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    for _, i, i_end, j, j_end in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
         ones: list[IncidentStory | None] = list(a.incidents[i:i_end])
         others: list[IncidentStory | None] = list(b.incidents[j:j_end])
         length = max(len(ones), len(others))

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
-from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line
 from flowdist.record.story import Alignment, align, story_of
@@ -44,7 +44,9 @@ class Figure(NamedTuple):
     @property
     def error(self) -> float:
         """Return the error as a share of the real figure; 0.0 if both are 0."""
-        return abs(self.predicted_ns - self.real_ns) / max(1, self.real_ns) if self.real_ns or self.predicted_ns else 0.0
+        return (
+            abs(self.predicted_ns - self.real_ns) / max(1, self.real_ns) if self.real_ns or self.predicted_ns else 0.0
+        )
 
     def is_within(self, share: float, ns: int = 0) -> bool:
         """Return whether the error is at most a share of the real figure, or at most `ns`."""
@@ -98,7 +100,9 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
         result = _simulate(graph, _as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
     header = result.lines[0]
     assert isinstance(header, Header)
-    predicted = story_of(header, result.lines[1:])  # the trace has few reports of steps; the simulator knows what is lost
+    predicted = story_of(
+        header, result.lines[1:]
+    )  # the trace has few reports of steps; the simulator knows what is lost
     lost = {role.name: result.spent[role.name]["lost work"] // role.max_replicas for role in graph.roles}
     stories = align(story_of(run.header, run.lines), predicted._replace(lost_ns=lost))
     return Prediction(run.name, stories, result)

@@ -29,6 +29,7 @@ from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.simulation import Simulation
 
+
 class Reconstructed(NamedTuple):
     """Everything that came from outside the controller in a recorded job, as input of a simulation.
 

@@ -183,10 +183,12 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
         graph = msgspec.structs.replace(graph, cluster=same.cluster)
     graph = with_nodes(with_workloads(graph, workloads))
     for role in graph.roles:
-        load = role.workload
-        if load.lag_ns > load.checkpoint_every_ns:
-            every, lag = format_duration(load.checkpoint_every_ns), format_duration(load.lag_ns)
-            message = f"{role.name}: the next checkpoint would begin after {every}, and one is complete only after {lag}"
+        work = role.workload
+        if work.lag_ns > work.checkpoint_every_ns:
+            every, lag = format_duration(work.checkpoint_every_ns), format_duration(work.lag_ns)
+            message = (
+                f"{role.name}: the next checkpoint would begin after {every}, and one is complete only after {lag}"
+            )
             raise FlowdistError(message, help=f"name an interval of at least {lag}")
     return graph
 

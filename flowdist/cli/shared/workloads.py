@@ -40,7 +40,11 @@ def with_workload_file(graph: RoleGraph, file: str, sets: Iterable[str] = ()) ->
 
     found = read_calibration(Path(file))
     names = [role.name for role in graph.roles]
-    wrong = [f"{file}: the job has no role {name!r}; {did_you_mean(name, names)}" for name in found.roles if name not in names]
+    wrong = [
+        f"{file}: the job has no role {name!r}; {did_you_mean(name, names)}"
+        for name in found.roles
+        if name not in names
+    ]
     if wrong:
         raise FlowdistError("\n".join(wrong), help="remove the tables of these roles, or name the topology of the runs")
     return calibrated(graph, found, fields_set(sets)), found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from flowdist.graph import RoleGraph
 from flowdist.sim.calibration.distribution import Distribution, distribution
-from flowdist.sim.calibration.fit import RoleTimes, role_times
+from flowdist.sim.calibration.fit import NOTHING, RoleTimes, role_times
 from flowdist.sim.calibration.observe import Observed, fault_before
 
 ARRIVAL = "arrival of a node"
@@ -24,7 +24,7 @@ class Calibration(NamedTuple):
     """
 
     roles: dict[str, RoleTimes]
-    job: dict[str, Distribution] = {}
+    job: Mapping[str, Distribution] = NOTHING
     arrival_ns: int | None = None
 
     @property

@@ -10,9 +10,9 @@ from flowdist.graph import format_duration
 
 
 class Distribution(NamedTuple):
-    """Summary of measured durations, all in ns: the number of samples, the least, three quantiles, mean and most."""
+    """Summary of measured durations in ns: how often they were measured, the least, three quantiles, most and mean."""
 
-    count: int
+    times: int
     least_ns: int
     p10_ns: int
     median_ns: int
@@ -24,7 +24,7 @@ class Distribution(NamedTuple):
     def text(self) -> str:
         """Return the distribution for people: `1.2s (0.9s to 1.5s, 4 times)`."""
         middle, low, high = (format_duration(rounded(ns)) for ns in (self.median_ns, self.least_ns, self.most_ns))
-        return f"{middle} (once)" if self.count == 1 else f"{middle} ({low} to {high}, {self.count} times)"
+        return f"{middle} (once)" if self.times == 1 else f"{middle} ({low} to {high}, {self.times} times)"
 
 
 def distribution(samples: Sequence[int]) -> Distribution | None:
@@ -46,5 +46,7 @@ def _quantile(ordered: Sequence[int], share: float) -> int:
 
 def rounded(ns: int) -> int:
     """Return a duration in ns with four digits, so that a file and a table show no digits that mean nothing."""
-    unit = max(1, 10 ** (len(str(abs(ns))) - 4))
+    unit = 1
+    while abs(ns) >= 10_000 * unit:
+        unit *= 10
     return (ns + unit // 2) // unit * unit

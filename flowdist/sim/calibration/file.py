@@ -94,7 +94,9 @@ TABLES = ("format", "runs", "job", "roles", "measured", "unknown")
 
 def calibration_text(calibration: Calibration, runs: Sequence[str]) -> str:
     """Return the content of workload.toml for a calibration. `runs` are the names of the records that it is from."""
-    lines = ["# Times of the workers, measured in recorded runs: flowdist simulate topology.py --workload workload.toml"]
+    lines = [
+        "# Times of the workers, measured in recorded runs: flowdist simulate topology.py --workload workload.toml"
+    ]
     lines += [f"format = {FORMAT}", f"runs = [{', '.join(map(_quoted, runs))}]"]
     if calibration.arrival_ns is not None:
         lines += ["", "[job]", f"arrival = {_quoted(_text(rounded(calibration.arrival_ns)))}"]
@@ -104,7 +106,10 @@ def calibration_text(calibration: Calibration, runs: Sequence[str]) -> str:
             value = times.fields.get(field)
             if value is not None:
                 lines.append(f"{word} = {_value_text(field, value, times.fields.get('step_times', ()))}")
-    for name, found in (("job", calibration.job), *((name, times.measured) for name, times in calibration.roles.items())):
+    for name, found in (
+        ("job", calibration.job),
+        *((name, times.measured) for name, times in calibration.roles.items()),
+    ):
         lines += ["", f"[measured.{_quoted(name)}]"] if found else []
         lines += [f"{_quoted(what)} = {_row(each)}" for what, each in found.items()]
     unknown = {name: [*times.silent, *times.unknown] for name, times in calibration.roles.items()}
@@ -121,7 +126,11 @@ def _value_text(field: str, value: Any, step_times: Sequence[tuple[int, int]]) -
 
 def _row(found: Distribution) -> str:
     parts = zip(("least", "p10", "median", "p90", "most", "mean"), found[1:], strict=True)
-    return "{ " + ", ".join([f"count = {found.count}", *(f"{k} = {_quoted(_text(rounded(ns)))}" for k, ns in parts)]) + " }"
+    return (
+        "{ "
+        + ", ".join([f"times = {found.times}", *(f"{k} = {_quoted(_text(rounded(ns)))}" for k, ns in parts)])
+        + " }"
+    )
 
 
 def _text(ns: int) -> str:
@@ -221,7 +230,7 @@ class _Reader:
         if blocks is None:
             fields["checkpoint_blocks_ns"] = None  # not that of the topology
         elif blocks > takes:
-            text = f"{name}: a checkpoint blocks for {_text(blocks)}, longer than its checkpoint_time of {_text(takes)}"
+            text = f"{name}: a checkpoint blocks for {_text(blocks)}, longer than checkpoint_time = {_text(takes)}"
             self.problems.append((("roles", name, "checkpoint_blocks"), text))
         elif every is not None and takes - blocks > every:
             text = f"{name}: the next checkpoint begins {_text(every)} after one has blocked, but that one is complete"

@@ -10,15 +10,16 @@ The time of a step and the time that a checkpoint costs come from the intervals 
 
 Means are used for both, because a job takes as long as the sum of its steps.
 
-The start-up of a generation is the time from its order to its first step, less that step, what it says it restored, and
-the time for which it waited for the imports of a node.
+The start-up of a generation is the time from its order to its first step, less that step, what it says it restored,
+and the time for which it waited for the imports of a node.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flowdist.graph import MS, RoleSpec
@@ -29,6 +30,7 @@ from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import SPAWN_NS
 
 ORDER_NS = 2 * LATENCY_NS + SPAWN_NS  # from an order to start until the report that processes run, as it is simulated
+NOTHING: Mapping[str, Distribution] = MappingProxyType({})
 SIZES_DIFFER = 0.1  # share by which a step of another number of workers has to differ, to be no chance
 SPREAD_MIN = 3  # starts from which their spread is measured
 CLEAR_MIN = 2  # intervals without a checkpoint, and steps in them, from which a step time is measured
@@ -57,7 +59,7 @@ class RoleTimes(NamedTuple):
     """
 
     fields: dict[str, Any]
-    measured: dict[str, Distribution] = {}
+    measured: Mapping[str, Distribution] = NOTHING
     unknown: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     tells_saving: bool = True
@@ -125,22 +127,31 @@ class _RoleFit:
             self.unknown.append("its step time: no worker reported two steps of one attempt")
             return
         clear = [each for each in intervals if each.is_clear]
-        near = [each for each in intervals if not each.is_clear]
-        offers = sum(each.offers for each in near)
-        told = sum(each.saving_ns for each in intervals) // max(1, offers)
         is_apart = len(clear) >= CLEAR_MIN and sum(each.steps for each in clear) >= CLEAR_MIN
         self._set_step_time(clear if is_apart else intervals)
-        if not offers:
-            return
+        if any(each.offers for each in intervals):
+            self._measure_cost(intervals, is_apart)
+
+    def _measure_cost(self, intervals: Sequence[Interval], is_apart: bool) -> None:
+        """Measure what a checkpoint costs, and whether the workers report it; then the step time is measured anew.
+
+        Args:
+            intervals: All intervals; at least one has a checkpoint.
+            is_apart: There are intervals without checkpoints, and the step time so far is theirs.
+        """
+        near = [each for each in intervals if not each.is_clear]
+        offers = sum(each.offers for each in near)
+        told = sum(each.saving_ns for each in intervals) // offers
         left = sum(each.ns - each.steps * self._step_at(each.size) for each in near) // offers if is_apart else told
         self.tells_saving = 2 * told >= left
-        if self.tells_saving:
-            self._set_step_time(intervals)
+        self._cost_ns = max(0, told if self.tells_saving else left)
         if not is_apart and not told:
             self.unknown.append("the time of saving, which counts as steps: say it with worker.saving()")
-        self._cost_ns = max(0, told if self.tells_saving else left)
-        self.samples["save, blocking"] = [self._cost_ns] if self._cost_ns else []
+        if not self._cost_ns:
+            return
+        self.samples["save, blocking"] = [self._cost_ns]
         if self.tells_saving:
+            self._set_step_time(intervals)
             self.samples["save, blocking"] = [ns for _, one in self._generations for ns in _saves(one)]
 
     def _set_step_time(self, used: Sequence[Interval]) -> None:

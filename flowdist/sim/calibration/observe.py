@@ -169,7 +169,15 @@ class _Observer:
             end = job.now if took is None else incident.opened_ns + took
             self._disturbed.append((min(self._begun(incident), incident.opened_ns), end))
         generations = list(self._generations.values())
-        parts = (self._imports, self._stops, self._arrivals, list(job.incidents), self._faults, self._disturbed, job.now)
+        parts = (
+            self._imports,
+            self._stops,
+            self._arrivals,
+            list(job.incidents),
+            self._faults,
+            self._disturbed,
+            job.now,
+        )
         return Observed(self._header, generations, *parts)
 
     def _begun(self, incident: Incident) -> int:

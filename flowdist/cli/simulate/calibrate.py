@@ -31,7 +31,8 @@ def command(runs: tuple[str, ...], file: str | None, as_json: bool) -> None:
     flowdist replay runs/a --workload workload.toml --fail node1@3m
 
     Shows each duration with its distribution, what the runs cannot tell, and how well each run is predicted by the
-    others; a single run, by its first two thirds. Exit code 2 if a journal is damaged: the lines before the damage count.
+    others; a single run, by its first two thirds. Of a damaged journal the lines before the damage count, and the exit
+    code is 2.
     """
     from flowdist.sim.calibration.calibration import calibrate
     from flowdist.sim.calibration.file import calibration_text
