@@ -149,8 +149,8 @@ class Workload(Frozen):
         restore_time: Time that a restarted worker needs to read its checkpoint.
         peer_restore: The same if it reads it from the memory of a peer: each node has copies of the checkpoint of
             another one, so that no disk is read after the loss of one node. None: peers have no copies.
-        warm_startup: `startup` of a worker on a node that has the modules of the role already: the role has started there
-            before, or its workers wait for `import_time`. None: as long as `startup`.
+        warm_startup: `startup` of a worker on a node that has the modules of the role already: the role has started
+            there before, or its workers wait for `import_time`. None: as long as `startup`.
         import_time: Time from the arrival of a node until it has imported the modules of the workers. Workers start on
             the node only then, and a running world grows onto it only then.
         finish_time: Time from the last step until the workers have exited.

@@ -239,7 +239,7 @@ class _Reader:
 
 
 def _places(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the keys and the number of each line that begins a table or sets a value, as far as that is plain to see."""
+    """Yield the keys and the number of each line that begins a table or sets a value on one line."""
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         head = line.strip()

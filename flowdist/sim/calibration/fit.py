@@ -5,7 +5,7 @@ The time of a step and the time that a checkpoint costs come from the intervals 
 * Where workers report the time of saving, all else is steps. Sums over all intervals are used, because a report may
   come in the middle of a save, and the time of that save when it is over.
 * Else an interval without a checkpoint near it has steps alone, and their mean is the time of a step. The other
-  intervals have more time than their steps: saving, evaluation, the barrier behind it. That is the cost of a checkpoint.
+  intervals have more time than their steps: saving, evaluation, the barrier behind it, all of which a checkpoint costs.
 * If each interval has a checkpoint near it, the two cannot be told apart, and saving counts as steps.
 
 Means are used for both, because a job takes as long as the sum of its steps.
@@ -213,7 +213,7 @@ class _RoleFit:
         self.fields |= {"checkpoint_ns": takes, "checkpoint_blocks_ns": self._cost_ns}
 
     def _lags(self, one: Generation) -> Iterator[int]:
-        """Yield how long after its step each checkpoint was complete, as far as reports around it show when that was."""
+        """Yield how long after its step each checkpoint was complete, as far as the reports around it show that."""
         clock = one.clock
         for number, (at, step) in enumerate(one.offers):
             before = [mark for mark in clock if not mark.is_count and mark.step <= step and mark.at_ns <= at]
@@ -224,7 +224,10 @@ class _RoleFit:
                 yield max(0, at - done_ns)
 
     def _guess_from_loss(self) -> None:
-        """Estimate the interval of checkpoints from the steps that were done again: n of them mean 2n in an interval."""
+        """Estimate the interval of checkpoints from the steps that were done again: n of them mean 2n in an interval.
+
+        A role whose attempts all began at the first step saves nothing.
+        """
         reached, lost = 0, []
         for _, one in self._generations:
             steps = [mark.step for mark in one.clock if not mark.is_count]
@@ -232,7 +235,10 @@ class _RoleFit:
                 lost.append(reached - steps[0] + 1)
             reached = max([reached, *steps])
         if lost and self._step_ns:
-            self.fields["checkpoint_every_ns"] = 2 * round(statistics.mean(lost)) * self._step_ns
+            steps = 2 * round(statistics.mean(lost))
+            if all(one.clock[0].step <= 1 for _, one in self._generations if one.clock):  # each began from the start
+                steps = 2 * max(reached, self._role.workload.steps)
+            self.fields["checkpoint_every_ns"] = steps * self._step_ns
             self.fields |= {"checkpoint_ns": 0, "checkpoint_blocks_ns": None}
 
     def _measure_length(self) -> None:

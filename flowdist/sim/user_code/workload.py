@@ -228,7 +228,7 @@ class WorldModel:
         return self.warmup_ns, position - checkpoint, checkpoint + waited
 
     def finishing_ns(self, now: int) -> int:
-        """Return the nominal time, in ns, since the last step of this generation, for which its workers have been ending."""
+        """Return the nominal time, in ns, for which workers have been ending since the last step of the generation."""
         load = self.pace.workload
         return max(0, self._position(now) - self._position_of_step(load.steps)) if load.finish_ns else 0
 
