@@ -161,6 +161,21 @@ class NodeOrder(NamedTuple):
     where: str = ""
 
 
+class Repair(NamedTuple):
+    """Distribution of repair times: evenly from `low_ns` to `high_ns`, or exponential with the mean `high_ns`."""
+
+    is_exponential: bool
+    low_ns: int
+    high_ns: int
+
+
+class Lemon(NamedTuple):
+    """Nodes that come back bad: a part of them, from 0 to 1, fails so many times as often until its next repair."""
+
+    part: float
+    times: float
+
+
 class Rate(NamedTuple):
     """Random faults of one kind at a rate, parsed from the text `spec`: `--rate node-kill=6.5e-3/node-day/15m`.
 
@@ -174,6 +189,9 @@ class Rate(NamedTuple):
         duration_ns: Time in ns after which each fault heals; None: it does not heal.
         spec: The rate as the user wrote it.
         where: `file:line` if the rate comes from a file, else empty.
+        cause: Name of the cause, as in `nic:node-kill=...`; empty: it has none.
+        repair: Distribution of the time after which a fault heals; None: it is always `duration_ns`.
+        lemon: Nodes that come back bad; None: all come back as good as they were.
     """
 
     subject: str
@@ -184,14 +202,17 @@ class Rate(NamedTuple):
     duration_ns: int | None
     spec: str
     where: str = ""
+    cause: str = ""
+    repair: Repair | None = None
+    lemon: Lemon | None = None
 
     @property
     def name(self) -> str:
-        """Name of the random stream of the rate, such as `node-kill`.
+        """Name of the random stream of the rate, such as `node-kill`, or `nic:node-kill` with a cause.
 
         The number is not in it, so that twice the rate gives the same draws in half the time.
         """
-        return f"{self.subject}-{self.kind}"
+        return f"{self.cause}:{self.subject}-{self.kind}" if self.cause else f"{self.subject}-{self.kind}"
 
 
 class Plan(NamedTuple):

@@ -1,11 +1,17 @@
 """Random faults at a rate: so many per day of each node, each replica, each zone.
 
-    SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION]        node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h
+    [CAUSE:]SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION][/lemon=PART,TIMES]
+
+    node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h   ecc:node-kill=2e-3/node-day/exp(4h)/lemon=0.1,50
 
 The times between two faults of one entity are exponentially distributed. Each entity draws from a stream of its own,
 whose key is the seed, the entity's name and the rate's name. So one more rate, fault or node leaves all other draws as
 they are, and another number in the rate only stretches them. Times are whole milliseconds, so that each fault can be
 written in the fault grammar and played again.
+
+A DURATION may be drawn: evenly (`2h..6h`), or exponentially with a mean (`exp(4h)`). These draws have streams of their
+own, too. A `lemon` is a node that came back bad: its next fault of the rate comes, after its return, so many times
+sooner on average. What control does about such nodes is rule R22.
 """
 
 from __future__ import annotations
@@ -19,8 +25,9 @@ from math import log1p
 
 from flowdist.errors import did_you_mean
 from flowdist.faults.grammar import KINDS, MOMENTARY, ORDERS, Fault, FaultError, Rate, When, parse_fault, refuse
+from flowdist.faults.repairs import parse_lemon, parse_repair, repair_ns, sooner
 from flowdist.faults.streams import number, stream
-from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration, parse_duration
+from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration
 from flowdist.graph.units import DAY
 
 PERIODS = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY, "week": 7 * DAY, "year": 365 * DAY}
@@ -38,7 +45,7 @@ def parse_rate(text: str) -> Rate:
     name, equals, value = text.partition("=")
     if not equals:
         refuse(text, len(text), len(text) + 1, "there is no =RATE", EXAMPLE)
-    subject, kind = _subject_and_kind(text, name)
+    cause, subject, kind = _cause_subject_and_kind(text, name)
     number, slash, rest = value.partition("/")
     start = len(name) + 1
     if not _NUMBER.fullmatch(number) or not 0 < float(number) < math.inf:
@@ -46,7 +53,8 @@ def parse_rate(text: str) -> Rate:
     start += len(number) + 1
     if not slash:
         refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", EXAMPLE)
-    body, slash, duration = rest.partition("/")
+    body, slash, after = rest.partition("/")
+    duration, _, lemon = after.rpartition("/") if "lemon" in after else (after, "", "")
     unit, colon, arg = body.partition(":")
     what, period_ns = _unit(text, unit, start)
     if what not in ("", "job", "node", "replica", "controller", subject):
@@ -59,15 +67,24 @@ def parse_rate(text: str) -> Rate:
     except FaultError as error:
         help = f"write {name}={number}/{unit}:{error.help.rpartition('=')[2]}" if KINDS[kind] else "leave it out"
         refuse(text, place, place + max(len(arg if colon else unit), 1), error.message.split("\n")[0], help)
-    duration_ns = _duration(text, duration) if slash else None
-    return Rate(subject, kind, float(number) / period_ns, what == "job", arg, duration_ns, text)
+    at, is_back = len(text) - len(after), bool(slash) and (bool(duration) or not lemon)
+    repair, duration_ns = parse_repair(text, at, duration) if is_back else (None, None)
+    bad = parse_lemon(text, len(text) - len(lemon), lemon, kind, returns=is_back) if lemon else None
+    per_ns = float(number) / period_ns
+    return Rate(subject, kind, per_ns, what == "job", arg, duration_ns, text, cause=cause, repair=repair, lemon=bad)
 
 
-def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
-    """Return subject and kind of a name such as `node-kill`, which is split before the longest kind that it ends with.
+def _cause_subject_and_kind(text: str, name: str) -> tuple[str, str, str]:
+    """Return cause (empty without one), subject and kind of a name such as `node-kill` or `nic:node-kill`.
 
-    Both may have hyphens. Raise FaultError if the name ends with no kind, or with one that is an operator's order.
+    The rest is split before the longest kind that it ends with: subject and kind may have hyphens. Raise FaultError if
+    the name ends with no kind, or with one that is an operator's order, or if the cause is no name.
     """
+    cause, colon, rest = name.partition(":")
+    if colon and not _NAME.fullmatch(cause):
+        refuse(text, 0, max(len(cause), 1), f"{cause!r} cannot be the name of a cause", "write nic:node-kill=...")
+    if colon:
+        name = rest
     kinds = [kind for kind in sorted(KINDS, key=len, reverse=True) if name.endswith(f"-{kind}")]
     if not kinds:
         start = name.rfind("-") + 1
@@ -80,7 +97,7 @@ def _subject_and_kind(text: str, name: str) -> tuple[str, str]:
     if kinds[0] in ORDERS:
         message = f"{kinds[0]} is an order of the operator, and does not happen at random"
         refuse(text, len(subject) + 1, len(name), message, f"write --fail {subject}@5m:{kinds[0]}")
-    return subject, kinds[0]
+    return cause if colon else "", subject, kinds[0]
 
 
 def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
@@ -90,13 +107,6 @@ def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
         place = start + len(unit) - len(period)
         refuse(text, place, place + max(len(period), 1), f"{period!r} is no time", did_you_mean(period, PERIODS))
     return what, PERIODS[period]
-
-
-def _duration(text: str, value: str) -> int:
-    try:
-        return parse_duration(value)
-    except ValueError:
-        refuse(text, len(text) - len(value), len(text) + (not value), f"{value!r} is no duration", "write 15m")
 
 
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
@@ -135,7 +145,10 @@ def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, 
     found = ["=".join(label) for label in labels if label[0] == subject]
     if not found:
         known = ["node", "replica", "controller", *replicas, *dict.fromkeys(key for key, _ in labels), *nodes]
-        refuse(rate.spec, 0, len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where)
+        start = rate.spec.index(subject)
+        refuse(
+            rate.spec, start, start + len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where
+        )
     return subject, found
 
 
@@ -167,7 +180,8 @@ def check_rates(
     for rate in rates:
         if rate.name in names:
             message = f"there are two rates of {rate.name}: their draws would be the same"
-            refuse(rate.spec, 0, len(rate.name), message, "add them up", rate.where)
+            help = f"add them up, or name their causes: nic:{rate.subject}-{rate.kind}=..."
+            refuse(rate.spec, 0, len(rate.name), message, help, rate.where)
         names[rate.name] = None
         found = entities(rate, graph, nodes)
         if found and mean_ns(rate, len(found)) < len(found) * MS:
@@ -179,7 +193,7 @@ def check_rates(
             try:
                 check([fault_of(rate, target, 0)])
             except FaultError as error:
-                start = len(rate.subject) + 1
+                start = len(rate.name) - len(rate.kind)
                 text = error.message.split("\n")[0]
                 refuse(rate.spec, start, start + len(rate.kind), text, error.help, rate.where)
 
@@ -262,19 +276,29 @@ class Arrivals:
         return fault_of(rate, target, at_ns)
 
     def take(self) -> tuple[int, Rate, str]:
-        """Return time in ns, rate and target of the next fault, and remove it: `pop` without the cost of its text."""
+        """Return time in ns, rate and target of the next fault, and remove it: `pop` without the cost of its text.
+
+        The rate has, as its duration, the time after which this fault heals.
+        """
         first = self.heap[0]
-        self.advance()
         entity = self.entities[first & self.mask]
-        return (first >> self.bits) * MS, entity.rate, entity.target
+        rate = entity.rate
+        if rate.repair is not None:
+            rate = rate._replace(duration_ns=repair_ns(rate, entity.of, entity.n))
+        self.advance()
+        return (first >> self.bits) * MS, rate, entity.target
 
     def advance(self) -> None:
         """Remove the next fault and draw another one of its entity, for callers that read `heap` themselves."""
         heap = self.heap
         index = heap[0] & self.mask
         entity = self.entities[index]
+        mean = entity.mean
+        if entity.rate.lemon is not None and (times := sooner(entity.rate, entity.of, entity.n)) > 1:
+            mean /= times
+            entity.at += repair_ns(entity.rate, entity.of, entity.n) or 0
         entity.n = n = entity.n + 1
-        entity.at = at = entity.at + int(-log1p(-number(entity.of, n)) * entity.mean)
+        entity.at = at = entity.at + int(-log1p(-number(entity.of, n)) * mean)
         heapreplace(heap, at // MS << self.bits | index)
 
     def until(self, end_ns: int) -> Iterable[Fault]:

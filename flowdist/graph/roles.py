@@ -11,7 +11,19 @@ from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.nodes import NodeSpec, Pairs
 from flowdist.graph.policies import RestartPolicy
 from flowdist.graph.step_times import step_time_at
-from flowdist.graph.units import MINUTE, MS, SECOND, Count, Cpus, GpuCount, LookNs, Ns, Number, PositiveCount, PositiveNs
+from flowdist.graph.units import (
+    MINUTE,
+    MS,
+    SECOND,
+    Count,
+    Cpus,
+    GpuCount,
+    LookNs,
+    Ns,
+    Number,
+    PositiveCount,
+    PositiveNs,
+)
 
 RoleKind = Literal["task", "service"]
 GateCondition = Literal["started", "ready", "succeeded"]
@@ -114,7 +126,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     import_ns: Ns = 0  # from the arrival of a node until it has imported the modules of the workers
     finish_ns: Ns = 0  # from the last step until the workers have exited
     stop_ns: Ns = 100 * MS  # from SIGTERM until a worker has ended that obeys
-    step_times: tuple[tuple[PositiveCount, PositiveNs], ...] = ()  # of other sizes than the largest; empty: as `step_ns`
+    step_times: tuple[
+        tuple[PositiveCount, PositiveNs], ...
+    ] = ()  # of other sizes than the largest; empty: as `step_ns`
     batch_workers: Number = 0  # workers whose batches are one step of `steps`; 0: any number does the same batch
     startup_spread: Annotated[float, Meta(ge=0, le=1)] = 0.2  # share by which a start-up may be shorter or longer
     peer_restore_ns: Ns | None = None  # to restore from the memory of peers; None: their memory has no checkpoint

@@ -127,6 +127,18 @@ CASES = [
         + 'w = Workload(checkpoint_every="9s", checkpoint_time="10s", checkpoint_blocks="0s")\nt.role("a", workload=w)',
         '"9s"',
     ),
+    ("FD105", MAIN + 't.role("a", "true", workload=Workload(scaling=2))', "2"),
+    ("FD105", MAIN + 't.role("a", "true", workload=Workload(startup_spread=1.5))', "1.5"),
+    ("FD106", MAIN + 't.role("a", "true", workload=Workload(step_time={1: "2s", 4: "soon"}))', '"soon"'),
+    ("FD134", MAIN + 't.role("a", "true", workload=Workload(step_time={"one": "2s"}))', '"2s"'),
+    ("FD134", MAIN + 't.role("a", "true", workload=Workload(step_time={}))', "{}"),
+    ("FD169", MAIN + 't.role("a", "true", replicas=2, workload=Workload(step_time={1: "2s"}))', '{1: "2s"}'),
+    (
+        "FD169",
+        MAIN + 't.role("a", "true", replicas="1:2", workload=Workload(step_time={2: "2s", 3: "1s"}))',
+        '{2: "2s", 3: "1s"}',
+    ),
+    ("FD169", MAIN + 't.role("a", "true", workload=Workload(step_time={1: "2s"}, scaling=0.5))', "0.5"),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
     (
         "FD302",

@@ -179,16 +179,22 @@ def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float)
             bucket: estimate([result.spent[bucket] / (sum(result.spent.values()) or 1) for result in results])
             for bucket in results[0].spent
         },
-        "causes": {
-            kind: estimate([float(result.causes[kind]) for result in results])
-            for kind in sorted({kind for result in results for kind in result.causes})
-        },
+        "causes": _counts([result.causes for result in results]),
+        "rates": _counts([result.hits for result in results]),
         "between_s": _seconds(between_ns),
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
         "young_s": _seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
         "daly_s": _seconds(daly_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
         "failures_per_cpu_s": sum(result.faults for result in results) / cpu_s if cpu_s else None,
     }
+
+
+def _counts(counted: list[Counter[str]]) -> dict[str, Any]:
+    """Return the estimate of each number that the runs have counted, by its name."""
+    from flowdist.report.goodput import estimate
+
+    names = sorted({name for counts in counted for name in counts})
+    return {name: estimate([float(counts[name]) for counts in counted]) for name in names}
 
 
 ESTIMATES: dict[str, Callable[[Any], float]] = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
 
 # Options that do not go together: none is accepted and then ignored.
-OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
+OF_ONE_RUN = ("--seed", "--startup-spread", "--schedule", "--until", "--trace", "--html")
 OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
 
 
@@ -37,6 +37,7 @@ class OneRunOptions(NamedTuple):
 
     seed: int | None
     workload_file: str | None
+    startup_spread: float | None
     schedule: int
     collective: str | None
     until: str | None
@@ -69,6 +70,12 @@ class _Job(NamedTuple):
     OneRunOptions,
     click.option("--seed", type=int, help="Seed of what is drawn, such as start-up times; 0 (default) draws nothing."),
     workload_option,
+    click.option(
+        "--startup-spread",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        help="Draw start-ups up to this share shorter or longer (default: 0.2); with 0 they are nominal.",
+    ),
     click.option("--schedule", type=int, default=0, help="Choose another order of simultaneous events by a number."),
     click.option(
         "--collective",
@@ -178,12 +185,13 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     loaded = load(named)
     from flowdist.sim.simulation import with_nodes
     from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
+    from flowdist.sim.workers.start_ups import with_startup_spread
 
     graph, arrival_ns = loaded.graph, 0
     if one.workload_file is not None:
         graph, calibration = with_workload_file(graph, one.workload_file, named.sets)
         arrival_ns = calibration.arrival_ns or 0
-    graph = with_collective(with_nodes(graph), one.collective or "")
+    graph = with_startup_spread(with_collective(with_nodes(graph), one.collective or ""), one.startup_spread)
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
     plan = join_plans([*plans, faults.plan()])

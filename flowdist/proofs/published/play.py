@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Workload
@@ -73,13 +75,9 @@ def _best_intervals(row: Row) -> list[float]:
     tried = [math.log(parse_duration(text) / MINUTE) for text in row.intervals]
     goodputs = []
     for text in row.intervals:
-        job = Job(**{**_fields(row.job), "workload": {**row.job.workload, "checkpoint_every": text}})
+        job = replace(row.job, workload={**row.job.workload, "checkpoint_every": text})
         goodputs.append([result.goodput for result in _results(row, job)])
     return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)]
-
-
-def _fields(job: Job) -> dict[str, object]:
-    return {name: getattr(job, name) for name in job.__struct_fields__}
 
 
 def _vertex(xs: Sequence[float], ys: Sequence[float]) -> float:

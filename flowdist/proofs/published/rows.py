@@ -18,7 +18,7 @@ Quantity = Literal[
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Gang that represents the published job: one replica on each node, and what else `Topology` and `role` are given."""
+    """Gang that represents the published job, one replica on each node, and more arguments of `Topology` and `role`."""
 
     nodes: int  # nodes that the gang needs
     spares: int = 0
@@ -97,7 +97,8 @@ def load_rows(files: Sequence[Path]) -> list[Row]:
 
 def load_claims() -> list[Claim]:
     """Return the published results that cannot be simulated."""
-    return _converted(RESULTS / "cannot.toml", _Claims).cannot
+    claims: _Claims = _converted(RESULTS / "cannot.toml", _Claims)
+    return claims.cannot
 
 
 def _converted(path: Path, kind: type[Any]) -> Any:

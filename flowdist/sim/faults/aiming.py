@@ -117,7 +117,9 @@ class Aim:
 def _startups_ns(seed: int, spec: RoleSpec, attempt: int) -> list[int]:
     """Return how long, in ns, each replica of a role takes to start up in that attempt, by index."""
     names = [f"{spec.name}/{number}#{attempt}" for number in range(spec.max_replicas)]
-    return [round(spec.workload.startup_ns * spread(seed, name, "startup", spec.workload.startup_spread)) for name in names]
+    return [
+        round(spec.workload.startup_ns * spread(seed, name, "startup", spec.workload.startup_spread)) for name in names
+    ]
 
 
 def _checkpoints(load: WorkloadSpec) -> int:

@@ -309,6 +309,7 @@ def _refuse(what: Fault | Rate, end: int, refused: Refused | None) -> None:
     """
     if refused is not None:
         refuse(what.spec, 0, end, *refused, what.where)
-    if what.duration_ns is not None and what.duration_ns < LEAST_AWAY_NS:
+    shortest_ns = what.repair.low_ns if isinstance(what, Rate) and what.repair is not None else what.duration_ns
+    if shortest_ns is not None and shortest_ns < LEAST_AWAY_NS:
         text = "macro mode has nodes back after a second at the earliest"
         refuse(what.spec, 0, len(what.spec), text, "write /1s or more", what.where)

@@ -25,6 +25,7 @@ from heapq import heappop, heappush
 
 from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, is_healthy, next_free_row
 from flowdist.faults.grammar import Fault, Rate
+from flowdist.faults.repairs import is_drawn
 from flowdist.faults.streams import numbers, stream
 from flowdist.graph import MS
 from flowdist.record.accounts import Bucket
@@ -47,7 +48,12 @@ def may_become_steady(job: Job) -> bool:
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    return is_free and max(job.scope.seats) == 1 and known and not job.role.workload.depends_on_size
+    return is_free and max(job.scope.seats) == 1 and known and not _is_left_out(job)
+
+
+def _is_left_out(job: Job) -> bool:
+    """Return whether the job has steps that depend on the size of the gang, or nodes whose repairs are drawn."""
+    return job.role.workload.depends_on_size or any(map(is_drawn, job.plan.rates))
 
 
 def _ends_a_node(rate: Rate, job: Job) -> bool:
@@ -196,6 +202,7 @@ class SteadyState:
         if node < 0:
             if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
                 return entity.target, entity.rate, now
+            job.result.hits[entity.rate.name] += 1
             return None
         if not job.alive[node]:
             return None
@@ -203,6 +210,7 @@ class SteadyState:
         if not is_alone or not job.seats.on[node] or not self._lose_node(node, now):
             return entity.target, entity.rate, now
         job.alive[node] = False
+        job.result.hits[entity.rate.name] += 1
         if entity.rate.duration_ns is not None:
             job.serial += 1
             back = now + entity.rate.duration_ns

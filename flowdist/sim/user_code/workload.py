@@ -158,6 +158,11 @@ class WorldModel:
         """Return whether a member reads its checkpoint now, before the generation steps."""
         return self.begun_ns is None and any(start <= now < end for start, end in self.reads.values())
 
+    def restore_took_ns(self, member: ReplicaId) -> int:
+        """Return how long a member of this generation has read its checkpoint, in ns; 0 without a checkpoint."""
+        since, until = self.reads.get(member, (0, self.roles[member.role].workload.restore_ns))
+        return until - since if self.durable else 0
+
     def is_saving(self, now: int) -> bool:
         """Return whether the world writes a checkpoint now, in the background or not. False before it steps."""
         load = self.pace.workload

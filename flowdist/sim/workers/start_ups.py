@@ -7,11 +7,22 @@ first too, and worlds grow onto it afterwards (R13). Without `import_ns`, the fi
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.streams import spread
+from flowdist.graph import RoleGraph
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
+
+
+def with_startup_spread(graph: RoleGraph, share: float | None) -> RoleGraph:
+    """Return the graph with this spread of start-ups in the workloads of all roles; None: the graph as it is."""
+    if share is None:
+        return graph
+    roles = [replace(role, workload=replace(role.workload, startup_spread=share)) for role in graph.roles]
+    return replace(graph, roles=tuple(roles))
 
 
 class StartUps:

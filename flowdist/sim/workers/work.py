@@ -24,6 +24,7 @@ from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
+from flowdist.sim.workers.peer_memory import PeerMemory
 from flowdist.sim.workers.services import Services, StalledServices
 from flowdist.sim.workers.start_ups import StartUps
 from flowdist.sim.workers.worlds import Worlds
@@ -68,7 +69,7 @@ class Work:
             is_nothing=lambda action, args: action == self.checkpoint or is_put_off(action, args),
         )
         self._drain = Drain(ctx, self.worlds, code, self.disks, self.fast_forward)
-        self._start_ups = StartUps(ctx)
+        self._start_ups, self._peers = StartUps(ctx), PeerMemory(nodes)
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
         self.worlds.on_resume = self._plan
         self.worlds.on_change = self.collectives.update
@@ -131,9 +132,9 @@ class Work:
             procs = node.procs_of(start.replica)
             model.start(start, kept=len(kept), procs=procs, own=self._pace_drawn(start, procs))
             if model.durable and not kept:
-                at = self._queue.now + delay
-                model.reads[start.replica] = (at, at + load.restore_ns)
-                delay += load.restore_ns
+                at, takes = self._queue.now + delay, self._peers.restore_ns(start.world, load)
+                model.reads[start.replica] = (at, at + takes)
+                delay += takes
         self._queue.after(delay, self._started_up, node, start)
 
     def _pace_drawn(self, start: StartReplica, procs: int) -> Fraction:
@@ -171,6 +172,7 @@ class Work:
             node.tell_of_workers(io.WorkerElastic, *key)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
+            self._peers.begin(start.world, model)
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
                 self.worlds.begin_work(model)

@@ -98,10 +98,8 @@ class Worlds:
         self._count_up_to(model, model.first_step)
         model.done = [one._replace(last=min(one.last, model.first_step)) for one in model.done]
         model.done = [one for one in model.done if one.first < one.last]
-        for name, role in model.roles.items():
-            members = [member for member in model.members if member.role == name]
-            restore_ns = role.workload.restore_ns if model.durable else 0
-            self._accounts.begin_work(members, self._queue.now, restore_ns)
+        for member in model.members:
+            self._accounts.begin_work([member], self._queue.now, model.restore_took_ns(member))
 
     def _end_work(self, model: WorldModel, *, is_over: bool) -> None:
         """Book the time of a generation that ends, split by bucket, before its model forgets it.

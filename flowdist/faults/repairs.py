@@ -1,0 +1,95 @@
+"""Repairs of nodes that a rate has hit: how long each takes, and whether the node comes back bad.
+
+/15m   /2h..6h   /exp(4h)   /exp(4h)/lemon=0.1,50
+"""
+
+from __future__ import annotations
+
+import re
+from math import isfinite, log1p
+
+from flowdist.faults.grammar import Lemon, Rate, Repair, refuse
+from flowdist.faults.streams import number
+from flowdist.graph import MS, SECOND, parse_duration
+
+RETURNING = ("kill", "lost", "leave", "preempt")  # faults after which a node comes back
+_EXPONENTIAL = re.compile(r"exp\((.*)\)")
+
+
+def parse_repair(text: str, start: int, value: str) -> tuple[Repair | None, int]:
+    """Return the distribution and the mean, in ns, of the time after which the faults of a rate heal.
+
+    Args:
+        text: The rate.
+        start: Where the value begins in it.
+        value: A duration, which has no distribution, `2h..6h` or `exp(4h)`.
+
+    Raises:
+        FaultError: The value cannot be read.
+    """
+    low, dots, high = value.partition("..")
+    if dots:
+        low_ns = _duration_ns(text, start, low)
+        high_ns = _duration_ns(text, start + len(low) + len(dots), high)
+        if low_ns >= high_ns:
+            refuse(text, start, len(low) + start, f"{low} is not less than {high}", "write the shorter one first")
+        return Repair(False, low_ns, high_ns), (low_ns + high_ns) // 2
+    match = _EXPONENTIAL.fullmatch(value)
+    if match is None:
+        return None, _duration_ns(text, start, value)
+    mean_ns = _duration_ns(text, start + len("exp("), match[1])
+    if mean_ns <= SECOND:
+        refuse(text, start, start + len(value), "no repair takes less than a second", "write a longer mean")
+    return Repair(True, SECOND, mean_ns), mean_ns
+
+
+def _duration_ns(text: str, start: int, value: str) -> int:
+    try:
+        return parse_duration(value)
+    except ValueError:
+        help = "write 15m, 2h..6h or exp(4h)"
+        refuse(text, start, max(start + len(value), start + 1), f"{value!r} is no duration", help)
+
+
+def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) -> Lemon:
+    """Return what `lemon=PART,TIMES` of a rate says; `returns`: the rate has a duration, so that nodes come back.
+
+    Raises:
+        FaultError: The value cannot be read, or no node of the rate comes back.
+    """
+    end, help = start + len(value), "write lemon=0.1,50: a tenth of the nodes then fail 50 times as often"
+    try:
+        part, times = map(float, value.removeprefix("lemon=").split(","))
+    except ValueError:
+        refuse(text, start, end, f"{value!r} cannot be read", help)
+    if not (0 < part <= 1 and times > 1 and isfinite(times)):
+        refuse(text, start, end, "a part is from 0 to 1, and lemons fail more than once as often", help)
+    if kind not in RETURNING or not returns:
+        refuse(
+            text, start, end, "no node comes back from these faults", "write node-kill=1e-3/node-day/4h/lemon=0.1,50"
+        )
+    return Lemon(part, times)
+
+
+def is_drawn(rate: Rate) -> bool:
+    """Return whether the repairs of the rate are drawn, their duration or whether a node comes back bad."""
+    return rate.repair is not None or rate.lemon is not None
+
+
+def repair_ns(rate: Rate, key: bytes, n: int) -> int | None:
+    """Return how long repair `n` of an entity takes, in ns and whole ms; None if the fault does not heal.
+
+    `key` is that of the stream of its faults; repairs have one of their own.
+    """
+    if rate.repair is None:
+        return rate.duration_ns
+    is_exponential, low_ns, high_ns = rate.repair
+    drawn = number(key + b"repair/", n)
+    ns = -log1p(-drawn) * high_ns if is_exponential else low_ns + drawn * (high_ns - low_ns)
+    return max(low_ns, int(ns) // MS * MS)
+
+
+def sooner(rate: Rate, key: bytes, n: int) -> float:
+    """Return how many times sooner than usual the node fails again after repair `n`: 1 unless it came back bad."""
+    is_bad = rate.lemon is not None and number(key + b"lemon/", n) < rate.lemon.part
+    return rate.lemon.times if rate.lemon is not None and is_bad else 1.0
