@@ -177,7 +177,7 @@ def test_what_if_counts_saving_alike_in_each_column(trace: Path, saving_s: float
     assert again["time_s"]["trainer"].get("checkpoint", 0) == pytest.approx(
         was["time_s"]["trainer"].get("checkpoint", 0), rel=0.2, abs=1
     )
-    assert again["goodput"] == pytest.approx(was["goodput"], abs=0.02) and asked["doubts"] == []
+    assert again["goodput"] == pytest.approx(was["goodput"], abs=0.04) and asked["doubts"] == []
 
 
 def test_what_if_of_who_reports_progress_knows_what_restarts_cost(trace: Path) -> None:
