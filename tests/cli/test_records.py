@@ -160,7 +160,7 @@ def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
 
 @pytest.mark.parametrize("saving_s", [6.0, 0.01])
 def test_what_if_counts_saving_alike_in_each_column(trace: Path, saving_s: float) -> None:
-    """Reported saving is a cost of its own in the simulation, too; where only commits are timed, both count it as work."""
+    """Reported saving is a cost of its own in the simulation, too; where only commits are timed, it is work in both."""
     lines, saves = [], Counter[tuple[object, int]]()
     for line in decode_lines(trace.read_bytes().splitlines()):
         lines.append(line)

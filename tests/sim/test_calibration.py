@@ -262,7 +262,8 @@ def test_all_problems_of_a_file_are_reported_at_once_each_with_its_line(tmp_path
     path = tmp_path / "workload.toml"
     path.write_text(
         'format = 9\nspeed = 1\n[job]\narrival = 3\n[roles.trainer]\nsteps = 0\nstep_time = "50"\n'
-        'step_tme = "1s"\nstartup = -1\nstartup_spread = 2\ncheckpoint_blocks = "2s"\n[roles."b c"]\ncheckpoint_time = "1s"\n'
+        'step_tme = "1s"\nstartup = -1\nstartup_spread = 2\ncheckpoint_blocks = "2s"\n'
+        '[roles."b c"]\ncheckpoint_time = "1s"\n'
         'checkpoint_blocks = "2s"\n[roles.c]\nstep_time = { 0 = "1s" }\n'
     )
     with pytest.raises(FlowdistError) as error:

@@ -74,6 +74,8 @@ def _read(name: str) -> tuple[RecordFile, Run]:
             lines.append(line)
     except BadLine as bad:
         record.bad = bad
+    if replay.difference is not None:
+        click.echo(f"warning: {name}: {replay.difference.text}; its incidents may not be those of the run", err=True)
     if not any(replica.attempt for replica in replay.job.replicas.values()):
         raise record.bad or FlowdistError(f"{name}: no worker ever started", help="name a run in which workers ran")
     return record, Run(name, record.header, lines)
