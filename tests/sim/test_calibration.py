@@ -34,29 +34,37 @@ def told(talk: Talk) -> tuple[Header, list[Line]]:
     return Header(talk.graph, names), lines
 
 
-def work(
-    talk: Talk, at: float, first: int, last: int, step_s: float, *, save_every: int = 0, save_s: float = 0
-) -> float:
-    """Do steps from the time `at`; report the first, and then one each half second. Return when the last is done."""
-    reported = -1.0
+def work(talk: Talk, at: float, first: int, last: int, step_s: float, save_every: int = 0, save_s: float = 0) -> float:
+    """Do steps from the time `at`. The first is reported at once, then the newest each half second, as by an agent.
+
+    A report may fall into a save, whose time is in the next interval then. Return when the last step is done.
+    """
+    done, saved = dict[float, int](), dict[float, int]()
     for number in range(first, last + 1):
         at += step_s
-        if reported < 0 or at - reported >= 0.5:
-            step(talk, at, number)
-            reported = at
+        done[at] = number
         if save_every and number % save_every == 0:
             at += save_s
-            save(talk, at, number)
+            saved[at] = number
+    reports, newest = dict[float, int](), 0.0
+    for when, number in done.items():
+        due = max(when, newest + 0.5) if reports else when
+        if newest >= when:  # a report that is due later already has this step
+            reports[newest] = number
+        elif due < at:
+            reports[due], newest = number, due
+    for when, number in sorted([*reports.items(), *saved.items()]):
+        (save if saved.get(when) == number else step)(talk, when, number)
     return at
 
 
 def test_a_step_and_an_unreported_checkpoint_are_told_apart():
     talk = trainers()
-    end = work(talk, 7, 1, 400, 0.05, save_every=80, save_s=2)
+    end = work(talk, 7, 1, 400, 0.047, save_every=80, save_s=2)
     step(talk, end + 0.3, 400)  # the agent reports the last step with the exit
     finish(talk, end + 0.3, "trainer/0")
     found = measured(talk)
-    assert found.fields["step_ns"] == pytest.approx(50 * MS, rel=0.01)
+    assert found.fields["step_ns"] == pytest.approx(47 * MS, rel=0.02)
     assert found.fields["checkpoint_every_ns"] == 80 * found.fields["step_ns"]
     assert found.fields["checkpoint_ns"] == pytest.approx(2 * SECOND, rel=0.05)
     assert found.fields["checkpoint_blocks_ns"] is None and not found.tells_saving
@@ -166,7 +174,7 @@ def test_steps_during_an_incident_of_another_role_do_not_count():
     until(talk, at + 9)
     talk.tell(ev.ReplicaReady(r("ps/0"), 2))
     work(talk, at + 9, 51, 100, 0.1)
-    assert measured(talk).fields["step_ns"] == pytest.approx(100 * MS, rel=0.01)
+    assert measured(talk).fields["step_ns"] == pytest.approx(100 * MS, rel=0.03)
 
 
 def test_step_times_of_two_sizes_become_a_table_if_they_differ():
@@ -175,7 +183,10 @@ def test_step_times_of_two_sizes_become_a_table_if_they_differ():
         work(talk, 3, 1, 50, step_s)
         return talk
 
-    assert measured(of_size(1, 0.2), of_size(2, 0.1)).fields["step_times"] == ((1, 200 * MS), (2, 100 * MS))
+    assert measured(of_size(1, 0.2), of_size(2, 0.1)).fields["step_times"] == (
+        (1, pytest.approx(200 * MS, rel=0.03)),
+        (2, pytest.approx(100 * MS, rel=0.03)),
+    )
     assert measured(of_size(1, 0.101), of_size(2, 0.1)).fields["step_times"] == ()
 
 
@@ -234,7 +245,7 @@ def test_workers_exit_after_the_finish_and_stop_after_their_time():
 
 def example() -> Calibration:
     talk = trainers()
-    end = work(talk, 7, 1, 400, 0.05, save_every=80, save_s=2)
+    end = work(talk, 7, 1, 400, 0.047, save_every=80, save_s=2)
     step(talk, end + 0.3, 400)  # the agent reports the last step with the exit
     finish(talk, end + 0.3, "trainer/0")
     return calibrate([observe(*told(talk))])
