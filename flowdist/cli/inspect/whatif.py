@@ -218,10 +218,11 @@ def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[
 
     `untold` are the roles whose saving counts as work, as in the record.
     """
-    from flowdist.report.record.alike import count_alike, with_saving_as_work
+    from flowdist.report.record.alike import as_in_record, count_alike
     from flowdist.report.record.spending import time_of
 
-    spent = with_saving_as_work(run.spent, untold)
+    unsaved = [name for name, kinds in was["not_reported"].items() if "checkpoints" in kinds]
+    spent = as_in_record(run.spent, untold, unsaved)
     summary = {**simulated_summary(run), **time_of(run.job.graph, spent)}
     count_alike(summary, _header(run), run.lines[1:], spent, was["not_reported"])
     return summary

@@ -19,7 +19,7 @@ from flowdist.control.protocol.events import (
     ReplicaStepped,
     TimePassed,
 )
-from flowdist.record.accounts import Spent
+from flowdist.record.accounts import Bucket, Spent
 from flowdist.record.journal import Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of
@@ -79,13 +79,21 @@ def without_saving(line: Line, roles: Collection[str]) -> Line | None:
     return msgspec.structs.replace(line, event=TimePassed()) if line.event.replica.role in roles else None
 
 
-def with_saving_as_work(spent: Spent, roles: Collection[str]) -> Spent:
-    """Return the time accounts of a simulation with the saving of some roles counted as work, as in their record."""
+def as_in_record(spent: Spent, untold: Collection[str], unsaved: Collection[str]) -> Spent:
+    """Return the time accounts of a simulation, counted as those of a record in which workers report less.
+
+    Args:
+        spent: The accounts.
+        untold: Roles that report no saving: it counts as work.
+        unsaved: Roles that never committed a checkpoint: what they have done at the end counts as kept.
+    """
     counted = {name: dict(buckets) for name, buckets in spent.items()}
-    for name in roles:
-        if name in counted:
-            counted[name]["productive"] += counted[name]["checkpoint"]
-            counted[name]["checkpoint"] = 0
+    buckets: tuple[tuple[Bucket, Collection[str]], ...] = (("checkpoint", untold), ("unsaved at the end", unsaved))
+    for bucket, roles in buckets:
+        for name in roles:
+            if name in counted:
+                counted[name]["productive"] += counted[name][bucket]
+                counted[name][bucket] = 0
     return counted
 
 
