@@ -157,6 +157,7 @@ class _RoleCompiler:
         workdir = fields.path("workdir")
         if not fields.is_wrong("workdir"):
             check_found(fields, command, self._folder / workdir, way_of(fields))
+        preload, first_imports = read_preload(fields, command, self._folder / workdir)
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         spec = RoleSpec(
@@ -181,8 +182,9 @@ class _RoleCompiler:
             **{f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()},
             hang_after_ns=fields.optional_duration("hang_after"),
             start_timeout_ns=fields.optional_duration("start_timeout"),
-            preload=read_preload(fields, command, self._folder / workdir),
+            preload=preload,
             learned_preload=not fields.values["preload"],
+            first_imports=first_imports,
             warm=fields.flag("warm", True),
             numa=self._numa(fields, resources),
             virtual_local_rank=fields.flag("virtual_local_rank", False),

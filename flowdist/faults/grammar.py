@@ -100,6 +100,7 @@ class Fault(NamedTuple):
         duration_ns: Time in ns after which the fault heals; None: it does not heal.
         spec: The fault in the fault grammar.
         where: `file:line` if the fault comes from a file, else empty.
+        rate: Name of the rate that brought the fault, else empty.
     """
 
     target: str
@@ -109,7 +110,8 @@ class Fault(NamedTuple):
     arg: str
     duration_ns: int | None
     spec: str
-    where: str = ""  # file:line, if the fault comes from a file; else empty
+    where: str = ""
+    rate: str = ""
 
     def __repr__(self) -> str:
         return f"parse_fault({self.spec!r})"  # failing tests show it, and users can paste it back

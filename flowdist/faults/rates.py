@@ -203,7 +203,7 @@ def fault_of(rate: Rate, target: str, at_ns: int) -> Fault:
     kind = f":{rate.kind}" + (f"={rate.arg}" if rate.arg else "")
     back = f"/{format_duration(rate.duration_ns)}" if rate.duration_ns is not None else ""
     spec = f"{target}@{format_duration(at_ns)}{kind if kind != ':kill' else ''}{back}"
-    return Fault(target, When(at_ns=at_ns), 0, rate.kind, rate.arg, rate.duration_ns, spec, rate.where)
+    return Fault(target, When(at_ns=at_ns), 0, rate.kind, rate.arg, rate.duration_ns, spec, rate.where, rate.name)
 
 
 def mean_ns(rate: Rate, count: int) -> float:

@@ -170,6 +170,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return self.checkpoint_every_ns + self.blocking_ns
 
 
+class FirstImports(msgspec.Struct, frozen=True):
+    """Modules with which a learned preload begins, before anything is learned.
+
+    `modules` are those that the program imports by its first step, as far as its source shows it. `may_set` has the
+    environment variables that the source names: no module that reads one of them may be imported before the program.
+    """
+
+    modules: tuple[str, ...] = ()
+    may_set: tuple[str, ...] = ()
+
+
 class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A group of equal replicas: one command, one resource request, one restart policy.
 
@@ -208,6 +219,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     start_timeout_ns: LookNs | None = None
     preload: tuple[str, ...] = ()
     learned_preload: bool = True  # modules that workers import are preloaded in later starts; else `preload` alone
+    first_imports: FirstImports = FirstImports()  # what the learned preload begins with
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU
     count_steps: bool = True  # optimizer steps of workers that report no progress are counted

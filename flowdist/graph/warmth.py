@@ -15,11 +15,9 @@ from flowdist.graph.roles import RoleSpec
 
 NOTHING_TO_PRELOAD = "it has nothing to preload"
 PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same flags; others are not known to be safe
-# Beginnings of the names of variables that torch._dynamo and what it imports read when they are imported.
-READ_BY_DYNAMO = ("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCHEXPORT_", "AOT", "INDUCTOR_", "PT2_")
-# The same of all variables that are read when a process starts or a module is imported, as was observed: by the
-# interpreter and libc, by the libraries of torch and numpy, by torch and what it imports, and by packages of Hugging
-# Face. None of these reads CUDA_VISIBLE_DEVICES, NCCL_... or GLOO_... before its first use.
+# Beginnings of the names of variables that are read when a process starts or a module is imported, as was observed:
+# by the interpreter and libc, by the libraries of torch and numpy, by torch and what it imports, and by packages of
+# Hugging Face. None of these reads CUDA_VISIBLE_DEVICES, NCCL_... or GLOO_... before its first use.
 READ_AT_IMPORT = (
     *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "HOME", "TMP", "TEMP", "XDG_"),
     *(
@@ -36,7 +34,7 @@ READ_AT_IMPORT = (
         "NUMPY_",
         "OPENSSL_",
     ),
-    *READ_BY_DYNAMO,
+    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCHEXPORT_", "AOT", "INDUCTOR_", "PT2_"),
     *("PYTORCH_", "KINETO_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_", "TQDM_", "FSSPEC_", "SYMPY_", "JOBLIB_", "LOKY_"),
 )

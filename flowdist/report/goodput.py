@@ -80,8 +80,8 @@ def macro_text(summary: dict[str, Any]) -> str:
     lines += ["", "Where the time went, of all replicas", *_estimates(shares, shares)]
     if summary["causes"]:
         lines += ["", "Incidents per run, by cause", *_estimates(summary["causes"])]
-    if any(":" in name for name in summary["rates"]):
-        lines += ["", "Faults per run, by cause", *_estimates(summary["rates"])]
+    if any(":" in name for name in summary["faults_by_rate"]):
+        lines += ["", "Faults per run, by cause", *_estimates(summary["faults_by_rate"])]
     reasons = dict.fromkeys(run["reason"] for run in summary["runs"] if run["outcome"] == "failed")
     lines += [f"\nfailed: {reason}" for reason in list(reasons)[:3]]
     lines += ["", *_advice(summary)]

@@ -25,6 +25,7 @@ class SimResult:
     unfired: list[Fault]  # faults of the plan that hit nothing
     spent: Spent  # in ns, by role and bucket; the sum is wall time x replicas
     hits: Counter[tuple[str, str]]  # number of hits, by kind of fault and phase of the job (see `Work.phase`)
+    by_rate: Counter[str] = field(default_factory=Counter)  # number of hits of each rate, by its name
     violation: Violation | None = None  # the property that did not hold; None: all held
     waiting: list[str] = field(default_factory=list)  # what the job waits for, in words; empty if it is over
     handled: int = 0  # actions of the event queue that were run

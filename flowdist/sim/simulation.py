@@ -100,6 +100,7 @@ class Simulation:
         self.nodes: dict[NodeName, SimNode] = {}
         self._tell = tell
         self._hits: Counter[tuple[str, str]] = Counter()
+        self._by_rate: Counter[str] = Counter()
         seen: dict[str, int] = {}
         self._watching, self._is_watched = Watching(properties, seen), not properties.is_empty
         self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
@@ -173,6 +174,7 @@ class Simulation:
         return SimResult(
             spent=self._accounts.spent,
             hits=self._hits,
+            by_rate=self._by_rate,
             job=self.job,
             lines=self.ctx.trace,
             now=self.queue.now,
@@ -228,6 +230,8 @@ class Simulation:
     def _note_fault(self, fault: Fault, target: str) -> None:
         self.work.fast_forward.catch_up()
         self._hits[fault.kind, self.work.phase()] += 1
+        if fault.rate:
+            self._by_rate[fault.rate] += 1
         self.points.hit(fault)
         self.ctx.trace.append(FaultLine(self.queue.now, fault.spec, target))
 

@@ -220,7 +220,6 @@ ROWS = [
         "the disk of the run's folder is full",
         SUCCEEDS,
         journal("bytes"),
-        is_quick=True,
         needs_mount=True,
     ),
     Row(

@@ -131,7 +131,7 @@ def test_roles_that_wait_for_different_ones_to_succeed_end_up_alive_together() -
     assert codes(topology) == []
 
 
-@settings(max_examples=examples(40, 300), deadline=None)
+@settings(max_examples=examples(12, 300), deadline=None)
 @given(
     cpu=st.integers(3, 6),
     roles=st.lists(

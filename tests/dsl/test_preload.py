@@ -10,6 +10,7 @@ import pytest
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.read import preload
 from flowdist.graph import RoleSpec
+from flowdist.graph.roles import FirstImports
 
 TOPOLOGY = "from flowdist import Topology\nt = Topology('x')\nt.role('main', {})\n"
 
@@ -112,30 +113,67 @@ def test_a_module_beside_the_script_can_be_preloaded(tmp_path: Path) -> None:
         "import torch, beside",
     ],
 )
-def test_a_script_that_trains_preloads_what_every_optimizer_imports(tmp_path: Path, code: str) -> None:
+def test_the_learned_preload_of_a_script_that_trains_begins_with_what_every_optimizer_imports(
+    tmp_path: Path, code: str
+) -> None:
     files = {"train": code, "beside": "from torch import optim"}
-    assert role(tmp_path, "script='train.py'", **files).preload == ("torch", "torch._dynamo")
-    assert role(tmp_path, "script='train.py', preload=['json']", **files).preload == ("json", "torch")
+    spec = role(tmp_path, "script='train.py'", **files)
+    assert (spec.preload, spec.first_imports.modules) == (("torch",), ("torch._dynamo",))
+    spec = role(tmp_path, "script='train.py', preload=['json']", **files)
+    assert (spec.preload, spec.first_imports) == (("json", "torch"), FirstImports())
 
 
-def test_a_script_that_sets_up_dynamo_imports_it_itself(tmp_path: Path) -> None:
-    train = "import torch.optim, beside"
-    beside = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/scratch'"
-    assert role(tmp_path, "script='train.py'", train=train, beside=beside).preload == ("torch",)
-    assert role(tmp_path, "script='train.py'", train="import beside", beside=beside).preload == ()
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import torch, lightning", ("lightning.pytorch",)),
+        ("from lightning.pytorch import Trainer", ("torch._dynamo", "lightning.pytorch")),
+        ("import torch\nfrom transformers import GPT2Config", ()),
+        ("import torch\nfrom transformers import Trainer", ("torch._dynamo", "transformers.trainer")),
+        ("import torch\nimport transformers as t\nt.Trainer()", ("torch._dynamo", "transformers.trainer")),
+        ("from accelerate import Accelerator", ("torch._dynamo", "accelerate")),
+        ("from transformers import Trainer", ()),  # without torch nothing is preloaded
+    ],
+)
+def test_it_begins_with_the_framework_that_the_script_names(
+    tmp_path: Path, code: str, modules: tuple[str, ...]
+) -> None:
+    for name in ("lightning/pytorch", "transformers/trainer", "accelerate/__main__"):
+        (tmp_path / "site" / name).parent.mkdir()
+        for file in (f"{name}.py", f"{name.partition('/')[0]}/__init__.py"):
+            (tmp_path / "site" / file).write_text("raise AssertionError('nothing is imported')")
+    assert role(tmp_path, "script='train.py'", train=code).first_imports.modules == modules
+
+
+READS = """
+import os
+from os import environ
+import torch.optim, beside
+os.environ['READ_A'], os.environ.get('READ_B', '1'), os.getenv('READ_C'), 'READ_D' in os.environ, environ
+if 'READ_E' not in os.environ: print('some TEXT', 'lower')
+"""
+
+
+def test_variables_that_the_code_names_other_than_to_read_them_may_be_set(tmp_path: Path) -> None:
+    beside = "import os\nos.environ['SET_A'] = '1'\nos.environ.update(SET_B=1, **{'SET_C': 2})\nos.putenv('SET_D', '')"
+    beside += "\nos.environ.setdefault('READ_A', '')\ndel os.environ['SET_E']"
+    first = role(tmp_path, "script='train.py'", train=READS, beside=beside).first_imports
+    assert first.may_set == ("READ_A", "SET_A", "SET_B", "SET_C", "SET_D", "SET_E")
 
 
 def test_a_torch_without_dynamo_is_preloaded_alone(tmp_path: Path) -> None:
     (tmp_path / "site/torch/_dynamo.py").unlink()
-    assert role(tmp_path, "script='train.py'", train="import torch.optim").preload == ("torch",)
+    spec = role(tmp_path, "script='train.py'", train="import torch.optim")
+    assert (spec.preload, spec.first_imports) == (("torch",), FirstImports())
 
 
-def test_a_program_with_many_files_counts_as_one_that_does_not_train(
+def test_the_learned_preload_of_a_program_with_many_files_begins_with_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preload, "TRAINING_FILES_MAX", 1)
+    monkeypatch.setattr(preload, "LEARNING_FILES_MAX", 1)
     modules = {"train": "import torch.optim, first", "first": ""}
-    assert role(tmp_path, "script='train.py'", **modules).preload == ("torch",)
+    spec = role(tmp_path, "script='train.py'", **modules)
+    assert (spec.preload, spec.first_imports) == (("torch",), FirstImports())
 
 
 def test_large_programs_are_not_read_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,6 +277,7 @@ def test_nothing_is_left_of_a_launch_whose_process_ends(tmp_path: Path, number: 
         assert process.wait() == -number and marked(mark) == []
 
 
+@pytest.mark.slow
 def test_with_cloudpickle_anything_can_be_launched(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     base = 5

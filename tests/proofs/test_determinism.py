@@ -44,6 +44,7 @@ def test_seeds_differ_in_their_faults_and_in_the_order_of_simultaneous_events() 
     )  # seed 4 keeps simultaneous events in the order of planning
 
 
+@pytest.mark.slow
 def test_an_iteration_over_a_set_in_placement_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     setup = f"{__name__}:iterate_over_a_set_in_placement"
     status = main(["--only", "ties", "--seeds", "2", "--hash-seeds", "2", "--setup", setup])

@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph.roles import FirstImports
 from flowdist.runtime.agent.learning import MODULES_MIN, LearnedPreload
 from flowdist.runtime.preload.cache import ProfileCache
-from flowdist.runtime.preload.profile import RECORDING, checksum, read_recording
+from flowdist.runtime.preload.profile import RECORDING, UNKNOWN, checksum, read_recording
 from flowdist.runtime.processes.spawn_protocol import ForkServerSpec, Learn, Learned, Retire
 from tests.runtime.harness import Job, children
 from tests.runtime.spawning import Spawning, cold_reasons
@@ -74,11 +75,12 @@ def test_modules_that_others_import_need_no_name(spawning: Spawning) -> None:
         (THREAD, "its imports have left 1 thread running"),
         ("import socket\nkept = socket.socket()", "an import has opened socket:"),
         ("import random\nrandom.seed(7)", "an import has seeded the random numbers of random"),
-        ("import subprocess\nkept = subprocess.Popen(['sleep', '9'])", "an import has started a process"),
+        ("import subprocess\nkept = subprocess.Popen(['sleep', '1'])", "an import has started a process"),
         ("import sys\nsys.setprofile(lambda *_: None)", "it is traced or profiled"),
         ("import os\nos.environ.get('RANK')", "it reads RANK when it is imported"),
         ("import os\n'RANK' in os.environ", "it reads RANK when it is imported"),
         ("import os\nos.getenv('OTHER')", "it reads OTHER when it is imported, which the script changes"),
+        ("import os\nos.getenv('NAMED')", "it reads NAMED when it is imported, which the script may change"),
         ("import beside", "beside.py, which may change"),
         ("raise ValueError('some\\ntext')", "ValueError: some text"),
         ("raise SystemExit(3)", "SystemExit: 3"),
@@ -91,7 +93,7 @@ def test_a_module_that_may_not_be_preloaded_is_named(spawning: Spawning, code: s
     (spawning.folder / "beside.py").write_text("")
     install(spawning.folder, "bad", code)
     install(spawning.folder, "good")
-    changed = (("OTHER", checksum("x")), ("SET", checksum("by import")))
+    changed = (("OTHER", checksum("x")), ("SET", checksum("by import")), ("NAMED", UNKNOWN))
     answer = trial(spawning, learned(spawning, "good", "bad", *(() if why else ("bad.part",)), changed=changed))
     assert [name for name, _ in answer.refused] == (["bad"] if why else ["bad.part"])
     assert why in answer.refused[0][1] and answer.unsafe == f"{answer.refused[0][0]}: {answer.refused[0][1]}"
@@ -191,8 +193,10 @@ def test_a_retired_server_ends_with_its_last_worker(spawning: Spawning) -> None:
 class Node:
     """The agent's learning of one role, `python work.py`, with a real spawner."""
 
-    def __init__(self, spawning: Spawning, cache: Path) -> None:
+    def __init__(self, spawning: Spawning, cache: Path, first: FirstImports | None = None) -> None:
         self.role = RoleSpec("main", ("python", "work.py"), workdir=str(spawning.folder), preload=("json",))
+        if first is not None:
+            self.role = msgspec.structs.replace(self.role, first_imports=first)
         self.spawning, self.adopted = spawning, list[ForkServerSpec]()
         self._loop, self._heard = asyncio.new_event_loop(), len(spawning.heard)
         graph = RoleGraph("job", (self.role,))
@@ -269,6 +273,63 @@ def test_a_module_that_misbehaves_is_left_out_from_then_on_with_a_line(
     again.close()
 
 
+FIRST = """
+import sys
+print([name for name in ("heavy", "first") if name in sys.modules])
+import heavy, first
+from flowdist import worker
+worker.progress(1)
+"""
+
+
+def test_the_first_start_has_what_the_source_shows_and_the_next_one_has_all(spawning: Spawning, tmp_path: Path) -> None:
+    install(spawning.folder, "heavy", parts=True)
+    install(spawning.folder, "first", COUNTS)
+    (spawning.folder / "work.py").write_text(FIRST)
+    node = Node(spawning, tmp_path / "cache", FirstImports(("first",), ("OTHER",)))
+    assert node.out() == "['first']\n"
+    node.until("adopted")
+    assert node.out() == "['heavy', 'first']\n"
+    node.close()
+    again = Node(spawning, tmp_path / "cache", FirstImports(("first",), ("OTHER",)))
+    assert again.out() == "['heavy', 'first']\n"
+    again.close()
+    assert (spawning.folder / "imports").read_text() == "xxx"  # in each of the three fork servers, and in no worker
+
+
+def test_what_the_source_shows_is_left_to_the_workers_if_it_reads_a_variable_that_the_source_names(
+    spawning: Spawning, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(spawning.folder, "heavy", parts=True)
+    install(spawning.folder, "first", "import os\nos.environ.get('OTHER')")
+    (spawning.folder / "work.py").write_text(FIRST)
+    node = Node(spawning, tmp_path / "cache", FirstImports(("first",), ("OTHER",)))
+    assert node.out() == "[]\n"
+    line = "flowdist: main: the learned preload begins without first: first: it reads OTHER when it is imported"
+    assert line in node.until("begins without", capfd)
+    node.until("adopted")
+    assert node.out() == "['heavy', 'first']\n"  # the script has named the variable, and not changed it
+    node.close()
+
+
+@pytest.mark.parametrize("module", ["lightning.fabric.utilities.rank_zero", "torchmetrics.utilities.prints"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_module_that_keeps_the_rank_gets_that_of_each_worker(spawning: Spawning, module: str, is_kept: bool) -> None:
+    folder = spawning.folder / "site-packages" / module.replace(".", "/")
+    folder.parent.mkdir(parents=True)
+    for parent in list(folder.parents)[: module.count(".")]:
+        (parent / "__init__.py").write_text("")
+    code = "import os\ndef rank_zero_only(): pass\nrank_zero_only.rank = int(os.environ.get('LOCAL_RANK') or 0)"
+    folder.with_suffix(".py").write_text(code + ("" if is_kept else " + 1"))
+    (spawning.folder / "says.py").write_text(f"import {module} as it\nprint(it.rank_zero_only.rank)")
+    server = msgspec.structs.replace(learned(spawning, module), per_worker=("RANK", "LOCAL_RANK"))
+    answer = trial(spawning, server)
+    assert answer.refused == (() if is_kept else ((module, "it reads LOCAL_RANK when it is imported"),))
+    if is_kept:
+        ids = [spawning.start("says.py", server=server, env={"RANK": rank, "LOCAL_RANK": rank}) for rank in "32"]
+        assert [spawning.outcome(id).out for id in ids] == ["3\n", "2\n"]
+
+
 STEPS = """
 import glob, os, sys, time
 had = "torch._dynamo" in sys.modules
@@ -308,5 +369,6 @@ def test_an_unmodified_script_that_trains_learns_without_an_option(tmp_path: Pat
 def test_a_script_that_names_an_optimizer_has_what_that_imports_at_its_first_start(tmp_path: Path) -> None:
     code = "import sys\nprint('had it', 'torch._dynamo' in sys.modules)\nimport torch\ntorch.optim.SGD([torch.ones(1)])"
     (tmp_path / "train.py").write_text(code)
-    with Job(tmp_path, "--standalone", "train.py", verb="torchrun") as run:
+    env = {"FLOWDIST_LEARNED_PRELOAD": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with Job(tmp_path, "--standalone", "train.py", verb="torchrun", env=env) as run:
         assert run.finish() == 0 and "had it True" in run.text, run.text

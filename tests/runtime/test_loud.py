@@ -117,9 +117,9 @@ def test_a_controller_that_raises_dies_of_it_and_the_next_one_takes_over(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "where", ["flowdist.runtime.controller.host_registry:HostRegistry.__init__",
-              pytest.param("flowdist.record.replay:Replay.decide", marks=pytest.mark.slow)]
-)  # fmt: skip
+    "where", ["flowdist.runtime.controller.host_registry:HostRegistry.__init__", "flowdist.record.replay:Replay.decide"]
+)
+@pytest.mark.slow
 def test_controllers_that_always_raise_fail_the_run_with_their_last_words(tmp_path: Path, where: str) -> None:
     with broken_job(tmp_path, CONTROLLER, where, times=99) as job:
         assert_ends(job, 70, "the controller died again and again; the last died of RuntimeError: injected",

@@ -66,16 +66,24 @@ def test_macro_mode_plays_sizes_causes_and_drawn_repairs_to_the_nanosecond(name:
         assert one.is_equal, (one.macro, one.protocol)
 
 
-def test_each_cause_counts_its_own_faults_in_macro_mode() -> None:
+def test_each_cause_counts_its_own_faults() -> None:
     graph, plan = (
         gang(Workload(steps=10**6)),
         parse_plan(rates=["nic:node-kill=9/node-day/5m", "ecc:node-kill=3/node-day/5m"]),
     )
     result = Macro(scope_of(graph, plan), plan, seed=1).run(240 * HOUR)
-    assert 2 < result.hits["nic:node-kill"] / result.hits["ecc:node-kill"] < 4
-    assert result.hits.total() == result.faults
+    assert 2 < result.by_rate["nic:node-kill"] / result.by_rate["ecc:node-kill"] < 4
+    assert result.by_rate.total() == result.faults
     slowly = Macro(scope_of(graph, plan), plan, seed=1, step_by_step=True).run(240 * HOUR)
-    assert slowly.hits == result.hits
+    assert slowly.by_rate == result.by_rate
+
+
+def test_both_modes_count_the_same_faults_of_each_cause() -> None:
+    graph, plan = gang(Workload(steps=10**6)), parse_plan(rates=[*RATES, "trainer-kill=10/replica-day"])
+    played = Simulation(with_startup_spread(graph, 0), plan, seed=2).run(6 * HOUR)
+    computed = Macro(scope_of(graph, plan), plan, seed=0, fault_seed=2).run(6 * HOUR)
+    assert played.by_rate == computed.by_rate
+    assert set(played.by_rate) == {"nic:node-kill", "ecc:node-kill", "trainer-kill"}
 
 
 def test_a_node_that_comes_back_bad_is_cordoned() -> None:

@@ -81,6 +81,7 @@ def test_each_bug_is_found_and_made_small(model: type, property: str, text: str)
             assert_same_result(job_of(model), *failure.faults, seed=failure.seed)
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_a_bug_and_shows_it_again() -> None:
     topology = ROOT / "examples/resume_model/topology.py"
     bug = ["-p", "model=tests.testing.resume_bugs:DataOffByOne"]

@@ -87,6 +87,7 @@ def test_without_a_process_group_sync_does_nothing() -> None:
     assert state.step == 1
 
 
+@pytest.mark.slow
 @needs_torch
 def test_modules_and_optimizers_are_kept_by_their_state() -> None:
     import torch

@@ -180,7 +180,7 @@ def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float)
             for bucket in results[0].spent
         },
         "causes": _counts([result.causes for result in results]),
-        "rates": _counts([result.hits for result in results]),
+        "faults_by_rate": _counts([result.by_rate for result in results]),
         "between_s": _seconds(between_ns),
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
         "young_s": _seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),

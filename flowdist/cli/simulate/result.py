@@ -68,6 +68,8 @@ def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:
     summary["violation"] = str(result.violation) if result.violation else _difference(result)
     if result.played.errors:
         summary["raised"] = [error._asdict() | {"replica": str(error.replica)} for error in result.played.errors]
+    if result.by_rate:
+        summary["faults_by_rate"] = dict(sorted(result.by_rate.items()))
     summary["unfired"] = [fault.spec for fault in result.unfired]
     return summary
 
@@ -82,6 +84,9 @@ def _print(result: Any, scenario: Scenario | None, summary: dict[str, Any], full
     for line in trace_lines(result.lines) if full else shown_lines(result.lines, TRACE_LINES):
         click.echo(line)
     click.echo("\n" + summary_text(summary), nl=False)
+    if any(":" in name for name in result.by_rate):
+        counts = ", ".join(f"{count} {name}" for name, count in summary["faults_by_rate"].items())
+        click.echo(f"Faults, by cause: {counts}")
     click.echo(f"\ndigest {result.digest}")
 
 

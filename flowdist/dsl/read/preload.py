@@ -1,13 +1,14 @@
 """Reading of `preload=`: the modules that are imported before a role's workers are forked.
 
-If the role's code imports torch, torch is one of them. If the code trains as well, `torch._dynamo` is another one: DDP
-and every optimizer import its 800 modules when they are made, which takes a worker seconds. The code is read, never
-run: the script, and the files that it imports from its own folder.
+If the role's code imports torch, torch is one of them. The code also shows what a learned preload can begin with,
+before anything is learned: DDP and every optimizer import the 800 modules of `torch._dynamo` when they are made, which
+takes a worker seconds. The code is read, never run: the script, and the files that it imports from its own folder.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,22 +18,29 @@ from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.functions import specs_of
 from flowdist.dsl.topology import WAYS
 from flowdist.graph import RoleSpec
-from flowdist.graph.warmth import READ_BY_DYNAMO, PythonCommand, cold_because, python_command
+from flowdist.graph.roles import FirstImports
+from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
 FILES_MAX = 300  # most files that are read for one role
-TRAINING_FILES_MAX = 50  # the same, to find out whether a program that imports torch trains
+LEARNING_FILES_MAX = 50  # the same, for what the learned preload begins with
 BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and modules whose names begin with torch
-TRAINING = frozenset(
-    {"optim", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "Trainer", "Accelerator"}
+# Modules that a program imports by its first step, as was observed, if its source has all the names beside them.
+IMPORTED_WITH = (
+    *(("torch._dynamo", {name}) for name in ("optim", "DistributedDataParallel", "FullyShardedDataParallel")),
+    *(("torch._dynamo", {name}) for name in ("fully_shard", "Trainer", "Accelerator")),
+    ("accelerate", {"accelerate"}),
+    ("transformers.trainer", {"transformers", "Trainer"}),
+    ("lightning.pytorch", {"lightning"}),
+    ("pytorch_lightning", {"pytorch_lightning"}),
 )
-DYNAMO = "torch._dynamo"
 CALL = "flowdist.worker.call"
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")  # what environment variables of programs look like
 
 
-def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[str, ...]:
+def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[tuple[str, ...], FirstImports]:
     """Return the modules in the role's `preload=`, and torch if its program imports torch; add errors for unknown ones.
 
-    Without `preload=`, `torch._dynamo` follows torch if the program trains.
+    The second value is what the learned preload begins with; it is empty with `preload=`.
 
     Args:
         command: Command of the role.
@@ -50,11 +58,11 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
             help = "check its spelling, or install it"
             fields.error("FD109", "preload", f"module {name!r} is not found", help, place)
     if "torch" in names or not isinstance(python, PythonCommand) or not has_module("torch", folder):
-        return names
-    brings_torch, trains = _use_of_torch(python, folder)
+        return names, FirstImports()
+    brings_torch, first = _use_of_torch(python, folder)
     if not brings_torch:
-        return names
-    return (*names, "torch", DYNAMO) if trains and not names and has_module(DYNAMO, folder) else (*names, "torch")
+        return names, FirstImports()
+    return (*names, "torch"), FirstImports() if names else first
 
 
 def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
@@ -65,29 +73,32 @@ def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
         fields.warn("FD305", asked, f"{asked}= has no effect, because workers start cold: {why}", help)
 
 
-def _use_of_torch(python: PythonCommand, folder: Path) -> tuple[bool, bool]:
-    """Return whether the program imports torch, and whether it trains, as the source of its files shows it.
+def _use_of_torch(python: PythonCommand, folder: Path) -> tuple[bool, FirstImports]:
+    """Return whether the program imports torch, and what it imports by its first step, as its source shows it.
 
-    A program trains if it names an optimizer or a class that wraps models, and no variable that `torch._dynamo` reads
-    when it is imported. One with too many files counts as one that does not train.
+    The second value is empty for a program of too many files.
     """
     todo = [file for file in [_first_file(python, folder)] if file is not None]
     seen = set(todo)
-    brings_torch = trains = sets_up_dynamo = False
-    while todo and not (brings_torch and (sets_up_dynamo or len(seen) > TRAINING_FILES_MAX)):
+    brings_torch = False
+    known, variables = set[str](), set[str]()
+    while todo and not (brings_torch and len(seen) > LEARNING_FILES_MAX):
         file = todo.pop()
         tree = _parsed(file)
         imported = _imported(tree, file, folder)
         tops = {name.partition(".")[0] for name in imported}
         brings_torch = brings_torch or any(top.startswith("torch") or top in BRING_TORCH for top in tops)
-        trains = trains or not TRAINING.isdisjoint(_names(tree, imported))
-        sets_up_dynamo = sets_up_dynamo or _sets_up_dynamo(tree)
+        known |= _names(tree, imported)
+        variables |= _variables(tree)
         for name in imported:
             for found in _local_files(name, folder):
                 if found not in seen and len(seen) < FILES_MAX:
                     seen.add(found)
                     todo.append(found)
-    return brings_torch, trains and not todo and not sets_up_dynamo
+    modules = dict.fromkeys(module for module, names in IMPORTED_WITH if names <= known and has_module(module, folder))
+    return brings_torch, FirstImports(
+        tuple(modules), tuple(sorted(variables))
+    ) if modules and not todo else FirstImports()
 
 
 def _first_file(python: PythonCommand, folder: Path) -> Path | None:
@@ -114,10 +125,27 @@ def _parsed(file: Path) -> ast.AST:
         return ast.Module([], [])
 
 
-def _sets_up_dynamo(tree: ast.AST) -> bool:
-    """Return whether the code names, and so may set, a variable that `torch._dynamo` reads when it is imported."""
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return any(text.startswith(READ_BY_DYNAMO) for text in texts)
+def _variables(tree: ast.AST) -> set[str]:
+    """Return the environment variables that the code names, and so may set, other than those that it only reads."""
+    nodes = list(ast.walk(tree))
+    read = {id(name) for node in nodes for name in _read_by(node)}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in read]
+    texts += [node.arg for node in nodes if isinstance(node, ast.keyword)]
+    return {text for text in texts if isinstance(text, str) and VARIABLE.fullmatch(text)}
+
+
+def _read_by(node: ast.AST) -> list[ast.expr]:
+    """Return the name in `environ[name]`, `environ.get(name)`, `getenv(name)` or `name in environ`."""
+    match node:
+        case ast.Subscript(value=ast.Attribute(attr="environ"), slice=name, ctx=ast.Load()):
+            return [name]
+        case ast.Call(func=ast.Attribute(attr="getenv"), args=[name, *_]):
+            return [name]
+        case ast.Call(func=ast.Attribute(attr="get", value=ast.Attribute(attr="environ")), args=[name, *_]):
+            return [name]
+        case ast.Compare(left=name, ops=[ast.In() | ast.NotIn()], comparators=[ast.Attribute(attr="environ")]):
+            return [name]
+    return []
 
 
 def _names(tree: ast.AST, imported: Iterable[str]) -> set[str]:

@@ -63,16 +63,19 @@ def _start_text(spec: RoleSpec, python: str, ours: str, learned: Mapping[str, Le
     text = f"warm: forked with {', '.join(spec.preload)} imported"
     if not spec.learned_preload:
         return f"{text}, as preload= has it"
-    return text if learned is None else f"{text}, {_learned_text(learned.get(spec.name, LearnedModules()))}"
+    return text if learned is None else f"{text}, {_learned_text(spec, learned.get(spec.name, LearnedModules()))}"
 
 
-def _learned_text(learned: LearnedModules) -> str:
+def _learned_text(spec: RoleSpec, learned: LearnedModules) -> str:
     if learned.modules:
         more = len(learned.modules) - SHOWN_MAX
         names = ", ".join(learned.modules[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
         text = f"and with what was learned on {learned.on}: {names}"
     elif learned.on:
         text = f"and nothing else: what was learned on {learned.on} cannot be used"
+    elif spec.first_imports.modules:
+        names = ", ".join(spec.first_imports.modules)
+        text = f"with {names} because of what its code names, and after the first step with all that it imports by then"
     else:
         text = "because of what its code imports, and after the first step with all that it imports by then"
     left_out = [f"without {name}: {why}" for name, why in learned.left_out]

@@ -3,7 +3,8 @@
 The first worker of a replica records which modules it has imported by its first step. The agent then has the spawner
 start a fork server that imports them too, while the workers run on. Once that server is ready, later workers are forked
 from it. If one of the modules may not be imported there, a further server is tried without it. No start waits for any
-of this; only a run that begins with a profile of an earlier one waits for the imports, which its workers would do.
+of this. Only the first start of a run waits for modules that an earlier run has learned, or that the source of the
+script shows when nothing is learned yet: its workers would import them as well, each by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from flowdist.runtime.preload.profile import (
     FILE_BYTES_MAX,
     MODULES_MAX,
     RECORDING,
+    UNKNOWN,
     Changes,
     Profile,
     Recording,
@@ -96,8 +98,12 @@ class LearnedPreload:
             key = key_of(spec, sys.executable, sys.path)
             profile = self._cache.load(key) or Profile(script_of(spec), "")
             role = self._roles[spec.name] = _Role(spec, key, profile, base, is_recorded=bool(profile.refused))
-            if profile.modules and not profile.refused:
-                role.used = _with_learned(base, spec, profile.modules, profile.changed)
+            modules, changed = profile.modules, profile.changed
+            if not profile.learned_on:
+                modules = spec.first_imports.modules
+                changed = tuple((name, UNKNOWN) for name in spec.first_imports.may_set)
+            if modules and not profile.refused:
+                role.used = _with_learned(base, spec, modules, changed)
         self._roles[spec.name].base = base
         return self._roles[spec.name]
 
@@ -131,14 +137,14 @@ class LearnedPreload:
             _say(role, "what its worker has recorded for the learned preload cannot be read")
         elif not role.is_recorded and role.tried is None:
             role.is_recorded = recording.at_step
-            known = frozenset(role.profile.modules)
+            known = role.used.learned if role.used is not None else ()
             left_out = [name for name, _ in role.profile.left_out]
-            new = [name for name in without(recording.modules, left_out) if name not in known]
+            new = [name for name in without(recording.modules, left_out) if name not in {*known}]
             if role.is_recorded:
                 role.folders.clear()
             if len(new) >= MODULES_MIN:
                 changed = tuple(sorted({**dict(role.profile.changed), **dict(recording.changed)}.items()))
-                self._try(role, (*role.profile.modules, *new)[:MODULES_MAX], changed)
+                self._try(role, (*known, *new)[:MODULES_MAX], changed)
 
     def _try(self, role: _Role, modules: Sequence[str], changed: Changes) -> None:
         role.tried = _with_learned(role.base, role.spec, modules, changed)
@@ -149,7 +155,10 @@ class LearnedPreload:
         for role in self._roles.values():
             if answer.server not in (role.tried, role.used):
                 continue
-            if answer.unsafe:
+            if answer.unsafe and answer.server == role.used and not role.profile.learned_on:
+                role.used = None  # what workers really import is recorded
+                _say(role, f"the learned preload begins without {', '.join(answer.server.learned)}: {answer.unsafe}")
+            elif answer.unsafe:
                 self._leave_out(role, answer)
             elif answer.server == role.tried:
                 role.used, role.tried = answer.server, None

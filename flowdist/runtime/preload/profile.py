@@ -21,6 +21,7 @@ NAME_MAX = 200  # characters of a module's name
 TEXT_MAX = 500  # characters of a reason
 FILE_BYTES_MAX = 2 << 20
 UNSET = -1  # in place of a checksum: the script has unset the variable
+UNKNOWN = -2  # the same: the script may set the variable
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STDLIB = tuple({f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib")})

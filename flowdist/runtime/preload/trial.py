@@ -3,7 +3,8 @@
 A module is refused if its import would not have the same effect in the worker itself:
 
 * it fails, or imports a file that is not installed, such as one of the user beside the script;
-* it reads an environment variable that has, or gets by the script, another value in a worker;
+* it reads an environment variable that has, or gets by the script, another value in a worker, other than the rank
+  where that can be set again;
 * it leaves something that must not be forked, such as a thread.
 
 A fork server that has imported such a module is of no use, because an import cannot be undone. Its modules are tried
@@ -17,9 +18,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import NamedTuple
 
-from flowdist.runtime.preload.profile import Changes, checksum, is_installed, short, without
+from flowdist.runtime.preload.profile import UNKNOWN, Changes, checksum, is_installed, short, without
+from flowdist.runtime.preload.ranks import keeps
 
 
 class Trial(NamedTuple):
@@ -37,7 +40,7 @@ class _Watched(dict[bytes, bytes]):
 
     def __init__(self, data: dict[bytes, bytes]) -> None:
         super().__init__(data)
-        self.read: dict[str, None] = {}
+        self.read: dict[tuple[str, str], None] = {}  # names, each with the module that was being imported
         self._copied: Iterator[bytes] = iter(())
         self._next: bytes | None = None
 
@@ -51,8 +54,16 @@ class _Watched(dict[bytes, bytes]):
             self._next = next(self._copied, None)
         else:
             self._next = None
-            self.read[os.fsdecode(key)] = None
+            self.read[os.fsdecode(key), _imported_now()] = None
         return super().__getitem__(key)
+
+
+def _imported_now() -> str:
+    """Return the name of the module whose code runs, because it is being imported."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")) if frame is not None else ""
 
 
 def import_learned(
@@ -118,7 +129,8 @@ class _Importer:
         for variable, name in self._readers:
             # An import may have set the variable to the value that it has in a worker. Else the script has set it.
             if checksum(os.environ.get(variable)) != self._changed[variable]:
-                self._refused.setdefault(name, f"it reads {variable} when it is imported, which the script changes")
+                changes = "may change" if self._changed[variable] == UNKNOWN else "changes"
+                self._refused.setdefault(name, f"it reads {variable} when it is imported, which the script {changes}")
         return Trial(tuple(imported), tuple(self._refused.items()))
 
     def _import(self, name: str) -> str:
@@ -126,10 +138,15 @@ class _Importer:
         self._watched.read.clear()
         error = _import(name)
         read = tuple(self._watched.read)
-        self._readers += [(variable, name) for variable in read if variable in self._changed]
+        self._readers += [(variable, name) for variable, _ in read if variable in self._changed]
         new = [module for module in sys.modules if module not in self._known]
         self._known.update(new)
-        why = [f"it reads {variable} when it is imported" for variable in read if variable in self._per_worker]
+        own = [(variable, reader) for variable, reader in read if variable in self._per_worker]
+        why = [
+            f"it reads {variable} when it is imported"
+            for variable, reader in own
+            if not keeps(reader, variable, os.environ)
+        ]
         why += [f"it imports {file}, which may change" for file in _own_files(new)]
         return error or (why[0] if why else "")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
+from flowdist.runtime.preload.ranks import set_ranks
 from flowdist.runtime.preload.recorder import Recorder
 from flowdist.runtime.processes.spawn_protocol import Spawn
 from flowdist.runtime.umask import restore_umask
@@ -38,6 +39,7 @@ def run(request: Spawn) -> None:
     restore_umask(request.env)
     os.environ.clear()
     os.environ.update(request.env)
+    set_ranks(request.env)
     sys.orig_argv[:] = request.argv
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps the id of the parent's thread
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]

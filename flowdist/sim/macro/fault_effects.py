@@ -48,7 +48,7 @@ def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     """Count a fault that hits its target, and pass it to `tell`."""
     job.result.faults += 1
     if isinstance(what, Rate):
-        job.result.hits[what.name] += 1
+        job.result.by_rate[what.name] += 1
     if job.tell is not None:
         spec = what.spec if isinstance(what, Fault) else fault_of(what, target, now).spec
         job.tell(now, "fault", target, spec)

@@ -12,7 +12,8 @@ from flowdist.sim.macro.gang import add_node, close, form, grow
 from flowdist.sim.macro.job import Job, Tell
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope
-from flowdist.sim.macro.steady_state import SteadyState, is_steady, may_become_steady
+from flowdist.sim.macro.steadiness import is_steady, may_become_steady
+from flowdist.sim.macro.steady_state import SteadyState
 
 
 class Macro:

@@ -35,7 +35,7 @@ class MacroResult:
         unsaved_ns, unsaved_steps: Work of one worker that was not saved when the job, or the run, ended.
         generations: How many generations the gang has formed.
         faults: How many faults hit something.
-        hits: How many of these each rate has brought, by its name.
+        by_rate: How many of these each rate has brought, by its name.
         causes: Number of incidents by kind.
         charged: How many incidents are charged to a budget.
         cordoned: Names of the cordoned nodes.
@@ -53,7 +53,7 @@ class MacroResult:
     unsaved_steps: int = 0
     generations: int = 0
     faults: int = 0
-    hits: Counter[str] = field(default_factory=Counter)
+    by_rate: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     charged: int = 0
     cordoned: list[str] = field(default_factory=list)

@@ -29,7 +29,7 @@ LEAST_AWAY_NS = 1_000_000_000  # the shortest duration of a fault: a node that i
 _ROLE = (
     "name command kind min_replicas max_replicas procs resources placement env secrets ports workdir gang primary "
     "restart state grace_ns stop_grace_ns drain_ns join_window_ns pending_timeout_ns finish_timeout_ns cooldown_ns "
-    "preload learned_preload warm workload hang_after_ns start_timeout_ns address_edges"
+    "preload learned_preload first_imports warm workload hang_after_ns start_timeout_ns address_edges"
 )
 _POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
 _LOAD = "steps step_ns step_times batch_workers startup_ns startup_spread checkpoint_every_ns checkpoint_ns restore_ns"

@@ -25,7 +25,6 @@ from heapq import heappop, heappush
 
 from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, is_healthy, next_free_row
 from flowdist.faults.grammar import Fault, Rate
-from flowdist.faults.repairs import is_drawn
 from flowdist.faults.streams import numbers, stream
 from flowdist.graph import MS
 from flowdist.record.accounts import Bucket
@@ -33,48 +32,7 @@ from flowdist.sim.macro.books import ANSWER_NS
 from flowdist.sim.macro.gang import begin, plan_begin, plan_wait
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import FAILED, NEVER
-
-# What the faults of an entity of `Arrivals` hit: a node (its number), a replica (-2 - its index), or this, for faults
-# that are left to `gang`.
-OTHER = -1
-
-
-def may_become_steady(job: Job) -> bool:
-    """Return whether `SteadyState` is of use in this job at all.
-
-    A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
-    charged to a budget.
-    """
-    verdict = job.policy.judge("node_lost", 0)
-    is_free = verdict.action == "restart" and not verdict.counted
-    known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    return is_free and max(job.scope.seats) == 1 and known and not _is_left_out(job)
-
-
-def _is_left_out(job: Job) -> bool:
-    """Return whether the job has steps that depend on the size of the gang, or nodes whose repairs are drawn."""
-    return job.role.workload.depends_on_size or any(map(is_drawn, job.plan.rates))
-
-
-def _ends_a_node(rate: Rate, job: Job) -> bool:
-    return rate.kind == "kill" and rate.subject in ("node", *job.scope.nodes)
-
-
-def _ends_a_replica(rate: Rate, job: Job) -> bool:
-    return rate.kind in FAILED and rate.subject in ("replica", job.role.name)
-
-
-def is_steady(job: Job) -> bool:
-    """Return whether `SteadyState` may compute the job from here on.
-
-    The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
-    and no back-off be in progress. The job may have no `tell`, which needs each change, since changes are only counted.
-    """
-    if job.death_known_at or job.cut_off_since or job.seats.wary or job.tell is not None:
-        return False
-    if job.phase == "waiting":
-        return job.books.bucket == "waiting" and not job.is_counted
-    return job.phase == "running" and job.formed != NEVER and job.due != NEVER
+from flowdist.sim.macro.steadiness import OTHER, target_of
 
 
 @dataclass(slots=True)
@@ -141,17 +99,9 @@ class SteadyState:
         self.least, self.most, self.vacant = role.min_replicas, role.max_replicas, job.seats.vacant
         if job.seed:
             self.slowest = numbers(stream(job.seed, role.name, "slowest"))
-        self.targets = [self._target_of(entity.rate, entity.target) for entity in job.arrivals.entities]
+        self.targets = [target_of(entity.rate, entity.target, job) for entity in job.arrivals.entities]
         faults: list[Fault | Rate] = [*job.plan.faults, *job.plan.rates]
         self.notes_connections = any(fault.kind == "lost" for fault in faults)
-
-    def _target_of(self, rate: Rate, target: str) -> int:
-        """Return what a fault of the rate on this target hits: a node, -2 - replica, or OTHER."""
-        if _ends_a_node(rate, self.job):
-            return self.job.names[target]
-        if _ends_a_replica(rate, self.job):
-            return -2 - int(target.rpartition("/")[2])
-        return OTHER
 
     def run(self, end: int) -> tuple[str, Rate, int] | None:
         """Advance the job from one steady case to the next, until a case is not steady, or to the time `end`.
@@ -202,7 +152,7 @@ class SteadyState:
         if node < 0:
             if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
                 return entity.target, entity.rate, now
-            job.result.hits[entity.rate.name] += 1
+            job.result.by_rate[entity.rate.name] += 1
             return None
         if not job.alive[node]:
             return None
@@ -210,7 +160,7 @@ class SteadyState:
         if not is_alone or not job.seats.on[node] or not self._lose_node(node, now):
             return entity.target, entity.rate, now
         job.alive[node] = False
-        job.result.hits[entity.rate.name] += 1
+        job.result.by_rate[entity.rate.name] += 1
         if entity.rate.duration_ns is not None:
             job.serial += 1
             back = now + entity.rate.duration_ns

@@ -204,7 +204,7 @@ class UserCode:
         left = model.time_of_step(playing.done + 1)
         if playing.has_failed or not self._serving or left is None or playing.done >= model.pace.workload.steps:
             return
-        if 0 < (left - self.ctx.queue.now) * 2 <= model.step_ns:
+        if 0 < (left - self.ctx.queue.now) * 2 <= model.steps.ns:
             for worker in playing.workers:
                 attempt(worker.model.step, playing.done)
 

@@ -14,22 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.user_code.steps import Done, Steps
 
 EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
-
-
-class Done(NamedTuple):
-    """Steps `first` + 1 to `last`, which a generation did, with the number of members of each role that did them."""
-
-    first: int
-    last: int
-    by: dict[str, int]
-    step_ns: int  # the time of one of them
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
@@ -65,8 +56,6 @@ class WorldModel:
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)  # of this generation, with their start orders
     up: dict[ReplicaId, None] = field(default_factory=dict)  # members that have started up
     begun_ns: int | None = None  # when the last member of this generation had started up; None: not yet, or halted
-    first_step: int = 0  # the step from which this generation began
-    step_ns: int = 0  # nominal time of a step in this generation
     lost_ns: int = 0  # nominal time of `lost_steps`, for one worker
     offered: int = 0  # complete checkpoints of this generation
     lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
@@ -89,6 +78,7 @@ class WorldModel:
     late_ns: int = 0  # how much longer than usual the present checkpoint takes, on a slow disk
     unreported: int = -1  # the step that some members did not report; -1: all have reported
     saves_begun: int = 0  # number of the last checkpoint of this generation whose beginning was played
+    steps: Steps = field(init=False)  # of this generation
     _since_ns: int = 0
     _base_ns: int = 0
     _waited_ns: int = 0  # how long this generation has waited for slow disks
@@ -102,7 +92,8 @@ class WorldModel:
         self._shares = {self.pace.name: EVEN}
         for name, role in self.roles.items() if len(self.roles) > 1 else ():
             self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
-        self._blocking_ns, self._cycle_ns, self.step_ns = load.blocking_ns, load.cycle_ns, load.step_ns
+        self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
+        self.steps = Steps(load, 0, load.step_ns)
 
     @property
     def durable(self) -> int:
@@ -110,9 +101,14 @@ class WorldModel:
         return self.saved[-1] if self.saved else 0
 
     @property
+    def first_step(self) -> int:
+        """Return the step from which this generation began."""
+        return self.steps.first
+
+    @property
     def unsaved_ns(self) -> int:
         """Return the nominal time, in ns, of the steps that were not saved at the end, for one worker."""
-        return self.unsaved_steps * self.step_ns
+        return self.unsaved_steps * self.steps.ns
 
     def save(self, step: int) -> None:
         """Add a complete checkpoint; one that is not newer than the newest is ignored."""
@@ -122,7 +118,7 @@ class WorldModel:
     def skip(self, last: int) -> None:
         """Add the checkpoints of this generation up to number `last` as complete, because fast-forward skips them."""
         durable = self.durable
-        steps = [self.step_of_checkpoint(number) for number in range(self.offered + 1, last + 1)]
+        steps = [self.steps.of_checkpoint(number) for number in range(self.offered + 1, last + 1)]
         self.saved += [step for step in steps if step > durable]
         self.offered = last
 
@@ -167,7 +163,7 @@ class WorldModel:
         """Return whether the world writes a checkpoint now, in the background or not. False before it steps."""
         load = self.pace.workload
         position = self._position(now)
-        if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
+        if self.begun_ns is None or not 0 <= position < self.steps.end:
             return False
         if self.late_ns:
             return True
@@ -191,9 +187,9 @@ class WorldModel:
         if len(self.up) < size or self.begun_ns is not None:
             return False
         regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
-        self.begun_ns, self.first_step, self._slowest = now, self.durable + regained, None
+        self.begun_ns, self._slowest = now, None
         self._lose(-regained)
-        self.step_ns = self._step_ns_now()
+        self.steps = Steps(self.pace.workload, self.durable + regained, self._step_ns())
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
@@ -235,7 +231,7 @@ class WorldModel:
     def finishing_ns(self, now: int) -> int:
         """Return the nominal time, in ns, for which workers have been ending since the last step of the generation."""
         load = self.pace.workload
-        return max(0, self._position(now) - self._position_of_step(load.steps)) if load.finish_ns else 0
+        return max(0, self._position(now) - self.steps.end) if load.finish_ns else 0
 
     def halt(self, now: int, *, is_over: bool = False) -> None:
         """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends.
@@ -257,9 +253,9 @@ class WorldModel:
     def _lose(self, steps: int) -> None:
         """Count steps of the last generation as lost; a negative number takes back what a survivor has in memory."""
         self.lost_steps += steps
-        self.lost_ns += steps * self.step_ns
+        self.lost_ns += steps * self.steps.ns
 
-    def _step_ns_now(self) -> int:
+    def _step_ns(self) -> int:
         """Return the time of a step, in ns, in the size that this generation has. It has members."""
         load = self.pace.workload
         sizes = (member.role_world_size for replica, member in self.members.items() if replica.role == self.pace.name)
@@ -314,7 +310,7 @@ class WorldModel:
 
         The step becomes the newest checkpoint; with 0 there is none.
         """
-        self.first_step = step
+        self.steps = self.steps._replace(first=step)
         self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
 
     def begin_save(self, slow: Fraction = EVEN) -> None:
@@ -426,23 +422,14 @@ class WorldModel:
         """Return how many steps of the task are done at `now`; before the work begins, those that a checkpoint has."""
         if self.begun_ns is None:
             return self.durable
-        load = self.pace.workload
-        cycles, rest = divmod(max(0, self._position(now)), self._cycle_ns)
-        worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
-        return min(load.steps, self.first_step + worked // self.step_ns)
+        return self.steps.at(self._position(now))
 
     def time_of_step(self, step: int) -> int | None:
         """Return when, in ns, `step` steps are done if nothing changes before; None while the world waits.
 
         For steps that are done already it is a time in the past, exact only if nothing has changed since then.
         """
-        return self._time_of(self._position_of_step(step))
-
-    def _position_of_step(self, step: int) -> int:
-        load = self.pace.workload
-        work = (step - self.first_step) * self.step_ns
-        checkpoints = max(0, work - 1) // load.checkpoint_every_ns
-        return work + checkpoints * self._blocking_ns
+        return self._time_of(self.steps.position_of(step))
 
     def next_save(self) -> int | None:
         """Return when, in ns, the next checkpoint begins if nothing changes before.
@@ -451,7 +438,7 @@ class WorldModel:
         """
         load = self.pace.workload
         position = self.offered * self._cycle_ns + load.checkpoint_every_ns
-        if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
+        if self.saves_begun > self.offered or position >= self.steps.end:
             return None
         return self._time_of(position)
 
@@ -471,7 +458,7 @@ class WorldModel:
         """
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
-        end = self._way_to(self._position_of_step(load.steps))
+        end = self._way_to(self.steps.end)
         is_checkpoint = whole < end
         return self._time_at(whole if is_checkpoint else end + load.finish_ns), is_checkpoint
 
@@ -481,14 +468,9 @@ class WorldModel:
         One that would be complete only when the work is done is not counted.
         """
         load = self.pace.workload
-        return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // self._cycle_ns
+        return (min(self._position(time), self.steps.end - 1) - load.lag_ns) // self._cycle_ns
 
     def time_of_checkpoint(self, number: int) -> int | None:
         """Return when, in ns, checkpoint `number` (from 1) of this generation is complete; None while it waits."""
         load = self.pace.workload
         return self._time_of(number * self._cycle_ns + load.lag_ns)
-
-    def step_of_checkpoint(self, number: int) -> int:
-        """Return how many steps checkpoint `number` (from 1) of this generation has."""
-        load = self.pace.workload
-        return min(load.steps, self.first_step + number * load.checkpoint_every_ns // self.step_ns)

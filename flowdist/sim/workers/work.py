@@ -387,7 +387,7 @@ class Work:
         self.fast_forward.report(model)
         first = min(model.members)
         start = model.members[first]
-        step = model.step_of_checkpoint(model.offered)
+        step = model.steps.of_checkpoint(model.offered)
         full = self.disks.full_role(world)
         if full is not None and not self.code.plays(world):
             self._ctx.note_unsaved(world, step, full)

@@ -14,7 +14,8 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.accounts import Accounts, Bucket
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import Done, WorldModel
+from flowdist.sim.user_code.steps import Done
+from flowdist.sim.user_code.workload import WorldModel
 
 
 def _ignore(*_: object) -> None:
@@ -113,7 +114,7 @@ class Worlds:
         if not members:
             return  # the user code failed as it began
         warmed, worked, checkpoint = model.split(now)
-        kept = min(worked, max(0, model.durable - model.first_step) * model.step_ns)
+        kept = min(worked, max(0, model.durable - model.first_step) * model.steps.ns)
         checkpoint += now - model.left_ns if model.left_ns is not None else 0
         ending = model.finishing_ns(now)
         stalled = now - model.begun_ns - warmed - worked - checkpoint - ending
@@ -122,7 +123,7 @@ class Worlds:
         self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
         self._count_up_to(model, min(model.durable, model.first_step))
         by = dict(Counter(member.role for member in members))
-        done = Done(model.first_step, model.step_at(now), by, model.step_ns)
+        done = Done(model.first_step, model.step_at(now), by, model.steps.ns)
         before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, by, done.step_ns) else done
         model.done.append(done._replace(first=before.first))  # a gang that fails again at one step has one entry
         model.counted = max(model.counted, min(model.durable, model.step_at(now)))
