@@ -235,10 +235,10 @@ class _RoleFit:
                 lost.append(reached - steps[0] + 1)
             reached = max([reached, *steps])
         if lost and self._step_ns:
-            steps = 2 * round(statistics.mean(lost))
+            every = 2 * round(statistics.mean(lost))
             if all(one.clock[0].step <= 1 for _, one in self._generations if one.clock):  # each began from the start
-                steps = 2 * max(reached, self._role.workload.steps)
-            self.fields["checkpoint_every_ns"] = steps * self._step_ns
+                every = 2 * max(reached, self._role.workload.steps)
+            self.fields["checkpoint_every_ns"] = every * self._step_ns
             self.fields |= {"checkpoint_ns": 0, "checkpoint_blocks_ns": None}
 
     def _measure_length(self) -> None:
