@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
 
 # Options that do not go together: none is accepted and then ignored.
-OF_ONE_RUN = ("--seed", "--startup-spread", "--schedule", "--until", "--trace", "--html")
+OF_ONE_RUN = ("--seed", "--startup-spread", "--workload", "--schedule", "--until", "--trace", "--html")
 OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
 
 
