@@ -68,11 +68,15 @@ from flowdist import worker
 
 steps, every = map(int, sys.argv[1:])
 time.sleep(0.4)  # model, data
-me, up = worker.info(), worker.checkpoint_dir() / "up"
-up.mkdir(parents=True, exist_ok=True)
-(up / f"{me.generation}-{me.rank}").touch()
-while len(list(up.glob(f"{me.generation}-*"))) < me.world_size:  # the process group
-    time.sleep(0.01)
+me, met = worker.info(), worker.checkpoint_dir() / "met"
+
+def meet(step):  # as the ranks of a gang do in each collective
+    met.mkdir(parents=True, exist_ok=True)
+    (met / f"{me.generation}-{step}-{me.rank}").touch()
+    while not all((met / f"{me.generation}-{step}-{rank}").exists() for rank in range(me.world_size)):
+        time.sleep(0.005)
+
+meet(0)  # the process group
 latest, begin = worker.latest(), 0
 if latest is not None:
     with worker.restoring():
@@ -88,6 +92,7 @@ for step in range(begin + 1, steps + 1):
                 path = worker.checkpoint_dir() / f"{step}-{me.generation}"
                 path.touch()
                 worker.commit(path, step=step)
+            meet(step)
 time.sleep(0.3)  # the last evaluation
 """
 PS = """
@@ -126,7 +131,7 @@ STORIES = {
     ),
 }
 INTERVALS = (5, 10, 40, 80)  # steps between checkpoints; 20 in the runs that calibrate
-INTERVAL_FAULT = "trainer/1@9s"
+INTERVAL_FAULT = "trainer/1@step=trainer,153"
 CLOSE, CLOSE_NS = 0.2, 300_000_000
 TOTAL, TOTAL_OF_INTERVALS = 0.05, 0.1
 NOISE_MAX = 0.25  # of a core

@@ -18,7 +18,7 @@ from flowdist.graph import HOUR, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line
 from flowdist.record.story import Alignment, align, story_of
 from flowdist.sim.calibration.calibration import Calibration, calibrate, calibrated
-from flowdist.sim.calibration.observe import Observed, observe
+from flowdist.sim.calibration.observe import Generation, Observed, observe
 from flowdist.sim.reconstruct import let_arrive, reconstruct
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 
@@ -72,8 +72,9 @@ class Prediction(NamedTuple):
         for one, other in self.stories.pairs:
             if one and other and one.next_step_ns is not None and other.next_step_ns is not None:
                 found.append(Figure(f"incident {one.number}, next step", one.next_step_ns, other.next_step_ns))
-        for role, ns in self.stories.a.lost_ns.items():
-            figure = Figure(f"lost work of {role}", ns, self.stories.b.lost_ns.get(role, 0))
+        real, predicted = self.stories.a.lost_ns, self.stories.b.lost_ns
+        for role in dict.fromkeys([*real, *predicted]):
+            figure = Figure(f"lost work of {role}", real.get(role, 0), predicted.get(role, 0))
             found += [figure] if figure.real_ns or figure.predicted_ns else []
         return found
 
@@ -100,12 +101,38 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
         result = _simulate(graph, _as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
     header = result.lines[0]
     assert isinstance(header, Header)
-    predicted = story_of(
-        header, result.lines[1:]
-    )  # the trace has few reports of steps; the simulator knows what is lost
-    lost = {role.name: result.spent[role.name]["lost work"] // role.max_replicas for role in graph.roles}
-    stories = align(story_of(run.header, run.lines), predicted._replace(lost_ns=lost))
+    was = story_of(run.header, run.lines)._replace(lost_ns=_lost_ns(observe(run.header, run.lines)))
+    found = story_of(header, result.lines[1:])._replace(lost_ns=_simulated_lost_ns(result))
+    stories = align(was, found)
     return Prediction(run.name, stories, result)
+
+
+def _lost_ns(run: Observed) -> dict[str, int]:
+    """Return the steps of each task that a run did again, in ns of its own mean step: for all worlds of the role.
+
+    Time accounts would count a save that was under way as well, in a run and not in its simulation.
+    """
+    times, lost = calibrate([run]).roles, dict[str, int]()
+    last: dict[tuple[str, str], Generation] = {}
+    for one in run.generations:
+        before = last.get((one.role, one.world))
+        last[one.role, one.world] = one
+        if before is None or not one.clock or one.clock[0].is_count:
+            continue
+        begun = one.clock[0].step - 1
+        resumed = begun if one.resumed is None else min(one.resumed, begun)
+        reached = max((mark.step for marks in before.marks.values() for mark in marks), default=0)
+        step_ns = times[one.role].fields.get("step_ns", 0)
+        lost[one.role] = lost.get(one.role, 0) + max(0, reached - resumed) * step_ns
+    return lost
+
+
+def _simulated_lost_ns(result: SimResult) -> dict[str, int]:
+    """Return the time of the steps of each task that a simulation did again, in ns, for all worlds of the role."""
+    lost = dict[str, int]()
+    for model in result.models.values():
+        lost[model.pace.name] = lost.get(model.pace.name, 0) + model.lost_ns
+    return {role: ns for role, ns in lost.items() if ns}
 
 
 def _simulate(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival_ns: int) -> SimResult:

@@ -327,7 +327,7 @@ class _RoleFit:
         clock = one.clock
         if not clock or not self._step_ns:
             return None
-        first = max((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
+        first = min((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
         restore = one.spent_by("restoring", first.at_ns)
         steps = _first_steps(one, first)
         begun, warmup = first.at_ns - steps * self._step_at(one.size), None
