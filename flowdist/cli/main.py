@@ -59,7 +59,8 @@ VERBS = {
     "replay": Verb(
         AFTER, "inspect", "Replay the journal of a run: event by event, as a log, or the state after one event."
     ),
-    "diff": Verb(AFTER, "inspect", "Show the first difference between two runs or simulations."),
+    "calibrate": Verb(AFTER, "simulate", "Measure the times of the workers in runs, for the simulator."),
+    "diff": Verb(AFTER, "inspect", "Compare two runs or simulations: the first difference, or incident by incident."),
 }
 
 

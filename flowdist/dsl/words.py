@@ -150,9 +150,9 @@ class Workload(Frozen):
         peer_restore: The same if it reads it from the memory of a peer: each node has copies of the checkpoint of
             another one, so that no disk is read after the loss of one node. None: peers have no copies.
         warm_startup: `startup` of a worker on a node that has the modules of the role already: the role has started
-            there before, or the node has arrived `import_time` ago. None: as long as `startup`.
-        import_time: Time from the arrival of a node until it has imported the modules of the workers. A running world
-            grows onto the node only then.
+            there before, or its workers wait for `import_time`. None: as long as `startup`.
+        import_time: Time from the arrival of a node until it has imported the modules of the workers. Workers start on
+            the node only then, and a running world grows onto it only then.
         finish_time: Time from the last step until the workers have exited.
         stop_time: Time from SIGTERM until the workers have ended.
         rejoin_time: Time until workers that call `worker.elastic()` train again in a new generation, in the same

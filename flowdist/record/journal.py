@@ -68,6 +68,14 @@ class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
     spec: str
     target: str = ""
 
+    @property
+    def hit(self) -> str:
+        """Return the node, replica (`trainer/1`) or worker (`trainer/1.0`) that was hit.
+
+        The target in the journal of a run also names the attempt, `trainer/1/attempt_2/0`: then this is the replica.
+        """
+        return (self.target or self.spec.partition("@")[0]).partition("/attempt_")[0]
+
 
 class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
     """Checkpoint of a world that was due `t_ns` nanoseconds after the start and was not saved, with the reason."""

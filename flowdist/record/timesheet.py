@@ -71,7 +71,7 @@ class Timesheet:
     def hear(self, line: Line) -> None:
         """Book what the line changes: starts, work, ends, faults; `FinishJob` closes the accounts."""
         if isinstance(line, FaultLine):
-            self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
+            self._hit[line.hit] = line.t_ns
         if not isinstance(line, Record) or self._over_ns is not None:
             return
         now = line.t_ns

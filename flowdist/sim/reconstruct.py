@@ -8,31 +8,26 @@ decides anew, under the same policies or others. Faults keep the times of the ru
 from __future__ import annotations
 
 import signal
-import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from flowdist.control.job.facts import Incident
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
-from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
+from flowdist.graph import SECOND, RoleGraph, WorkloadSpec
 from flowdist.graph.roles import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
+from flowdist.sim.calibration.calibration import calibrate, calibrated
+from flowdist.sim.calibration.observe import observe
 from flowdist.sim.engine.controller import TAKE_OVER_NS
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.simulation import Simulation
-
-# The fields of a workload that the measured times contain, so that they are 0 in a reconstruction: the time of a step
-# contains checkpoints, and the time until the first report contains restore and warm-up.
-INCLUDED = {"checkpoint_ns": 0, "checkpoint_blocks_ns": None, "restore_ns": 0, "warmup_ns": 0}
 
 
 class Reconstructed(NamedTuple):
@@ -40,13 +35,15 @@ class Reconstructed(NamedTuple):
 
     `plan` has the faults and the orders of the operator. `arrivals` has, by declared node, the time in ns at which its
     first agent connected; nodes whose agents never did are left out. `workloads` are by role, measured where the record
-    allows it. `omitted` has a line of text for each thing that the simulation does not repeat.
+    allows it. `omitted` has a line of text for each thing that the simulation does not repeat. `untold` are the roles
+    whose workers do not report the time of saving; it was measured all the same.
     """
 
     plan: Plan
     arrivals: dict[NodeName, int]
     workloads: dict[str, WorkloadSpec]
     omitted: tuple[str, ...]
+    untold: tuple[str, ...] = ()
 
 
 def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
@@ -62,8 +59,11 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
     found.end()
     texts = sorted(found.faults, key=lambda fault: fault[0])  # stable: faults of one time stay in order
     plan = parse_plan([text for _, text in texts], found.scales, found.adds, found.drains)
-    workloads, unmeasured = measured(header.graph, lines)
-    return Reconstructed(plan, found.arrivals, workloads, (*found.omitted, *unmeasured))
+    times = calibrate([observe(header, lines)])
+    workloads = {role.name: role.workload for role in calibrated(header.graph, times).roles}
+    silent = [text for role in times.roles.values() for text in role.silent]
+    untold = tuple(name for name, role in times.roles.items() if not role.tells_saving)
+    return Reconstructed(plan, found.arrivals, workloads, (*found.omitted, *silent), untold)
 
 
 def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
@@ -125,7 +125,7 @@ class _Reconstruction:
         joined. Events after the end of the job are ignored.
         """
         if isinstance(line, FaultLine):
-            self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
+            self._hit[line.hit] = line.t_ns
         job = self._replay.job
         if not isinstance(line, Record):
             self._replay.hear(line)
@@ -247,165 +247,3 @@ class _Reconstruction:
         self._hang_behind_timeouts()
         for node, (since, how) in self._away.items():
             self._fault(since, f"{node}@{_at(since)}{how}")
-
-
-def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, WorkloadSpec], list[str]]:
-    """Return the workload of each role as measured in a record, and texts about the roles that reported no progress.
-
-    What the record does not show is as the graph declares it.
-    """
-    found, missing = {}, []
-    records = [line for line in lines if isinstance(line, Record)]
-    for role in graph.roles:
-        if role.kind == "service":
-            found[role.name] = _service(role, records)
-            continue
-        work = _Attempts(role.name, records)
-        found[role.name] = work.measured(role.workload)
-        if not work.steps_per_ns and work.runs:
-            missing.append(f"{role.name} reported no progress: it is played as {found[role.name].steps} steps of 1s")
-        elif not work.progress and work.runs:
-            missing.append(f"{role.name} reported no progress: its steps are played as its checkpoints tell of them")
-    return found, missing
-
-
-def _service(role: RoleSpec, records: Sequence[Record]) -> WorkloadSpec:
-    """Return the workload of a service: its start-up is the median time from the start of an attempt until it is ready.
-
-    If no attempt got ready the declared start-up stays.
-    """
-    begun, took = {}, []
-    for line in records:
-        for effect in line.effects:
-            if isinstance(effect, StartReplica) and effect.replica.role == role.name:
-                begun[effect.replica, effect.attempt] = line.t_ns
-        if isinstance(line.event, ev.ReplicaReady) and (key := (line.event.replica, line.event.attempt)) in begun:
-            took.append(line.t_ns - begun[key])
-    startup = round(statistics.median(took)) if took else role.workload.startup_ns
-    return msgspec.structs.replace(role.workload, startup_ns=startup)
-
-
-class _Attempts:
-    """The attempts of one role of tasks in a record, by replica and number of the attempt. Times are ns."""
-
-    def __init__(self, role: str, records: Sequence[Record]) -> None:
-        self.runs: dict[tuple[ReplicaId, int], int] = {}  # when each was started
-        self.progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
-        self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step) of offered checkpoints
-        self._lasted: dict[tuple[ReplicaId, int], int] = {}  # how long each attempt took that succeeded
-        self._first_suspended: int | None = None  # when workers of the role were first suspended; None: never
-        for line in records:
-            self._add(role, line)
-
-    def _add(self, role: str, line: Record) -> None:
-        for effect in line.effects:
-            if isinstance(effect, StartReplica) and effect.replica.role == role:
-                self.runs.setdefault((effect.replica, effect.attempt), line.t_ns)
-        match line.event:
-            case ev.ReplicaProgressed(replica, attempt, step) if replica.role == role:
-                self.progress.setdefault((replica, attempt), []).append((line.t_ns, step))
-            case ev.CheckpointOffered(replica, attempt, _, _, step) if replica.role == role:
-                self._saved.setdefault((replica, attempt), []).append((line.t_ns, step))
-            case ev.ReplicaStopped(replica, suspended=True) if replica.role == role and self._first_suspended is None:
-                self._first_suspended = line.t_ns
-            case ev.ReplicaExited(replica, attempt, None) if replica.role == role and (replica, attempt) in self.runs:
-                self._lasted[replica, attempt] = line.t_ns - self.runs[replica, attempt]
-            case _:
-                pass
-
-    @property
-    def _reports(self) -> dict[tuple[ReplicaId, int], list[tuple[int, int]]]:
-        """(time, step) pairs by attempt: reported progress, or if the role reported none, offered checkpoints."""
-        return self.progress or self._saved
-
-    @property
-    def steps_per_ns(self) -> float:
-        """Steps per ns over all attempts, each from its first to its last report.
-
-        It is 0.0 if no attempt has reported two different steps.
-        """
-        reports = [seen for seen in self._reports.values() if seen[-1][1] > seen[0][1]]
-        time = sum(seen[-1][0] - seen[0][0] for seen in reports)
-        return sum(seen[-1][1] - seen[0][1] for seen in reports) / time if time else 0.0
-
-    def measured(self, declared: WorkloadSpec) -> WorkloadSpec:
-        """Return the declared workload with measured steps, step time, start-up and time between checkpoints.
-
-        Without a known pace the workload is that of `_by_length`.
-        """
-        if not self.steps_per_ns:
-            return self._by_length(declared)
-        step_ns = max(1, round(1 / self.steps_per_ns))
-        first = [self._startup(key, step_ns) for key in self._reports if self._starts_from_saved(key)]
-        startup = round(statistics.median(first)) if first else declared.startup_ns
-        last = max(seen[-1][1] for seen in self._reports.values()) + self._after_the_last(step_ns)
-        gaps = [after - before for seen in self._saved.values() for (before, _), (after, _) in pairwise(seen)]
-        every = round(statistics.median(gaps)) if gaps else self._by_loss(step_ns) or declared.checkpoint_every_ns
-        return msgspec.structs.replace(
-            declared,
-            steps=last if self._lasted else max(last, declared.steps),
-            step_ns=step_ns,
-            startup_ns=startup,
-            checkpoint_every_ns=every,
-            **INCLUDED,
-        )
-
-    def _after_the_last(self, step_ns: int) -> int:
-        """Return how many steps a successful attempt did after its last checkpoint, estimated from its length.
-
-        It is 0 if the role reported progress, which then shows the last step.
-        """
-        if self.progress:
-            return 0
-        ends = [(self.runs[key] + lasted, key) for key, lasted in self._lasted.items() if key in self._saved]
-        return max(((end - self._saved[key][-1][0]) // step_ns for end, key in ends), default=0)
-
-    def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
-        """Return whether the attempt began before any worker of the role was suspended, and its start is recorded.
-
-        Such an attempt starts from a checkpoint or from step 0. Once workers are suspended (R6), fresh ones continue
-        from what these have in memory, at a step that the record does not show.
-        """
-        return key in self.runs and (self._first_suspended is None or self.runs[key] < self._first_suspended)
-
-    def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
-        """Return the time in ns from the start of an attempt to its first step, estimated from its first report.
-
-        The time of the steps since the newest checkpoint, as far as they are known, is taken off.
-        """
-        begun, (reported, step) = self.runs[key], self._reports[key][0]
-        saved = [step for seen in self._saved.values() for when, step in seen if when <= begun]
-        before = max(saved, default=0)
-        steps = step - before if self._saved or key[1] == 1 else 1  # the first step is unknown
-        took = reported - begun
-        return took - steps * step_ns if 0 < steps * step_ns <= took else max(0, took - step_ns)
-
-    def _by_loss(self, step_ns: int) -> int | None:
-        """Return the time between checkpoints in ns, estimated from the steps that were done again after restarts.
-
-        n such steps on average mean 2n steps between two checkpoints. None if no steps were done again.
-        """
-        reached, lost = 0, []
-        for _, seen in sorted(self.progress.items(), key=lambda item: item[1][0]):
-            if seen[0][1] <= reached:
-                lost.append(reached - seen[0][1] + 1)
-            reached = max(reached, seen[-1][1])
-        return 2 * round(statistics.mean(lost)) * step_ns if lost else None
-
-    def _by_length(self, declared: WorkloadSpec) -> WorkloadSpec:
-        """Return a workload for a role whose steps are unknown: steps of 1 s, for as long as an attempt took.
-
-        That is the median of the successful attempts. The workload saves nothing, so a restart begins at step 0. If no
-        attempt succeeded the declared workload is returned.
-        """
-        if not self._lasted:
-            return declared
-        seconds = max(1, round(statistics.median(self._lasted.values()) / SECOND))
-        return msgspec.structs.replace(
-            declared,
-            steps=seconds,
-            step_ns=SECOND,
-            startup_ns=0,
-            checkpoint_every_ns=2 * seconds * SECOND,  # never
-            **INCLUDED,
-        )

@@ -73,6 +73,7 @@ class Simulation:
         fast_forward: Compute quiet times instead of playing them; see `workers.fast_forward`. The decisions and their
             times are the same. Lines of the trace between them, which say how far the workers are, are missing.
         properties: What the user demands of the run; see `checks.properties`.
+        arrival_ns: Time from the start of a node until its agent connects.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Simulation:
         tell: Callable[[int, int], None] | None = None,
         fast_forward: bool = False,
         properties: Properties = NOTHING_DEMANDED,
+        arrival_ns: int = 0,
     ) -> None:
         names = tuple(node.name for node in graph.cluster.nodes)
         trace = Trace(Header(graph, names, seed=seed, options=_options(plan, schedule)))
@@ -106,7 +108,7 @@ class Simulation:
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
         self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet)
         self.points = Points(self.ctx, self.work, seen)
-        self._machines = Machines(self.ctx, self.nodes, self._controller, self._new_node)
+        self._machines = Machines(self.ctx, self.nodes, self._controller, self._new_node, arrival_ns)
         self._faults = FaultInjector(
             self.ctx, self.nodes, self._machines, self._controller, self.work, plan, self._note_fault
         )

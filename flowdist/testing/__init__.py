@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowdist.testing.calibrating import calibrate, calibrated
     from flowdist.testing.declare import always, eventually, sometimes
     from flowdist.testing.kit import (
         assert_recovers,
@@ -23,6 +24,8 @@ __all__ = [
     "always",
     "assert_recovers",
     "assert_same_result",
+    "calibrate",
+    "calibrated",
     "check_determinism",
     "eventually",
     "explore",
@@ -32,6 +35,7 @@ __all__ = [
 ]
 
 _DECLARED = ("always", "eventually", "sometimes")
+_CALIBRATING = ("calibrate", "calibrated")
 
 
 def __getattr__(name: str) -> Any:
@@ -40,7 +44,7 @@ def __getattr__(name: str) -> Any:
     pytest imports this package for its plugin in every run, and most runs need no simulator.
     """
     if name in __all__:
-        from flowdist.testing import declare, kit
+        from flowdist.testing import calibrating, declare, kit
 
-        return getattr(declare if name in _DECLARED else kit, name)
+        return getattr(declare if name in _DECLARED else calibrating if name in _CALIBRATING else kit, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -306,3 +306,13 @@ def test_between_two_reports_steps_are_in_proportion():
     assert segment.when(12) == 100 and segment.when(9) == 0
     segment.report(20, 300)
     assert [segment.when(number) for number in (10, 15, 20, 25)] == [100, 200, 300, 400]
+
+
+def test_an_injected_fault_is_found_by_the_replica_though_the_journal_names_the_attempt():
+    """A journal has the target `trainer/0/attempt_1/0`. Where it was not found, work lasted until the exit at 41."""
+    talk = trainers()
+    step(talk, 10, 1)
+    step(talk, 20, 11)
+    fail(talk, 41)
+    named = [seconds(read(talk, (40, target))) for target in ("trainer/0", "trainer/0/attempt_1/0")]
+    assert named[0] == named[1] and named[1]["detection"] == 1

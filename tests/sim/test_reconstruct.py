@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
@@ -17,10 +18,10 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.faults.scenario import load_scenario
-from flowdist.graph import MS, SECOND, RoleGraph
+from flowdist.graph import MS, SECOND, RoleGraph, WorkloadSpec
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.sim.reconstruct import let_arrive, measured, reconstruct, with_workloads
+from flowdist.sim.reconstruct import let_arrive, reconstruct, with_workloads
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
@@ -104,10 +105,16 @@ def test_who_fails_in_the_wake_of_another_is_not_repeated_but_a_second_fault_is(
         assert bool(found.omitted and "in the wake of another failure" in found.omitted[0]) != hit
 
 
+def measured(header: Header, lines: list[Line]) -> tuple[dict[str, WorkloadSpec], list[str]]:
+    """Return the workloads that a record shows, and what is said about roles without progress."""
+    found = reconstruct(header, lines)
+    return found.workloads, [text for text in found.omitted if "reported no progress" in text]
+
+
 def test_steps_start_up_and_checkpoints_are_measured() -> None:
     graph, then = played(GANG)
     _, lines = header_of(then)
-    workloads, missing = measured(graph, lines)
+    workloads, missing = measured(header_of(then)[0], lines)
     work, declared = workloads["trainer"], graph.role("trainer").workload
     assert missing == []
     cycle = declared.checkpoint_every_ns + declared.checkpoint_ns
@@ -138,7 +145,7 @@ def test_nodes_come_when_they_came() -> None:
 def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
     graph, then = played(GANG)
     lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)
-    workloads, missing = measured(graph, lines)
+    workloads, missing = measured(header_of(then)[0], lines)
     assert missing == [f"trainer reported no progress: it is played as {workloads['trainer'].steps} steps of 1s"]
     alone = Simulation(with_workloads(graph, workloads), Plan()).run()
     restarted = max(line.t_ns for line in lines if isinstance(line, FaultLine))
@@ -156,7 +163,7 @@ def without(lines: list[Line], *told: type[ev.Event]) -> list[Line]:
 def test_without_progress_the_pace_is_that_of_the_checkpoints_and_that_is_said() -> None:
     graph, then = played(GANG)
     lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.ReplicaStepped)
-    workloads, missing = measured(graph, lines)
+    workloads, missing = measured(header_of(then)[0], lines)
     work, declared = workloads["trainer"], graph.role("trainer").workload
     assert missing == ["trainer reported no progress: its steps are played as its checkpoints tell of them"]
     cycle = declared.checkpoint_every_ns + declared.checkpoint_ns
@@ -178,7 +185,7 @@ def test_what_is_in_the_measured_times_is_not_paid_again() -> None:
     again = Simulation(with_workloads(header.graph, found.workloads), found.plan).run()
     assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
     silent = without(lines, ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)
-    work = measured(header.graph, silent)[0]["trainer"]
+    work = measured(header, silent)[0]["trainer"]
     assert work.steps * work.step_ns == pytest.approx(then.now - 350 * SECOND, rel=0.02) and not work.warmup_ns
 
 
@@ -192,5 +199,9 @@ def test_who_never_says_what_it_saved_is_known_by_what_it_lost() -> None:
         Record(n + i, t * SECOND, ev.ReplicaProgressed(TRAINER, attempt, step))
         for i, (t, attempt, step) in enumerate(steps, 1)
     ]
-    work = measured(header.graph, [*started, *told])[0]["trainer"]
+    orders = [effect for line in started if isinstance(line, Record) for effect in line.effects]
+    order = next(effect for effect in orders if isinstance(effect, StartReplica) and effect.replica == TRAINER)
+    again = msgspec.structs.replace(order, attempt=2, generation=2)
+    told[2] = msgspec.structs.replace(told[2], effects=(again,))  # after its last report it is started a second time
+    work = measured(header, [*started, *told])[0]["trainer"]
     assert work.checkpoint_every_ns == pytest.approx(100 * SECOND, rel=0.01)

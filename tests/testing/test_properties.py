@@ -195,11 +195,11 @@ def test_a_job_that_gets_on_too_late_is_told_although_it_succeeds(monkeypatch: p
 def slow_restart(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
     startup_ns = gang().roles[0].workload.startup_ns
 
-    def slow(seed: int, entity: str, purpose: str) -> float:
-        drawn = spread(seed, entity, purpose)
+    def slow(seed: int, entity: str, purpose: str, share: float) -> float:
+        drawn = spread(seed, entity, purpose, share)
         return drawn if entity.endswith("#1") else drawn + by_ns / startup_ns
 
-    monkeypatch.setattr("flowdist.sim.workers.work.spread", slow)
+    monkeypatch.setattr("flowdist.sim.workers.start_ups.spread", slow)
 
 
 def test_a_campaign_finds_what_gets_on_too_late_and_its_command_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
 from flowdist.cli.shared.common import print_json, until_ns, verb
 from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
 from flowdist.cli.shared.records import RecordFile, find_record, help_for, refuse_macro
+from flowdist.cli.shared.workloads import workload_option
 from flowdist.control.invariants.invariants import check_job
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record, digest, encode_line
@@ -75,6 +76,7 @@ class ReplayOptions(NamedTuple):
     set_option,
 )
 @click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if.")
+@workload_option
 @json_option
 def command(
     journal: str,
@@ -82,6 +84,7 @@ def command(
     faults: FaultOptions,
     other: OtherTopology,
     trace_file: str | None,
+    workload_file: str | None,
     as_json: bool,
 ) -> None:
     """Replay the journal of a run (or a trace) with a fresh controller, event by event.
@@ -97,7 +100,7 @@ def command(
     JOURNAL is a run, by its name in runs/ or its folder, or a trace (default: the newest run). Exit code 3 if the
     controller decides differently from the record; a what-if has the exit codes of flowdist simulate.
     """
-    question = read_question(faults, other, trace_file)
+    question = read_question(faults, other, trace_file, workload_file)
     options.check(is_what_if=question is not None, as_json=as_json)
     record = RecordFile(find_record(journal))
     refuse_macro(record.header, journal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
@@ -10,16 +11,18 @@ import click
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
 from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
+from flowdist.cli.shared.workloads import fields_set, with_workload_file
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
-from flowdist.graph import RoleGraph
+from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
 
 if TYPE_CHECKING:
     from flowdist.sim.simulation import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
+OFF_MAX = 0.1  # the share by which the simulation of the run itself may be off before a warning says so
 
 
 class OtherTopology(NamedTuple):
@@ -37,11 +40,13 @@ class Question(NamedTuple):
     """Differences of the what-if from the recorded run: more faults, and a topology with other policies.
 
     `named` is None if the policies of the record stay. `trace_file` is the file for the trace of the what-if, or None.
+    `workload_file` has the times of the workers, for both simulations; None: they are measured in the record.
     """
 
     faults: FaultOptions
     named: TopologyOptions | None
     trace_file: str | None
+    workload_file: str | None = None
 
     @property
     def words(self) -> list[str]:
@@ -55,7 +60,9 @@ class Question(NamedTuple):
         return words
 
 
-def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | None) -> Question | None:
+def read_question(
+    faults: FaultOptions, other: OtherTopology, trace_file: str | None, workload_file: str | None
+) -> Question | None:
     """Return the question of the command line; None if none is asked.
 
     Raises:
@@ -68,11 +75,12 @@ def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | 
     named = None
     if other.topology is not None:
         named = TopologyOptions(other.topology, other.params, other.sets, None, as_json=False)
-    question = Question(faults, named, trace_file)
+    question = Question(faults, named, trace_file, workload_file)
     if question.words:
         return question
-    if trace_file is not None:
-        raise FlowdistError("--trace goes with a question", help="add --fail, --scale, --add, --drain or --with")
+    if trace_file is not None or workload_file is not None:
+        option = "--trace" if trace_file is not None else "--workload"
+        raise FlowdistError(f"{option} goes with a question", help="add --fail, --scale, --add, --drain or --with")
     return None
 
 
@@ -98,8 +106,11 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
 
     recorded = reconstruct(header, lines)
     more = question.faults.plan()
-    same = with_nodes(with_workloads(header.graph, recorded.workloads))
-    other = _other(same, recorded.workloads, question)
+    same = with_workloads(header.graph, recorded.workloads)
+    if question.workload_file is not None:
+        same, _ = with_workload_file(same, question.workload_file)
+    same = with_nodes(same)
+    other = _other(same, {role.name: role.workload for role in same.roles}, question)
     plan = join_plans([recorded.plan, more])
     check_faults(recorded.plan, same)
     _refuse_foreign_topology(recorded.plan, other, question)
@@ -109,17 +120,21 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
             let_arrive(Simulation(graph, faults, checks="paced", tell=progress.tell), recorded.arrivals).run()
             for graph, faults in ((same, recorded.plan), (other, plan))
         )
-    was = _recorded_summary(header, lines)
-    summaries = [was, *(_comparable_summary(run, was) for run in (again, result))]
+    was = _recorded_summary(header, lines, recorded.untold)
+    summaries = [was, *(_comparable_summary(run, was, recorded.untold) for run in (again, result))]
+    doubts = _doubts(*summaries[:2])
     write_trace(question.trace_file, result.lines)
     if as_json:
         content: dict[str, Any] = {"faults": _as_options(recorded.plan), "untold": list(recorded.omitted)}
         content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
         content["unfired"] = [fault.spec for fault in result.unfired]
+        content["doubts"] = doubts
         content["violation"] = str(result.violation) if result.violation is not None else None
         print_json("what-if", asked=question.words, digest=result.digest, **content)
     else:
         _show(name, question, recorded, summaries, again, result)
+        for text in doubts:
+            click.echo(f"warning: {text}", err=True)
     sys.exit(exit_code(result.job.outcome, is_broken=result.violation is not None))
 
 
@@ -159,28 +174,61 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
         return same
     graph = load(question.named).graph
     for role in graph.roles:
-        prefix = f"{role.name}.workload."
-        keys = (text.partition("=")[0] for text in question.named.sets)
-        words = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-        by_hand = {*words, *(f"{word.removesuffix('_time')}_ns" for word in words)}  # `step_time` is `step_ns` there
+        words = [text.partition(".")[2] for text in fields_set(question.named.sets) if text.startswith(f"{role.name}.")]
+        by_hand = {*words, *(f"{word}_ns" for word in words)}
         if role.name in workloads and words:
             changed = {name: value for name, value in msgspec.structs.asdict(role.workload).items() if name in by_hand}
             workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}
     if not graph.cluster.given:
         graph = msgspec.structs.replace(graph, cluster=same.cluster)
-    return with_nodes(with_workloads(graph, workloads))
+    graph = with_nodes(with_workloads(graph, workloads))
+    for role in graph.roles:
+        work = role.workload
+        if work.lag_ns > work.checkpoint_every_ns:
+            every, lag = format_duration(work.checkpoint_every_ns), format_duration(work.lag_ns)
+            message = (
+                f"{role.name}: the next checkpoint would begin after {every}, and one is complete only after {lag}"
+            )
+            raise FlowdistError(message, help=f"name an interval of at least {lag}")
+    return graph
 
 
-def _comparable_summary(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a simulation, without what the record `was` does not report: columns can be compared."""
-    from flowdist.report.record.alike import count_alike
+def _doubts(was: dict[str, Any], again: dict[str, Any]) -> list[str]:
+    """Return why the what-if cannot be trusted: the simulation of the run itself is not what the run was.
 
-    summary = simulated_summary(run)
-    count_alike(summary, _header(run), run.lines[1:], run.spent, was["not_reported"])
+    The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off.
+    """
+    from flowdist.report.record.summary import rounded
+
+    found = []
+    off = abs(again["lasted_s"] - was["lasted_s"]) / max(was["lasted_s"], 1e-9)
+    if off > OFF_MAX:
+        times = f"the run lasted {rounded(was['lasted_s'])}, and its simulation {rounded(again['lasted_s'])}"
+        found.append(f"{times}: {100 * off:.0f} % off, so do not trust the column 'what if'")
+    for what in ("outcome", "incidents"):
+        one, other = (len(s[what]) if what == "incidents" else s[what] for s in (was, again))
+        if one != other:
+            found.append(f"{what}: {one} in the run, {other} in its simulation, so do not trust the column 'what if'")
+    help = "; times of several runs may help: flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml"
+    return [*found[:-1], found[-1] + help] if found else []
+
+
+def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[str]) -> dict[str, Any]:
+    """Return the summary of a simulation, without what the record `was` does not report: columns can be compared.
+
+    `untold` are the roles whose saving counts as work, as in the record.
+    """
+    from flowdist.report.record.alike import as_in_record, count_alike
+    from flowdist.report.record.spending import time_of
+
+    unsaved = [name for name, kinds in was["not_reported"].items() if "checkpoints" in kinds]
+    spent = as_in_record(run.spent, untold, unsaved)
+    summary = {**simulated_summary(run), **time_of(run.job.graph, spent)}
+    count_alike(summary, _header(run), run.lines[1:], spent, was["not_reported"])
     return summary
 
 
-def _recorded_summary(header: Header, lines: list[Line]) -> dict[str, Any]:
+def _recorded_summary(header: Header, lines: list[Line], untold: Collection[str]) -> dict[str, Any]:
     """Return the summary of the record, with its time accounts, in which saving is counted as in its simulation.
 
     Raises:
@@ -193,7 +241,7 @@ def _recorded_summary(header: Header, lines: list[Line]) -> dict[str, Any]:
 
     replay = Replay(header, strict=True)
     for line in lines:
-        replay.hear(line, counted_as=without_saving(line))
+        replay.hear(line, counted_as=without_saving(line, untold))
     return {**summary_of(replay.job, lines), **time_of_run(header.graph, replay.sheet)}
 
 

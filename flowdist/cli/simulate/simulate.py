@@ -13,6 +13,7 @@ from flowdist.cli.shared.common import load, show_problems, until_ns, verb, writ
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
 from flowdist.cli.shared.played import problems_of_job
 from flowdist.cli.shared.simulated import ProgressLine
+from flowdist.cli.shared.workloads import with_workload_file, workload_option
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
 from flowdist.cli.simulate.demands import Demands, demand_options
 from flowdist.cli.simulate.macro import MacroOptions, MacroRun, macro_options
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
 
 # Options that do not go together: none is accepted and then ignored.
-OF_ONE_RUN = ("--seed", "--startup-spread", "--schedule", "--until", "--trace", "--html")
+OF_ONE_RUN = ("--seed", "--startup-spread", "--workload", "--schedule", "--until", "--trace", "--html")
 OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--alike", "--cover")
 
 
@@ -35,6 +36,7 @@ class OneRunOptions(NamedTuple):
     """Options of one simulated run: what is drawn, when the run ends, and which files are written."""
 
     seed: int | None
+    workload_file: str | None
     startup_spread: float | None
     schedule: int
     collective: str | None
@@ -56,6 +58,7 @@ class _Job(NamedTuple):
     plan: Plan
     seed: int
     until_ns: int | None
+    arrival_ns: int = 0  # from the start of a node until its agent connects
     problems: tuple[Problem, ...] = ()
 
 
@@ -66,6 +69,7 @@ class _Job(NamedTuple):
     "one",
     OneRunOptions,
     click.option("--seed", type=int, help="Seed of what is drawn, such as start-up times; 0 (default) draws nothing."),
+    workload_option,
     click.option(
         "--startup-spread",
         type=click.FloatRange(0, 1),
@@ -183,14 +187,19 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
     from flowdist.sim.workers.start_ups import with_startup_spread
 
-    graph = with_startup_spread(with_collective(with_nodes(loaded.graph), one.collective or ""), one.startup_spread)
+    graph, arrival_ns = loaded.graph, 0
+    if one.workload_file is not None:
+        graph, calibration = with_workload_file(graph, one.workload_file, named.sets)
+        arrival_ns = calibration.arrival_ns or 0
+    graph = with_startup_spread(with_collective(with_nodes(graph), one.collective or ""), one.startup_spread)
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
     plan = join_plans([*plans, faults.plan()])
     more = problems_of_job(loaded, graph, plan)
     if not named.as_json:
         show_problems(more)
-    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until), (*loaded.warnings, *more))
+    problems = (*loaded.warnings, *more)
+    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until), arrival_ns, problems)
 
 
 def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> TopologyOptions:
@@ -268,6 +277,7 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     with ProgressLine(quiet=job.named.as_json) as progress:
         end_ns = job.until_ns or (_liveness_end_ns(job.graph, job.plan) if demands.live else None)
         options: dict[str, Any] = {"seed": job.seed, "schedule": one.schedule, "properties": properties}
+        options["arrival_ns"] = job.arrival_ns
         result = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options).run(end_ns)
     write_trace(one.trace_file, result.lines)
     if one.html_file is not None:

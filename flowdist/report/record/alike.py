@@ -7,7 +7,7 @@ Therefore the simulation is counted in the same way as the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from flowdist.control.protocol.events import (
     ReplicaStepped,
     TimePassed,
 )
-from flowdist.record.accounts import Spent
+from flowdist.record.accounts import Bucket, Spent
 from flowdist.record.journal import Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of
@@ -68,15 +68,33 @@ def count_alike(
             role.pop(key, None)
 
 
-def without_saving(line: Line) -> Line | None:
-    """Return the line without its event if that is about saving or restoring; None if the line may stay as it is.
+def without_saving(line: Line, roles: Collection[str]) -> Line | None:
+    """Return the line without its event if that is about the saving of one of the roles; None if it may stay as it is.
 
-    A simulation of a record plays saving within the steps and restoring within the start-up, because their measured
-    times contain both.
+    Workers of these roles report a part of their saving only, such as the commit. With it, some of the time of a
+    checkpoint would count as saving, and most of it as work.
     """
-    if not isinstance(line, Record) or not isinstance(line.event, ReplicaSpent):
+    if not isinstance(line, Record) or not isinstance(line.event, ReplicaSpent) or line.event.on != "saving":
         return None
-    return msgspec.structs.replace(line, event=TimePassed())
+    return msgspec.structs.replace(line, event=TimePassed()) if line.event.replica.role in roles else None
+
+
+def as_in_record(spent: Spent, untold: Collection[str], unsaved: Collection[str]) -> Spent:
+    """Return the time accounts of a simulation, counted as those of a record in which workers report less.
+
+    Args:
+        spent: The accounts.
+        untold: Roles that report no saving: it counts as work.
+        unsaved: Roles that never committed a checkpoint: what they have done at the end counts as kept.
+    """
+    counted = {name: dict(buckets) for name, buckets in spent.items()}
+    buckets: tuple[tuple[Bucket, Collection[str]], ...] = (("checkpoint", untold), ("unsaved at the end", unsaved))
+    for bucket, roles in buckets:
+        for name in roles:
+            if name in counted:
+                counted[name]["productive"] += counted[name][bucket]
+                counted[name][bucket] = 0
+    return counted
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:

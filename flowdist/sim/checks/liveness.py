@@ -131,10 +131,7 @@ def _re_formation_ns(graph: RoleGraph) -> int:
 def _starts_ns(load: WorkloadSpec) -> int:
     startup_ns = load.import_ns + max(load.startup_ns, load.warm_startup_ns or 0)
     return (
-        load.stop_ns
-        + round((1 + load.startup_spread) * startup_ns)
-        + load.restore_ns
-        + round((1 + load.step_spread) * load.warmup_ns)
+        round((1 + load.startup_spread) * startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
     )
 
 

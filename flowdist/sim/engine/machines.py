@@ -23,6 +23,7 @@ class Machines:
         nodes: The nodes by name; shared with other parts, and filled here.
         controller: The controller to which the nodes connect.
         new_node: Makes a node from its spec and the number of earlier nodes of this name.
+        arrival_ns: Time from the start of a node until its agent connects.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Machines:
         nodes: dict[NodeName, SimNode],
         controller: SimController,
         new_node: Callable[[NodeSpec, int], SimNode],
+        arrival_ns: int = 0,
     ) -> None:
+        self._arrival_ns = arrival_ns
         self._ctx, self._nodes, self._controller, self._new_node = ctx, nodes, controller, new_node
 
     def add(self, spec: NodeSpec) -> None:
-        """Start a node with a fresh agent, and let it connect at the present time.
+        """Start a node with a fresh agent, and let it connect `arrival_ns` later.
 
         The node takes the place of the one that had its name before, if any.
         """
@@ -43,7 +46,7 @@ class Machines:
         node = self._new_node(spec, before.starts + 1 if before is not None else 0)
         self._nodes[spec.name] = node
         self._controller.note_new(node)
-        self._ctx.queue.after(0, node.connect)
+        self._ctx.queue.after(self._arrival_ns, node.connect)
 
     def add_like_first(self, name: NodeName) -> None:
         """Start a node with the size and the labels of the first declared node."""

@@ -452,14 +452,18 @@ class SimNode:
     def _spawn(self, output: io.SpawnWorkers) -> None:
         """Start the workers of an attempt: suspended ones rejoin, and the others are new processes.
 
-        Suspended workers belong to the new attempt at once. All run 5 ms later, or 1 ms later if none is new.
+        Suspended workers belong to the new attempt at once. All run 5 ms later, or 1 ms later if none is new. New
+        processes of a role with `import_ns` are forked from the process that imports, so they wait for its imports.
         """
         start = output.start
         for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
             del self.suspended[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self.procs_of(start.replica)
-        self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
+        delay = SPAWN_NS if is_fresh else RESUME_NS
+        if is_fresh and self._ctx.graph.role(start.replica.role).workload.import_ns:
+            delay += max(0, (self.imported_ns or 0) - self._queue.now)
+        self._queue.after(delay, self._spawned, start, output.kept)
 
     def _spawned(self, start: StartReplica, kept: tuple[int, ...], was_paused: bool = False) -> None:
         """Let the workers of an attempt run, new and suspended ones, and tell the agent (`WorkersSpawned`).

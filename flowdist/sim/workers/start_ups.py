@@ -1,8 +1,8 @@
 """Start-ups of simulated workers: how long each takes, cold on a node without the modules of the role, or warm.
 
-A production node imports the modules of the workers once, in a fork server. The first start of a role on a node waits
-for the imports; later workers are forked, and need none. A node that joins a running job imports first, and worlds grow
-onto it afterwards (R13), so its workers start warm.
+A production node imports the modules of the workers once, in a fork server, as soon as it arrives (`import_ns`). Its
+workers are forked when that is done, and start warm; `SimNode` lets them wait. A node that joins a running job imports
+first too, and worlds grow onto it afterwards (R13). Without `import_ns`, the first start of a role on a node is cold.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StartUps:
         if load.warm_startup_ns is None:
             return round(load.startup_ns * factor)
         now, place = self._ctx.queue.now, (node.spec.name, node.starts, start.replica.role)
-        warm_ns = node.imported_ns if node.imported_ns is not None else self._warm.get(place)
+        warm_ns = node.imported_ns if load.import_ns else self._warm.get(place)
         if warm_ns is not None and warm_ns <= now:
             return round(load.warm_startup_ns * factor)
         takes = round(load.startup_ns * factor)

@@ -1,0 +1,307 @@
+"""Observation of a record: the starts, steps, checkpoints and ends of the workers, generation by generation.
+
+The unit is a role in one generation of a world: its members start together, step together and end together. The
+controller is replayed beside it, since a record is worth nothing if it does not replay, and for its incidents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from flowdist.control.job.facts import Incident
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica, StopReplica
+from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
+from flowdist.graph.role_graph import JobOptions
+from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.replay import Replay
+
+# How the workers of a replica start. "cold": first on its node, before the node has imported their modules; "warm":
+# later, or on a node that has; "rejoin": all of them were suspended, and stayed in place.
+StartKind = Literal["cold", "warm", "rejoin"]
+COLDEST: tuple[StartKind, ...] = ("cold", "warm", "rejoin")
+
+
+class Mark(NamedTuple):
+    """Report of a worker at the time `at_ns`: `step` steps are done, or with `is_count`, so many since the start."""
+
+    at_ns: int
+    step: int
+    is_count: bool = False
+
+
+@dataclass(slots=True)
+class Generation:
+    """Members of one role in one generation of a world, and what they reported. Times are ns since the job began."""
+
+    role: str
+    world: WorldName
+    number: int
+    size: int  # workers of the role
+    ordered_ns: int  # when the last member was ordered to start
+    resumed: int | None  # step of the checkpoint that it resumes from; None: from memory, at an unknown step
+    starts: dict[ReplicaId, StartKind] = field(default_factory=dict)
+    begun: dict[ReplicaId, int] = field(default_factory=dict)  # when a member could start: the imports of its node
+    ready: dict[ReplicaId, int] = field(default_factory=dict)
+    marks: dict[ReplicaId, list[Mark]] = field(default_factory=dict)
+    offers: list[tuple[int, int]] = field(default_factory=list)  # accepted checkpoints: when, and their step
+    spent: dict[Activity, list[tuple[int, int]]] = field(default_factory=dict)  # when, and the most of a member so far
+    exits: dict[ReplicaId, int] = field(default_factory=dict)  # successful ends
+
+    @property
+    def kind(self) -> StartKind:
+        """Return how the coldest member started, for which the others wait."""
+        return min(self.starts.values(), key=COLDEST.index)
+
+    @property
+    def begun_ns(self) -> int:
+        """Return when the last member could start: ordered, and with the imports of its node done if it waited."""
+        return max([self.ordered_ns, *self.begun.values()])
+
+    @property
+    def clock(self) -> list[Mark]:
+        """Return the marks of the member that has most of them, which stands for all; empty if nobody reported."""
+        return max(self.marks.values(), key=len, default=[])
+
+    def spent_by(self, on: Activity, at_ns: int) -> int:
+        """Return how long, in ns, the members had saved or restored by a time: as long as the one that spent most."""
+        return max((ns for when, ns in self.spent.get(on, ()) if when <= at_ns), default=0)
+
+    def offers_within(self, first_ns: int, last_ns: int) -> int:
+        """Return how many checkpoints were accepted after one time and not after another."""
+        return sum(first_ns < at <= last_ns for at, _ in self.offers)
+
+
+class Import(NamedTuple):
+    """Imports of a node that took `took_ns`; `is_late` if the job ran already when the node arrived.
+
+    `before` are the roles whose workers ran on the node before the imports were done, so that they need none of them.
+    """
+
+    took_ns: int
+    is_late: bool
+    before: tuple[str, ...]
+
+
+class Observed(NamedTuple):
+    """All that one record shows about times.
+
+    `stops` are the durations in ns from an order to stop, which left time to obey, to the end of the workers. `faults`
+    are those that were injected, by target. `disturbed` are the times, from and to in ns, in which an incident was open
+    or a worker stalled: a step may take longer there.
+    """
+
+    header: Header
+    generations: list[Generation]
+    imports: list[Import]
+    stops: dict[str, list[int]]  # by role
+    arrivals: list[int]  # when each node joined before the first start
+    incidents: list[Incident]
+    faults: dict[str, list[int]]
+    disturbed: list[tuple[int, int]]
+    lasted_ns: int
+
+
+def observe(header: Header, lines: Iterable[Line]) -> Observed:
+    """Return what a record shows about the times of the workers.
+
+    Args:
+        header: The header of the record.
+        lines: The other lines, in order; a part from the beginning will do.
+
+    Raises:
+        BadLine: A line cannot be replayed.
+    """
+    observer = _Observer(header)
+    for line in lines:
+        observer.hear(line)
+    return observer.end()
+
+
+class _Observer:
+    """One pass through a record."""
+
+    def __init__(self, header: Header) -> None:
+        self._header, self._replay = header, Replay(header)
+        self._generations: dict[tuple[WorldName, int, str], Generation] = {}
+        self._of: dict[tuple[ReplicaId, int], Generation] = {}  # by attempt
+        self._node: dict[ReplicaId, NodeName] = {}
+        self._suspended: dict[ReplicaId, None] = {}
+        self._joined: dict[NodeName, tuple[int, bool]] = {}  # when a node arrived, and whether the job ran already
+        self._has_modules: dict[tuple[NodeName, str], None] = {}  # roles that have come up on a node
+        self._imported: dict[NodeName, int] = {}  # when the imports of a node were done
+        self._before: dict[NodeName, dict[str, None]] = {}  # roles that ran on a node before its imports were done
+        self._incarnations: dict[NodeName, int] = {}
+        self._saved: dict[WorldName, int] = {}  # the step of the newest checkpoint
+        self._ordered: dict[tuple[ReplicaId, int], int] = {}  # orders to stop
+        self._stalled: dict[ReplicaId, int] = {}
+        self._has_started = False
+        self._imports: list[Import] = []
+        self._arrivals: list[int] = []
+        self._stops: dict[str, list[int]] = {}
+        self._faults: dict[str, list[int]] = {}
+        self._disturbed: list[tuple[int, int]] = []
+
+    def hear(self, line: Line) -> None:
+        """Note what a line says."""
+        self._replay.hear(line)
+        if isinstance(line, FaultLine):
+            self._faults.setdefault(line.hit, []).append(line.t_ns)
+        if not isinstance(line, Record):
+            return
+        self._note_node(line.event, line.t_ns)
+        self._note_end(line.event, line.t_ns)
+        self._note_report(line)
+        for effect in line.effects:
+            if isinstance(effect, StartReplica):
+                self._start(effect, line.t_ns)
+            elif isinstance(effect, StopReplica) and not effect.in_place and effect.grace_ns > 0:
+                self._ordered[effect.replica, effect.attempt] = line.t_ns
+
+    def end(self) -> Observed:
+        """Return what was noted. Called after the last line."""
+        job = self._replay.job
+        self._disturbed += [(since, job.now) for since in self._stalled.values()]
+        for incident in job.incidents:
+            took = incident.took_ns if incident.first_step_ns is None else incident.first_step_ns
+            end = job.now if took is None else incident.opened_ns + took
+            self._disturbed.append((min(self._begun(incident), incident.opened_ns), end))
+        generations = list(self._generations.values())
+        parts = (
+            self._imports,
+            self._stops,
+            self._arrivals,
+            list(job.incidents),
+            self._faults,
+            self._disturbed,
+            job.now,
+        )
+        return Observed(self._header, generations, *parts)
+
+    def _begun(self, incident: Incident) -> int:
+        hit = fault_before(self._faults, incident, self._header.graph.options)
+        return incident.opened_ns if hit is None else hit
+
+    def _note_node(self, event: ev.Event, now: int) -> None:
+        match event:
+            case ev.NodeJoined():
+                if not self._has_started:
+                    self._arrivals.append(now)
+                if event.incarnation != self._incarnations.get(event.node):
+                    self._incarnations[event.node] = event.incarnation
+                    for key in [key for key in self._has_modules if key[0] == event.node]:
+                        del self._has_modules[key]
+                    self._imported.pop(event.node, None)
+                    self._before[event.node] = {}
+                    if event.is_warming:
+                        self._joined[event.node] = now, self._has_started
+            case ev.NodeWarm() if event.node in self._joined:
+                since, is_late = self._joined.pop(event.node)
+                self._imports.append(Import(now - since, is_late, tuple(self._before[event.node])))
+                self._imported[event.node] = now
+            case _:
+                pass
+
+    def _start(self, start: StartReplica, now: int) -> None:
+        role = start.replica.role
+        key = start.world, start.generation, role
+        is_same_node = self._node.get(start.replica) == start.node
+        stays = self._suspended.pop(start.replica, start) is None and is_same_node
+        self._node[start.replica] = start.node
+        self._has_started = True
+        has_modules = start.node in self._imported or (start.node, role) in self._has_modules
+        kind: StartKind = "rejoin" if stays else "warm" if has_modules else "cold"
+        generation = self._generations.get(key)
+        if generation is None:
+            resumed = self._saved.get(start.world, 0)
+            generation = Generation(role, start.world, start.generation, start.role_world_size, now, resumed)
+            self._generations[key] = generation
+        generation.starts[start.replica] = kind
+        generation.ordered_ns = now
+        if kind == "rejoin":
+            generation.resumed = None
+        self._of[start.replica, start.attempt] = generation
+
+    def _note_end(self, event: ev.Event, now: int) -> None:
+        """Note the end, the suspension or the stall of an attempt."""
+        match event:
+            case ev.ReplicaStopped() | ev.ReplicaExited():
+                ordered = self._ordered.pop((event.replica, event.attempt), None)
+                if event.suspended:
+                    self._suspended[event.replica] = None
+                elif isinstance(event, ev.ReplicaStopped) and ordered is not None:
+                    self._stops.setdefault(event.replica.role, []).append(now - ordered)
+                generation = self._of.get((event.replica, event.attempt))
+                if generation is not None and isinstance(event, ev.ReplicaExited) and event.kind is None:
+                    generation.exits[event.replica] = now
+            case ev.ReplicaStalled():
+                self._stalled.setdefault(event.replica, now - event.for_ns)
+            case ev.ReplicaRevived() if event.replica in self._stalled:
+                self._disturbed.append((self._stalled.pop(event.replica), now))
+            case _:
+                pass
+
+    def _note_report(self, line: Record) -> None:
+        """Note what a worker reports about its work."""
+        event, now = line.event, line.t_ns
+        if isinstance(event, ev.ReplicaStarted):
+            self._note_started(event)
+        if not isinstance(event, ev.ReplicaReady | ev.ReplicaProgressed | ev.ReplicaStepped | ev.ReplicaSpent):
+            if isinstance(event, ev.CheckpointOffered):
+                self._note_offer(event, line)
+            return
+        generation = self._of.get((event.replica, event.attempt))
+        if generation is None:
+            return
+        match event:
+            case ev.ReplicaReady():
+                generation.ready.setdefault(event.replica, now)
+                self._note_up(event.replica)
+            case ev.ReplicaProgressed():
+                generation.marks.setdefault(event.replica, []).append(Mark(now, event.step))
+                self._note_up(event.replica)
+            case ev.ReplicaStepped():
+                generation.marks.setdefault(event.replica, []).append(Mark(now, event.steps, is_count=True))
+                self._note_up(event.replica)
+            case ev.ReplicaSpent():
+                generation.spent.setdefault(event.on, []).append((now, event.ns))
+
+    def _note_started(self, event: ev.ReplicaStarted) -> None:
+        """Note that processes run. If the imports of the node ended since the order, they waited, and start warm."""
+        generation, node = self._of.get((event.replica, event.attempt)), self._node.get(event.replica, "")
+        if generation is None or generation.starts.get(event.replica) != "cold":
+            return
+        if node in self._joined:
+            self._before[node][event.replica.role] = None
+        elif self._imported.get(node, 0) > generation.ordered_ns:
+            generation.starts[event.replica], generation.begun[event.replica] = "warm", self._imported[node]
+
+    def _note_offer(self, event: ev.CheckpointOffered, line: Record) -> None:
+        generation = self._of.get((event.replica, event.attempt))
+        if generation is None:
+            return
+        if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
+            generation.offers.append((line.t_ns, event.step))
+            self._saved[generation.world] = event.step
+
+    def _note_up(self, replica: ReplicaId) -> None:
+        """Note that a node has the modules of a role, since a replica of the role has come up on it."""
+        if replica in self._node:
+            self._has_modules[self._node[replica], replica.role] = None
+
+
+def fault_before(faults: dict[str, list[int]], incident: Incident, options: JobOptions) -> int | None:
+    """Return when, in ns, the fault was injected that an incident noticed; None if the record has none shortly before.
+
+    A process that dies is noticed at once, and a node that falls silent when its lease is over.
+
+    Args:
+        faults: The times of injected faults in ns, by target: a node, a replica, or a worker of it.
+        incident: The incident.
+        options: The lease of the job, and the time in which a failure follows from another.
+    """
+    window_ns = options.cause_window_ns + options.lease_ns + options.lease_margin_ns
+    hits = [at for target, times in faults.items() for at in times if target.partition(".")[0] == incident.root]
+    return max((at for at in hits if 0 <= incident.opened_ns - at <= window_ns), default=None)
