@@ -109,7 +109,6 @@ def test_a_module_beside_the_script_can_be_preloaded(tmp_path: Path) -> None:
         "from torch.optim import SGD",
         "import torch.optim as optim",
         "import torch\ntorch.nn.parallel.DistributedDataParallel(None)",
-        "from lightning import Trainer",
         "import torch, beside",
     ],
 )

@@ -205,6 +205,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
     tested |= {each.code for each in MISTAKES}
     tested |= {"FD330", "FD331"}  # tests/report/test_plan_timeouts.py
+    tested |= {"FD182", "FD336"}  # tests/engines/test_slurm.py, test_jobset_problems.py
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes

@@ -37,6 +37,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     write_pid,
 )
 from flowdist.runtime.processes.spawner import Spawner
+from flowdist.runtime.run_folder.folder import agent_socket
 from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import encode, read_to_controller
 from flowdist.testing import graph_of
@@ -174,7 +175,7 @@ class Around:
         t = Topology("around")
         t.role("trainer", "true")
         (folder / "graph.json").write_bytes(encode_graph(graph_of(t)))
-        self.folder, self.worker_socket = folder, f"{sockets}/node0.sock"
+        self.folder, self.worker_socket = folder, f"{sockets}/{agent_socket('node0')}"
         self._control_socket = f"{sockets}/control.sock"
         node = NodeSpec("node0", cpu=1)
         self._config = NodeConfig(node, 0, 1, str(folder), "run", self._control_socket, sockets, -1, -1)
