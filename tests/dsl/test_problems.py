@@ -25,6 +25,7 @@ SOURCES = [
     *sorted((PACKAGE / "torchrun").glob("*.py")),
     PACKAGE / "components/builtins.py",
     PACKAGE / "report/static/plan_timeouts.py",
+    PACKAGE / "engines/interface.py",
 ]
 
 
