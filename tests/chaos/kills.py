@@ -118,6 +118,5 @@ ROWS = [
         "the same at 2 random moments",
         "2 of 2 runs end with the result of an undisturbed one",
         kill_many(2, 1001),
-        is_quick=True,
     ),
 ]

@@ -274,6 +274,6 @@ class AnyEvents(RuleBasedStateMachine):
 
 
 AnyEvents.TestCase.settings = settings(
-    max_examples=examples(40, 100), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(25, 100), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyEvents = AnyEvents.TestCase

@@ -163,6 +163,7 @@ def test_an_interrupted_command_shows_what_it_found_and_keeps_it(tmp_path: Path)
     assert "shortest plan" in done.output and Corpus(corpus).known()
 
 
+@pytest.mark.slow
 def test_a_campaign_stops_after_failures_that_are_alike(tmp_path: Path) -> None:
     ten = campaign(graph_of(GANG), range(1, 400), properties=seldom_again())
     assert len(ten.failures) == 10 and ten.stopped == "after 10 failures that are alike"

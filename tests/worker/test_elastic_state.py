@@ -189,6 +189,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {name: [text for of, _, text in lines if of == name] for name in SCRIPTS}
 
 
+@pytest.mark.slow
 @needs_torch
 def test_the_rank_with_most_commits_tells_the_other(shown: dict[str, list[str]]) -> None:
     assert shown["rank 1 has committed"] == [
@@ -197,22 +198,26 @@ def test_the_rank_with_most_commits_tells_the_other(shown: dict[str, list[str]])
     ]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_of_several_the_lowest_rank_does(shown: dict[str, list[str]]) -> None:
     assert shown["none has committed"] == ["0: of 0 0 0.0 0.0 tensor([0])", "1: of 0 0 0.0 0.0 tensor([0])"]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_nothing_travels_where_all_have_as_many_commits(shown: dict[str, list[str]]) -> None:
     assert shown["both have committed"] == ["0: of 0 0 0.0 0.0 tensor([0])", "1: of 1 0 1000.0 600.0 tensor([1])"]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_the_number_of_commits_travels_too(shown: dict[str, list[str]]) -> None:
     lines = shown["rank 0 has committed twice"]
     assert [line.split(" ")[1:3] for line in lines] == [["new", "0"], ["new", "1"]]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_no_shard_of_one_rank_reaches_another(shown: dict[str, list[str]]) -> None:
     assert shown["shards"] == ["0: refused, [0.0, 1.0]", "1: refused, [2.0, 3.0]"]
