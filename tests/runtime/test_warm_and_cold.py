@@ -292,7 +292,9 @@ PROBES = {
         import os, resource
         names = [name for name in dir(resource) if name.startswith("RLIMIT")]
         print([(name, resource.getrlimit(getattr(resource, name))) for name in names])
-        kept = ("Umask", "Groups", "Sig", "Cap", "NoNewPrivs", "Seccomp", "Cpus_allowed", "Mems_allowed", "Threads")
+        # SigQ is left out: it counts queued signals of all processes of the user.
+        kept = ("Umask", "Groups", "SigPnd", "SigBlk", "SigIgn", "SigCgt", "Cap", "NoNewPrivs", "Seccomp", "Threads",
+                "Cpus_allowed", "Mems_allowed")
         print([line for line in open("/proc/self/status").read().splitlines() if line.startswith(kept)])
         for name in ("oom_score_adj", "timerslack_ns", "personality", "coredump_filter", "cgroup", "loginuid"):
             print(name, open(f"/proc/self/{name}").read())
