@@ -133,14 +133,14 @@ def test_the_pods_of_an_export_run_the_job_through_losses(cluster: Cluster) -> N
     cluster.evict(controller)  # the next pod continues the job from the journal
     controller = cluster.start("controller")
     members = [cluster.log(1, "server"), *(cluster.log(number, "trainer") for number in (3, 4, 5))]
-    cluster.until(lambda: all("the controller is back" in log.read_text() for log in members))
+    cluster.until(lambda: all("connected to the controller again" in log.read_text() for log in members))
 
     os.kill(cluster.pods[3].pid, signal.SIGUSR1)  # a machine is drained: the hook of its pod, and then SIGTERM
     cluster.until(lambda: "is taken away in 8s" in cluster.log(6, "controller").read_text())
     cluster.pods[3].terminate()
     assert cluster.pods[3].wait(60) == 130, cluster.logs()
     cluster.start("trainer")
-    cluster.until(lambda: "starts on" in cluster.log(7, "trainer").read_text())
+    cluster.until(lambda: "joined" in cluster.log(7, "trainer").read_text())
     (cluster.folder / "end").touch()
     cluster.until(lambda: all(pod.poll() is not None for pod in cluster.pods))
     assert [pod.returncode for pod in cluster.pods] == [-9, 0, -9, 130, 0, 0, 0, 0], cluster.logs()

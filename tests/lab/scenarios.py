@@ -55,6 +55,7 @@ CONTROL = "control"
 _LONGER = "a connection is silent for longer than its network: TCP sends lost data again after pauses that double"
 MAY_DIFFER = {  # scenarios whose decisions a lab may decide otherwise, and why
     "r7_a_failure_while_a_node_is_overdue_is_charged_when_it_is_heard": _LONGER,
+    "r19_a_short_silence_changes_nothing": _LONGER,
     "torchrun7_a_tight_lease_splits_no_brain": _LONGER,
 }
 

@@ -55,12 +55,12 @@ def test_the_standby_takes_over_and_one_that_has_died_is_replaced(tmp_path: Path
 
         serving, standby, other = controllers(first, 3)
         os.kill(serving, signal.SIGKILL)
-        second.until("the controller is back, as epoch 2")
+        first.until("the controller is back, as epoch 2")
         assert controllers(first, 3)[:2] == [standby, other]
 
         for pid in reversed(controllers(first, 3)):
             os.kill(pid, signal.SIGKILL)
-        second.until("the controller is back, as epoch 3")
+        first.until("the controller is back, as epoch 3")
 
         (tmp_path / "end").touch()
         assert hosts.all_end() == [0, 0] and "generation 2" not in hosts.text, hosts.text

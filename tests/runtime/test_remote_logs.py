@@ -25,6 +25,7 @@ from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.remote_logs.log_server import LogServer
 from flowdist.runtime.remote_logs.placements import Placements
 from flowdist.runtime.run_folder.runs import ControllerLink
+from flowdist.runtime.wire.frames import NodeNews
 from flowdist.runtime.wire.log_messages import (
     PIECE_BYTES,
     Attempt,
@@ -278,7 +279,7 @@ def ask_through(controller: LoneController, node: str) -> HostLogs:
 
 def next_request(host: FarHost) -> LogRequest:
     while not isinstance(message := host.read(), LogRequest):
-        assert isinstance(message, Acked | Ordered)
+        assert isinstance(message, Acked | Ordered | NodeNews)
     return message
 
 
