@@ -9,6 +9,7 @@ calls this; the tools that it needs are those of the extra `release`.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -67,7 +68,9 @@ def main() -> None:
         flush=True,
     )
     ways = {"the folder": str(ROOT), "the sdist": str(sdist), "the wheel": str(wheel)}
-    if (ROOT / ".git").exists():
+    if shutil.which("git") is None or not (ROOT / ".git").exists() or (ROOT / ".git").stat().st_uid != os.geteuid():
+        print("        not tried: git, which clones from a repository of the same user alone", flush=True)
+    else:
         ways["git"] = f"git+{ROOT.as_uri()}"
     for name, source in ways.items():
         began = time.monotonic()
