@@ -1,6 +1,6 @@
 """The controller is killed again and again at random moments of a real job: does anybody notice? (R21)
 
-    python benchmarks/controller_kills.py --kills 50
+    python benchmarks/controller_kills.py [--kills 8]
 
 A world of two replicas steps, tells its progress and commits checkpoints. Its controller gets SIGKILL as often as
 asked, a random while after it has come up each time, so that some hit it in the middle of taking over. At the end: the
@@ -91,7 +91,7 @@ def run_with_kills(folder: Path, kills: int, seed: int) -> tuple[int, Path, list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=8, help="the tenth death in quick succession ends a run")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="controller-kills-") as folder:

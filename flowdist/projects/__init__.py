@@ -6,16 +6,15 @@ name of the project.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from flowdist.dsl.read.fields import NAME
 from flowdist.errors import FlowdistError
 
 TEMPLATES = ("ddp", "ps")
-NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # what a topology may be called
 
 
 def write_project(folder: Path, template: str) -> list[Path]:

@@ -6,14 +6,12 @@ import threading
 import time
 from pathlib import Path
 
-from flowdist.control.protocol.ids import ReplicaId
-from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line
 from flowdist.record.reader import JOURNAL, BadLine, RecordReader
 from flowdist.report.record.page import page_data, timeline_page
 from flowdist.report.record.timeline import Timeline, timeline_of
 from flowdist.runtime.left_files import read_from, size_of
-from flowdist.runtime.run_folder.log_reader import Target, find_logs
+from flowdist.runtime.run_folder.log_reader import find_logs, parse_target
 from flowdist.runtime.run_folder.runs import state_of
 
 LOOK_S = 0.1  # between two looks at the size of the journal
@@ -72,11 +70,8 @@ class FollowedRun:
             FlowdistError: There is no such replica.
         """
         graph = self.timeline().header.graph
-        known = {str(ReplicaId(role.name, i)): (role.name, i) for role in graph.roles for i in range(role.max_replicas)}
-        if replica not in known:
-            raise FlowdistError(f"there is no replica {replica!r}")
         parts = []
-        for log in find_logs(self._folder, graph, [Target(*known[replica])], ("stdout", "stderr"), attempt):
+        for log in find_logs(self._folder, graph, [parse_target(replica, graph)], ("stdout", "stderr"), attempt):
             size = size_of(log.path)
             data = read_from(log.path, max(0, size - LOG_BYTES), LOG_BYTES) if size else None
             if data:

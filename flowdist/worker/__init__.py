@@ -1,4 +1,6 @@
-"""The library for training scripts. Standard library only; it also works in scripts that flowdist has not started::
+"""The library for training scripts. Standard library only; it also works in scripts that flowdist has not started.
+
+A training script may call these functions::
 
     from flowdist import worker
 

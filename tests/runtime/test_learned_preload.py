@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from flowdist.graph.roles import FirstImports
 from flowdist.runtime.agent.learning import MODULES_MIN, LearnedPreload
 from flowdist.runtime.preload.cache import ProfileCache
 from flowdist.runtime.preload.profile import RECORDING, UNKNOWN, checksum, read_recording
+from flowdist.runtime.preload.ranks import set_ranks
 from flowdist.runtime.processes.spawn_protocol import ForkServerSpec, Learn, Learned, Retire
 from tests.runtime.harness import Job, children
 from tests.runtime.spawning import Spawning, cold_reasons
@@ -310,6 +313,13 @@ def test_what_the_source_shows_is_left_to_the_workers_if_it_reads_a_variable_tha
     node.until("adopted")
     assert node.out() == "['heavy', 'first']\n"  # the script has named the variable, and not changed it
     node.close()
+
+
+def test_another_version_of_a_module_that_keeps_no_rank_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ModuleType("torchmetrics.utilities.prints")
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    set_ranks({"LOCAL_RANK": "3"})
+    assert not hasattr(other, "rank_zero_only")
 
 
 @pytest.mark.parametrize("module", ["lightning.fabric.utilities.rank_zero", "torchmetrics.utilities.prints"])

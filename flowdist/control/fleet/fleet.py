@@ -8,7 +8,7 @@ When is a member replaced?
 * Its node is lost for `REPLACE_NS`. The engine may notice that much later, or never: the member is cancelled, and its
   replacement avoids the host.
 * It is over, except if the flowdist job is over or somebody cancelled it by the engine's own means. That person wants
-  fewer members; to take each of them as a failure would be a fight that nobody wins.
+  fewer members, and would cancel each replacement, too.
 * It is about to leave: the engine drains its host, its time limit comes, or its node is cordoned. The replacement is
   submitted first, and the member is cancelled when nothing runs on its node any more.
 

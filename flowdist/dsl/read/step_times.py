@@ -9,6 +9,7 @@ from flowdist.dsl.read.fields import Fields
 from flowdist.graph import SECOND
 from flowdist.graph.step_times import StepTimes, scaled, step_time_at
 
+SCALING_HELP = "write scaling=0.9: nine tenths of the speed are proportional to the number of workers"
 EXAMPLE = 'write step_time={1: "2s", 4: "600ms"}: the time of a step by the number of workers'
 
 
@@ -22,7 +23,7 @@ def read_step_times(work: Fields, least: int, most: int) -> tuple[int, StepTimes
         least: The number of workers in the smallest size of the role, and `most` in the largest.
     """
     given = work.values["step_time"]
-    scaling = _scaling(work)
+    scaling = number_up_to(work, "scaling", 0, 1, SCALING_HELP)
     if isinstance(given, Mapping):
         table = _table(work, given)
         _check_table(work, table, scaling, least, most)
@@ -34,13 +35,13 @@ def read_step_times(work: Fields, least: int, most: int) -> tuple[int, StepTimes
     return step_ns, table if len(table) > 1 else (), batch_workers
 
 
-def _scaling(work: Fields) -> float:
-    scaling = work.number("scaling", 0)
-    if scaling <= 1:
-        return scaling
-    help = "write scaling=0.9: nine tenths of the speed are proportional to the number of workers"
-    work.error("FD105", "scaling", f"scaling={scaling:g} is more than 1", help)
-    return 0
+def number_up_to(work: Fields, name: str, default: float, most: float, help: str) -> float:
+    """Return the number of a field of a workload; the default, with an error (FD105), if it is more than `most`."""
+    found = work.number(name, default)
+    if found <= most:
+        return found
+    work.error("FD105", name, f"{name}={found:g} is more than {most:g}", help)
+    return default
 
 
 def _table(work: Fields, given: Mapping[Any, Any]) -> StepTimes:

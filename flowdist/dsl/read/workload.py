@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.step_times import read_step_times
+from flowdist.dsl.read.step_times import number_up_to, read_step_times
 from flowdist.dsl.words import Workload
 from flowdist.graph import MINUTE, MS, SECOND, WorkloadSpec, format_duration
 
 MOST_SPREAD = 100  # a worker that is a hundred times slower than others hangs
+STEP_SPREAD_HELP = "write step_spread=0.1: a worker takes up to a tenth longer"
+STARTUP_SPREAD_HELP = "write startup_spread=0.2: a start-up takes up to a fifth less or more time"
 COLLECTIVES = ("wait", "fail", "hang")
 
 
@@ -40,36 +42,18 @@ def read_workload(fields: Fields, kind: str, least: int, most: int) -> WorkloadS
         rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
         collective="" if given.collective is None else work.choice("collective", COLLECTIVES),
         collective_timeout_ns=work.optional_duration("collective_timeout"),
-        step_spread=_spread(work),
+        step_spread=number_up_to(work, "step_spread", 0, MOST_SPREAD, STEP_SPREAD_HELP),
         warmup_ns=work.duration("warmup", 0),
         warm_startup_ns=None if given.warm_startup is None else work.duration("warm_startup", 0),
         import_ns=work.duration("import_time", 0),
         finish_ns=work.duration("finish_time", 0),
-        startup_spread=_startup_spread(work),
+        startup_spread=number_up_to(work, "startup_spread", 0.2, 1, STARTUP_SPREAD_HELP),
         peer_restore_ns=None if given.peer_restore is None else work.duration("peer_restore", 0),
         stop_ns=work.duration("stop_time", 100 * MS),
         checkpoint_blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
     )
     _check_checkpoints(work, spec)
     return spec
-
-
-def _spread(work: Fields) -> float:
-    spread = work.number("step_spread", 0)
-    if spread <= MOST_SPREAD:
-        return spread
-    help = "write step_spread=0.1: a worker takes up to a tenth longer"
-    work.error("FD105", "step_spread", f"step_spread={spread:g} is more than {MOST_SPREAD}", help)
-    return 0
-
-
-def _startup_spread(work: Fields) -> float:
-    spread = work.number("startup_spread", 0.2)
-    if spread <= 1:
-        return spread
-    help = "write startup_spread=0.2: a start-up takes up to a fifth less or more time"
-    work.error("FD105", "startup_spread", f"startup_spread={spread:g} is more than 1", help)
-    return 0.2
 
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 
-from flowdist.engines.interface import EngineFailed
+from flowdist.engines.programs import SECRETS, output_of
 
-PATIENCE_S = 30.0  # for one program; slurmctld may be busy
-SECRETS = ("FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET")
 KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")  # of the variables of a job in which this process may run itself
 
 
@@ -23,25 +20,8 @@ def call(words: Sequence[str], text: str = "") -> str:
     Raises:
         EngineFailed: The program is missing, does not end in time, or ends with another code than 0.
     """
-    try:
-        done = subprocess.run(
-            words,
-            input=text,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE_S,
-            env=clean(os.environ),
-            check=False,
-        )
-    except FileNotFoundError:
-        raise EngineFailed(f"{words[0]} is not on the path", help="run this where Slurm's programs are") from None
-    except subprocess.TimeoutExpired:
-        raise EngineFailed(f"{words[0]} has not answered for {PATIENCE_S:.0f} s") from None
-    if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise EngineFailed(f"{words[0]} ended with exit code {done.returncode}: {said}")
-    return done.stdout
+    help = "run this where Slurm's programs are"
+    return output_of(words, words[0], clean(os.environ), text, help=help)
 
 
 def clean(base: Mapping[str, str]) -> dict[str, str]:

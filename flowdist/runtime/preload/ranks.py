@@ -1,8 +1,8 @@
 """Modules that read the rank when they are imported, and keep it where it can be set again in a forked worker.
 
-Lightning and torchmetrics import a module which sets `rank_zero_only.rank` to the rank of the process, "if nobody has
-set it yet": both document it as an attribute to be set. A fork server has no rank. It may import such a module all the
-same, because each worker that is forked sets the attribute from its own variables.
+Lightning and torchmetrics import a module which sets `rank_zero_only.rank` to the rank of the process, unless it has
+been set before: both document it as an attribute to be set. A fork server has no rank. It may import such a module all
+the same, because each worker that is forked sets the attribute from its own variables.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def set_ranks(env: Mapping[str, str]) -> None:
         env: The environment of this process, a forked worker.
     """
     for name, variables in KEEP_THE_RANK.items():
-        if (module := sys.modules.get(name)) is not None:
-            module.rank_zero_only.rank = _rank(variables, env)
+        module, rank = sys.modules.get(name), _rank(variables, env)
+        if module is not None and rank is not None and _kept(module) is not None:  # another version may keep none
+            module.rank_zero_only.rank = rank
 
 
 def _kept(module: ModuleType) -> object:

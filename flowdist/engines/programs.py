@@ -1,0 +1,45 @@
+"""Programs of an engine, such as sbatch or kubectl: called with a limit of time, and without flowdist's secrets."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from flowdist.engines.interface import EngineFailed
+
+PATIENCE_S = 30.0  # for one program; the engine may be busy
+SECRETS = ("FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET")
+
+
+def output_of(command: Sequence[str], name: str, env: Mapping[str, str], text: str = "", *, help: str) -> str:
+    """Run a program of an engine and return its output.
+
+    Args:
+        command: The program and its arguments.
+        name: The program, as messages name it.
+        env: Its environment. The variables in SECRETS are left out.
+        text: Its standard input.
+        help: What to do if the program is missing.
+
+    Raises:
+        EngineFailed: The program is missing, does not end in time, or ends with another code than 0.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
+            env={key: value for key, value in env.items() if key not in SECRETS},
+            check=False,
+        )
+    except FileNotFoundError:
+        raise EngineFailed(f"{command[0]} is not on the path", help=help) from None
+    except subprocess.TimeoutExpired:
+        raise EngineFailed(f"{name} has not answered for {PATIENCE_S:.0f} s") from None
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise EngineFailed(f"{name} ended with exit code {done.returncode}: {said}")
+    return done.stdout
