@@ -4,6 +4,10 @@ A thread of gloo may still hold the tensors of a collective after the collective
 while the interpreter ends, it waits for the interpreter's lock in vain, and torch aborts the process with SIGABRT and
 "terminate called without an active exception" (pytorch issue 190489): a worker that has done its work then counts as
 failed. Destroying the process group first ends such threads.
+
+The same thread makes a script hang for ever that destroys the group and then frees its DistributedDataParallel, as most
+do: that frees the group with the interpreter's lock held, and waits for the thread, which waits for the lock. Freeing
+the group itself, from Python, gives the lock away. So `keep()` holds a group until the script has freed everything.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import Any
 # The meshes that flowdist.worker.device_mesh has made for this generation, by generation, dimensions and backends. A
 # mesh keeps the groups of its dimensions alive.
 meshes: dict[tuple[str, str, tuple[tuple[str, str], ...]], Any] = {}
+
+_kept: list[Any] = []  # the default process group that keep() has found last
 
 
 def end() -> None:
@@ -28,6 +34,18 @@ def end() -> None:
             getattr(mesh, "_pg_registry", {}).clear()  # of newer torch: the script may still hold the mesh
         meshes.clear()
         dist.destroy_process_group()
+
+
+def keep() -> None:
+    """Keep the default process group alive until the program ends, and destroy it then, unless it uses NCCL.
+
+    What the script sees does not change: if it destroys the group itself, the group is closed then, and only its memory
+    and its threads stay. A further call keeps the group of that moment instead.
+    """
+    dist = _initialized()
+    if dist is not None and not is_nccl():
+        _kept[:] = [dist.group.WORLD]
+        end_at_exit()
 
 
 def end_at_exit() -> None:
@@ -49,6 +67,7 @@ def is_nccl() -> bool:
 def _at_exit() -> None:
     if not is_nccl() and getattr(sys, "last_value", None) is None:
         end()
+        _kept.clear()
 
 
 def _initialized() -> Any:

@@ -16,7 +16,7 @@ from flowdist.projects import TEMPLATES, write_project
 
 ROOT = Path(__file__).parents[2]
 FAULTS = {"ddp": "trainer/1@step=trainer,60", "ps": "ps/0@step=trainer,20"}
-STEPS = {"ddp": 100, "ps": 50}
+STEPS = {"ddp": 1000, "ps": 200}
 
 
 def run(*words: str, cwd: Path) -> str:

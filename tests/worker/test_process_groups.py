@@ -1,9 +1,11 @@
-"""The process group of elastic() ends with a script that calls sys.exit(): see flowdist.worker.process_groups."""
+"""Process groups at the end of a script: see flowdist.worker.process_groups."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 
@@ -54,3 +56,45 @@ def test_the_group_of_elastic_ends_with_a_script_and_an_exception_leaves_it(how:
     command = [sys.executable, "-c", ENDS, how, groups]
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert (run.returncode, run.stdout) == (code, f"{groups}\n"), run.stderr
+
+
+# Each round trains as a script does which destroys its group and then frees its model. Its argument calls keep().
+ROUNDS = """
+import os, sys, tempfile
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from flowdist.worker import process_groups
+
+def train(name, rank):
+    dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        exec(sys.argv[1])
+    dist.destroy_process_group()
+
+path = f"{tempfile.mkdtemp()}/store"
+torch.set_num_threads(1)
+child = os.fork()
+store = dist.FileStore(path, 2)
+for number in range(100):
+    train(str(number), int(child == 0))
+if child and os.waitpid(child, 0)[1]:
+    sys.exit("the other rank has failed")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_frees_its_model_after_its_group_does_not_hang() -> None:
+    command = [sys.executable, "-c", ROUNDS, "process_groups.keep()"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as script:
+        try:
+            _, said = script.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(script.pid, signal.SIGKILL)
+    assert script.returncode == 0, said

@@ -16,6 +16,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+import flowdist.worker.process_groups as process_groups
 from flowdist.graph.warmth import PythonCommand, python_command
 from flowdist.runtime.preload.ranks import set_ranks
 from flowdist.runtime.preload.recorder import Recorder
@@ -46,6 +47,7 @@ def run(request: Spawn) -> None:
     importlib.invalidate_caches()  # files may have been created since the imports
     _reseed()
     step_counter.watch()
+    step_counter.at_first_step(process_groups.keep)
     main = _emptied_main()
     recorder = Recorder(request.folder) if request.records else None
     try:
