@@ -61,9 +61,15 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
         far_reader, far_writer = await asyncio.open_connection(self._upstream.host, self._upstream.port)
-        pumps = (self._pump(reader, far_writer, "up"), self._pump(far_reader, writer, "down"))
-        self._tasks += [asyncio.create_task(pump) for pump in pumps]
+        try:
+            await asyncio.gather(self._pump(reader, far_writer, "up"), self._pump(far_reader, writer, "down"))
+        finally:  # a pump that is cancelled before it begins closes nothing
+            far_writer.close()
+            writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
         number = 0
