@@ -101,6 +101,7 @@ check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the pictur
 	$(BIN)/lint-imports
 	$(BIN)/python tools/draw_architecture.py --check
 	$(BIN)/python tools/house.py
+	$(BIN)/python tools/check_workflows.py
 
 check: check-static test  ## what to run before every commit
 
@@ -117,6 +118,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	cp flowdist/dsl/problems/errors.md docs/errors.md
+	$(BIN)/python -m tools.link_glossary
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py

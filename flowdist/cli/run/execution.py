@@ -31,17 +31,34 @@ if TYPE_CHECKING:
     from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.supervisor.supervisor import Hosting
     from flowdist.runtime.worker_env.secret_values import Mask
+    from flowdist.ui.beside import PageBeside
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 
 
 class DisplayOptions(NamedTuple):
-    """Options for the output of workers, the picture of the job, the background and the metrics of a run."""
+    """Options for the output of workers, the picture of the job, the background, the metrics and the page of a run."""
 
     quiet: bool
     plain: bool
     detach: bool
     metrics_port: int | None
+    ui: bool
+    ui_port: int | None
+
+    def page(self) -> PageBeside | None:
+        """Return the page of the run for the browser, whose port is bound; None if it is not wanted.
+
+        Raises:
+            FlowdistError: --ui with --detach; or the port is in use, or may not be used.
+        """
+        if not self.ui and self.ui_port is None:
+            return None
+        if self.detach:
+            raise FlowdistError("--ui does not go with --detach", help="write flowdist ui when the run has begun")
+        from flowdist.ui.beside import PageBeside  # a web server: not needed by most runs
+
+        return PageBeside(self.ui_port or 0)
 
 
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show events of flowdist, but no output of workers.")
@@ -57,11 +74,18 @@ display_options = gathered(
         metavar="PORT",
         help="Serve metrics for Prometheus at this port of 127.0.0.1; 0: any free port.",
     ),
+    click.option("--ui", is_flag=True, help="Show the run in the browser, as flowdist ui does, until it ends."),
+    click.option(
+        "--ui-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="As --ui, at this port of 127.0.0.1 (default: any free port).",
+    ),
 )
 
 
 learned_option = click.option(
-    "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/run.md."
+    "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/warm_starts.md."
 )
 
 
@@ -79,6 +103,7 @@ class RunSettings(NamedTuple):
     shown: Shown = LINES
     detach: bool = False  # run in the background, and exit with 0 once the job has started
     metrics_port: int | None = None  # port for Prometheus; 0: any free one; None: no metrics
+    page: PageBeside | None = None  # for the browser, while the run lasts
     seed: int = 0  # of the faults at random
     prefix: str = ""  # first part of the name of the run's folder; empty: the name of the topology
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
@@ -197,12 +222,17 @@ class _Run(NamedTuple):
         If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled; after that, the
         KeyboardInterrupt is raised again.
         """
+        if self.settings.page is not None:
+            self.settings.page.begin(self.run_dir)
         try:
             return EXIT_CODES[self._run_job(console)]
         except KeyboardInterrupt:
             if self._cancel_before_start(console):
                 return EXIT_CODES["cancelled"]
             raise
+        finally:
+            if self.settings.page is not None:
+                self.settings.page.end()
 
     def _run_job(self, console: Console) -> str:
         """Run the job, write and show its summary, and return its outcome."""
@@ -218,6 +248,8 @@ class _Run(NamedTuple):
             console.host = own[0].name if own else socket.gethostname().partition(".")[0]
         try:
             console.show("event", f"run {self.run_dir}")
+            if self.settings.page is not None:
+                console.show("event", f"in the browser, until the run ends: {self.settings.page.url}")
             if plan.rates:
                 console.show("event", f"faults at random, by --seed {self.settings.seed}: {self._expected_faults()}")
             write_environment(self.run_dir, self.graph, self.mask, __version__)
