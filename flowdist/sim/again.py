@@ -23,9 +23,9 @@ from flowdist.sim.simulation import Simulation, with_nodes
 class Again(NamedTuple):
     """Everything that a simulation of a recorded job takes.
 
-    `plan` has the faults and orders. `recorded` is the reconstruction from the events alone, which also says what is not
-    repeated. `arrivals` has, by node, the time in ns at which its first agent connects; agents of other nodes connect
-    `arrival_ns` after their node's start.
+    `plan` has the faults and orders. `recorded` is the reconstruction from the events alone, which also says what is
+    not repeated. `arrivals` has, by node, the time in ns at which its first agent connects; agents of other nodes
+    connect `arrival_ns` after their node's start.
     """
 
     graph: RoleGraph
@@ -90,8 +90,8 @@ def again_of(header: Header, lines: Sequence[Line]) -> Again:
 def _as_given(plan: Plan, lines: Sequence[Line], arrival_ns: int) -> Plan:
     """Return the plan of a simulation from its reconstruction and its trace, which has each fault that hit something.
 
-    Orders that are in the trace as faults (`trainer@5m:scale=4`) are left out of the reconstructed ones. A node that was
-    added is reconstructed when its agent has joined; it was added the time before that an agent takes to arrive.
+    Orders that are in the trace as faults (`trainer@5m:scale=4`) are left out of the reconstructed ones. A node that
+    was added is reconstructed at the time when its agent has joined: the order came before that.
     """
     hits = [line for line in lines if isinstance(line, FaultLine)]
     faults = parse_plan(dict.fromkeys(line.spec for line in hits)).faults

@@ -115,7 +115,7 @@ def _read(name: str, workload_file: str | None) -> _Run:
 
 
 def _lasting_name(path: Path) -> str:
-    """Return the name of a record that a command can use later: that of its folder, and not of a link such as latest."""
+    """Return the name of a record for a later command: that of its folder, not of a link such as `latest`."""
     if path.name != JOURNAL:
         return str(path)
     folder = path.parent
@@ -140,7 +140,8 @@ def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json
         print_json("why", **_as_values(asked, answer, doubts))
         return
     _show_head(asked, answer.again)
-    click.echo(f"Simulated {n_played} time{'s' * (n_played != 1)}, without faults by turns.\n")
+    if answer.n_causes:
+        click.echo(f"Played again {n_played} times, with everything that happened and without parts of it.\n")
     for number, one in enumerate(answer.causes[:SHOWN_MAX], 1):
         click.echo(f"{number}. {sentence(answer.again, one)}")
         click.echo(f"   {asked.command(one.removed)}")
@@ -163,9 +164,7 @@ def _show_head(asked: _Run, again: End) -> None:
 
     click.echo(f"{asked.name}: {end_words(asked.was)}")
     if asked.was.outcome not in JUDGED:
-        click.echo(
-            "The record ends before the job, or with a cancel; from there on the job is simulated without faults."
-        )
+        click.echo("The job did not end by itself in this record: from there on it is simulated without faults.")
     click.echo(f"Its simulation, with the same faults: {end_words(again)}")
     for text in asked.job.recorded.omitted:
         click.echo(f"Not repeated: {text}")
@@ -183,8 +182,8 @@ def _rest(answer: Answer) -> list[str]:
     elif not answer.causes:
         found.append("No fault, and no pair or larger set of them, made a difference to the end.")
     elif cheap:
-        many = f"{cheap} other cause{'s' * (cheap > 1)}" if named else f"Each of the {cheap} causes"
-        found.append(f"{many} made no difference alone." if named else f"{many} made no difference alone.")
+        others = f"{cheap} other cause{'s' * (cheap > 1)}" if named else f"Each of the {cheap} causes"
+        found.append(f"{others} made no difference alone.")
     if answer.n_untried:
         found.append(f"{answer.n_untried} pairs were not tried, of causes that lie farther apart.")
     return found
@@ -201,6 +200,7 @@ def _as_values(asked: _Run, answer: Answer, doubts: list[str]) -> dict[str, Any]
             "without": [_cause_values(cause) for cause in one.removed],
             **_end_values(one.end),
             "saved_s": saved_ns(again, one.end) / 1e9 if again.is_good else None,
+            "is_enough": one.is_enough,
             "incidents_gone": gone(again, one.end),
             "text": sentence(again, one),
             "command": asked.command(one.removed),

@@ -137,9 +137,11 @@ def _last_hit(causes: Sequence[Cause], result: SimResult, root: str, opened_ns: 
 def _end_of(result: SimResult) -> End:
     """Return the end of a simulation; one in which a check of the simulator failed has not ended."""
     job = result.job
-    reason = job.ending_reason or (f"it waits for {', '.join(result.waiting)}" if result.waiting else "")
+    reason = job.ending_reason or (f"waiting for {', '.join(result.waiting)}" if result.waiting else "")
     if result.violation is not None:
-        return End(None, result.now, str(result.violation), _incidents(job))
+        text, waits = str(result.violation), str(result.violation).partition("; ")[2]
+        is_stuck = result.violation.property == "liveness" and waits
+        return End(None, result.now, waits if is_stuck else text, _incidents(job))
     return End(job.outcome, result.now, reason, _incidents(job))
 
 

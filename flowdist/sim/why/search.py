@@ -1,10 +1,10 @@
 """The search for causes of a bad end: which counterfactuals are played, and which of them explain it.
 
-A counterfactual is the same job without some of its causes. First each cause is left out by itself. Two faults may hide
-each other: when a job waits for two nodes, neither helps alone. So pairs are left out where single causes do not explain
-the end: no single one saves a job that failed, or together they save less than three quarters of the time that the job
-would save without any harm. If no pair helps either, a smallest set is searched: all harm is left out, and then each
-cause that makes no difference is put back.
+A counterfactual is the same job without some of its causes. First each cause is left out by itself. Two faults may
+hide each other: when a job waits for two nodes, neither helps alone. So pairs are left out where single causes do not
+explain the end: no single one saves a job that failed, or together they save less than three quarters of the time that
+the job would save without any harm. If no pair helps either, a smallest set is searched: all harm is left out, and then
+each cause that makes no difference is put back.
 
 A job that succeeds is better than one that fails, whatever it takes. Of two that succeed the shorter one is better. Of
 two that fail none is better: to fail later is no gain.
@@ -46,10 +46,14 @@ Play = Callable[[Sequence[Cause]], End]
 
 
 class Counterfactual(NamedTuple):
-    """The end of the job without the causes in `removed`."""
+    """The end of the job without the causes in `removed`.
+
+    `is_enough`: the job does not succeed with these causes either if they are its only harm.
+    """
 
     removed: tuple[Cause, ...]
     end: End
+    is_enough: bool = False
 
 
 class Answer(NamedTuple):
@@ -58,7 +62,8 @@ class Answer(NamedTuple):
     Attributes:
         again: The end with all causes: the simulation of the job as it was.
         calm: The end without any harm.
-        causes: The counterfactuals that are better than `again`, the best first. None could do with fewer causes.
+        causes: The counterfactuals that are better than `again`: those whose causes are enough by themselves first,
+            then the best first. None could do with fewer causes.
         n_causes: Number of causes that were left out by themselves.
         n_pairs: Number of pairs that were left out.
         n_untried: Number of pairs that were not, because there are too many.
@@ -103,9 +108,16 @@ def search(causes: Sequence[Cause], play: Play) -> Answer:
         found += [pair for pair in together if _needs_both(again, calm, saved, pair)]
         if _is_open(again, calm, found):
             found += _smallest(again, calm, harm, once, found)
-    best = sorted(found, key=lambda one: (one.end.lasted_ns, len(one.removed)))  # all of these succeed
+    if not again.is_good:  # several faults may have to come together, and then leaving out any of them helps
+        found = [one._replace(is_enough=not once(_others(harm, one)).is_good) for one in found]
+    best = sorted(found, key=lambda one: (not one.is_enough, one.end.lasted_ns, len(one.removed)))  # all succeed
     untried = max(0, len(pairs) - PAIRS_MAX)
     return Answer(again, calm, tuple(best), len(causes), len(pairs) - untried, untried)
+
+
+def _others(harm: Sequence[Cause], one: Counterfactual) -> tuple[Cause, ...]:
+    """Return all harm except the causes of a counterfactual."""
+    return tuple(cause for cause in harm if cause not in one.removed)
 
 
 def _once(play: Play) -> Play:

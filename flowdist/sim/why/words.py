@@ -80,7 +80,7 @@ def _event_words(when: When) -> str:
 def end_words(end: End) -> str:
     """Return how a job ended: `succeeded after 10m`, `failed after 2m (reason)`."""
     reason = f" ({end.reason})" if end.reason and not end.is_good else ""
-    return f"{end.outcome or 'not ended'} after {time_words(end.lasted_ns)}{reason}"
+    return f"{end.outcome or 'unfinished'} after {time_words(end.lasted_ns)}{reason}"
 
 
 def sentence(again: End, one: Counterfactual) -> str:
@@ -92,7 +92,11 @@ def sentence(again: End, one: Counterfactual) -> str:
     """
     names = [cause_words(cause) for cause in one.removed]
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return f"Without {listed} the job would {difference_words(again, one.end)}."
+    text = f"Without {listed} the job would {difference_words(again, one.end)}."
+    if not one.is_enough:
+        return text
+    alone = "It alone is" if len(names) == 1 else "They alone are"
+    return f"{text} {alone} enough to prevent that."
 
 
 def difference_words(again: End, end: End) -> str:
