@@ -154,7 +154,7 @@ def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_p
     [
         (why_command, ["nope"], "there is no file 'nope'", "name a run in runs/"),
         (why_command, [GANG], "is no record of a run", "flowdist simulate"),
-        (why_command, ["TRACE", "9"], "there is no incident 9: the run has 3 incidents", "flowdist report"),
+        (why_command, ["TRACE", "9"], "there is no incident 9: the run has 2 incidents", "flowdist report"),
         (why_command, ["TRACE", "0"], "0 is not in the range x>=1", ""),
         (why_command, ["TRACE", "--workload", "nope.toml"], "nope.toml", "help: "),
         (replay_command, ["TRACE", "--without", "node1@3m"], "--without node1@3m: the run had no such fault", DECISIVE),

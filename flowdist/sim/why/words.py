@@ -57,9 +57,15 @@ def _fault_words(fault: Fault) -> str:
     """Return what happened to what: `the failure of trainer/0 (exit code 3)`."""
     if fault.kind == "kill":
         is_process = fault.target == "controller" or fault.replica is not None
-        return f"the {'death' if is_process else 'loss'} of {fault.target}"
+        return f"the {'death' if is_process else 'loss'} of {_target_words(fault)}"
     arg = fault.arg.partition(",")[0] if fault.kind == "xid" else fault.arg  # the rest is the number of the GPU
-    return WORDS[fault.kind].format(target=fault.target, arg=arg)
+    return WORDS[fault.kind].format(target=_target_words(fault), arg=arg)
+
+
+def _target_words(fault: Fault) -> str:
+    if fault.label is not None:
+        return f"the nodes with {fault.target}"
+    return {"controller": "the controller", "all": "all replicas"}.get(fault.target, fault.target)
 
 
 def _when_words(fault: Fault) -> str:
