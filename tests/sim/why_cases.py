@@ -2,12 +2,17 @@
 
     python -m tests.sim.why_cases [--cases 100] [--first 1]
 
-A fault is decisive by construction: a node that is away for a quarter of an hour or more while the job needs all of its
-nodes, a hang that is noticed after a quarter of an hour, a failure that a rule makes fail the job, a drained node
-without a substitute, a death just before the first checkpoint in many minutes, or a worker that is eight times slower
-for a quarter of an hour. The small faults cost a minute or two each. Runs are judged in two forms: as the trace of a
-simulation, and as the journal of a real run, which has neither the injected faults nor the true times of the workers.
-The exit code is 1 if fewer than 95 of 100 are right.
+A fault is decisive by construction:
+
+    away    a node is away for a quarter of an hour or more, and the job needs all of its nodes
+    gone    the same, for good
+    hang    a worker hangs, which is noticed after a quarter of an hour
+    rule    a failure that a rule makes fail the job
+    work    a death just before the first checkpoint in twelve minutes
+    slow    a worker is eight times slower for a quarter of an hour
+
+The small faults cost a minute or two each, some three. Runs are judged in two forms: as the trace of a simulation, and
+as the journal of a real run, which has neither the injected faults nor the true times of the workers. The exit code is 1 if fewer than 95 of 100 are right.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import msgspec
 
 from flowdist import Node, On, Restart, Topology, Workload
 from flowdist.faults.files import parse_plan
-from flowdist.faults.grammar import parse_drain, parse_fault
+from flowdist.faults.grammar import parse_fault
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line
 from flowdist.report.table import table
@@ -35,10 +40,11 @@ from flowdist.testing.kit import graph_of
 
 Source = Literal["trace", "journal"]
 SOURCES: tuple[Source, ...] = ("trace", "journal")
-KINDS = ("away", "hang", "rule", "drain", "work", "slow")
+KINDS = ("away", "gone", "hang", "rule", "work", "slow")
 LEAST = 0.95  # the share of cases that has to be right
 FATAL = 77  # the exit code that a rule makes fail the job
 STEPS = 1800  # of a second each
+HANG_AFTER_S = 900
 
 
 class Case(NamedTuple):
@@ -62,33 +68,37 @@ class Verdict(NamedTuple):
 def cases(count: int, first: int, source: Source) -> Iterator[Case]:
     """Yield so many cases, drawn with the seeds from `first` on.
 
-    A seed whose decisive fault hits nothing, such as a replica that does not run at that moment, is passed over. A
-    worker that is slow leaves no event: such a case is not drawn for a journal.
+    A seed whose decisive fault hits nothing, such as a replica that does not run at that moment, is passed over.
+
+    Two things leave no event, and are not drawn for a journal: a slow worker, and a hang that ends before it is
+    noticed, since a small fault restarts the gang meanwhile.
     """
     seed = first
     while count:
-        drawn = case(seed, KINDS if source == "trace" else KINDS[:-1])
+        drawn = case(seed, source)
         seed += 1
         if drawn is not None:
             yield drawn
             count -= 1
 
 
-def case(seed: int, kinds: tuple[str, ...]) -> Case | None:
+def case(seed: int, source: Source) -> Case | None:
     """Draw and simulate a case; None if its decisive fault hits nothing."""
     draw = random.Random(seed)
+    kinds = KINDS if source == "trace" else KINDS[:-1]
     kind, size = draw.choice(kinds), draw.randint(2, 4)
     graph = _graph(draw, size, checkpoint_every="12m" if kind == "work" else "1m")
     at, decisive = _decisive(draw, kind, size)
-    noise = [_noise(draw, size, decisive, kind, at) for _ in range(draw.randint(1, 4))]
-    is_drain = kind == "drain"
-    plan = parse_plan(noise if is_drain else [decisive, *noise], drains=[decisive] if is_drain else [])
+    hidden = range(at, at + HANG_AFTER_S + 60) if kind == "hang" and source == "journal" else range(0)
+    times = [_noise_time(draw, kind, at, hidden) for _ in range(draw.randint(1, 4))]
+    noise = [_noise(draw, size, decisive, time) for time in times]
+    plan = parse_plan([decisive, *noise])
     result = Simulation(graph, plan, seed=draw.randint(0, 99), checks="paced", fast_forward=False).run()
     assert result.violation is None, f"seed {seed}: {result.violation}"
     header, *lines = result.lines
     assert isinstance(header, Header)
     hits = [line.spec for line in lines if isinstance(line, FaultLine)]
-    return Case(seed, kind, decisive, header, lines) if is_drain or decisive in hits else None
+    return Case(seed, kind, decisive, header, lines) if decisive in hits else None
 
 
 def _graph(draw: random.Random, size: int, checkpoint_every: str) -> RoleGraph:
@@ -104,7 +114,7 @@ def _graph(draw: random.Random, size: int, checkpoint_every: str) -> RoleGraph:
         replicas=size,
         cpu=1.5,
         apart=True,
-        hang_after="15m",
+        hang_after=f"{HANG_AFTER_S}s",
         pending_timeout="40m",
         depends_on=services,
         restart=Restart(max_restarts=20, rules=[On(exit=FATAL, do="fail")]),
@@ -130,21 +140,28 @@ def _decisive(draw: random.Random, kind: str, size: int) -> tuple[int, str]:
             return at, f"{trainer}@{at}s:hang"
         case "rule":
             return at, f"{trainer}@{at}s:exit={FATAL}"
-        case "drain":
-            return at, f"{node}@{at}s"
+        case "gone":
+            return at, f"{node}@{at}s{draw.choice(['', ':lost', ':leave', ':preempt=20s'])}"
         case "work":
-            at = draw.randint(600, 660)
+            at = draw.randint(660, 700)
             return at, f"{trainer}@{at}s{draw.choice(['', ':exit=3', ':oom'])}"
         case _:
             return at, f"{trainer}@{at}s:slow=8x/15m"
 
 
-def _noise(draw: random.Random, size: int, decisive: str, kind: str, decisive_at: int) -> str:
-    """Return a small fault that hits another target than the decisive one."""
-    target = decisive.partition("@")[0]
+def _noise_time(draw: random.Random, kind: str, decisive_at: int, hidden: range) -> int:
+    """Return the time (s) of a small fault, which is not one of those in `hidden`."""
+    if kind == "work":  # there is little to lose soon after the start, or after the checkpoint that the fault prevents
+        return draw.randint(20, 60) if draw.random() < 0.5 else decisive_at + draw.randint(170, 230)
     at = draw.randint(20, 1500)
-    if kind == "work":  # only soon after the start, or soon after the decisive fault, is there little work to lose
-        at = draw.randint(20, 60) if draw.random() < 0.5 else decisive_at + draw.randint(15, 60)
+    while at in hidden:
+        at = draw.randint(20, 1500)
+    return at
+
+
+def _noise(draw: random.Random, size: int, decisive: str, at: int) -> str:
+    """Return a small fault at a time (s) that hits another target than the decisive one."""
+    target = decisive.partition("@")[0]
     nodes = [name for name in (f"node{i}" for i in range(size)) if name != target]
     trainers = [name for name in (f"trainer/{i}" for i in range(size)) if name != target]
     node, trainer = draw.choice(nodes), draw.choice(trainers)
@@ -190,7 +207,7 @@ def _is_it(case: Case, removed: tuple[object, ...]) -> bool:
 
     (cause, *others) = removed
     assert isinstance(cause, Cause)
-    meant = parse_drain(case.decisive).at_ns if case.kind == "drain" else parse_fault(case.decisive).when.at_ns
+    meant = parse_fault(case.decisive).when.at_ns
     assert meant is not None and cause.at_ns is not None
     is_near = abs(cause.at_ns - meant) <= 120 * SECOND
     return not others and cause.target == case.decisive.partition("@")[0] and is_near
