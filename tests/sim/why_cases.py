@@ -12,7 +12,8 @@ A fault is decisive by construction:
     slow    a worker is eight times slower for a quarter of an hour
 
 The small faults cost a minute or two each, some three. Runs are judged in two forms: as the trace of a simulation, and
-as the journal of a real run, which has neither the injected faults nor the true times of the workers. The exit code is 1 if fewer than 95 of 100 are right.
+as the journal of a real run, which has neither the injected faults nor the true times of the workers.
+The exit code is 1 if fewer than 95 of 100 are right.
 """
 
 from __future__ import annotations

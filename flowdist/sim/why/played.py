@@ -20,7 +20,7 @@ MORE_NS = 10 * HOUR
 
 
 class IncidentCost(NamedTuple):
-    """What one incident of a run cost: `again` is the job as it was, and `end` the job without `cause`.
+    """Cost of one incident of a run: `again` is the job as it was, and `end` the job without `cause`.
 
     `number` is that of the incident in the run, `kind` and `root` are its own. `others` are the incidents, as kind and
     root, that would not have happened either.
