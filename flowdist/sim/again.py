@@ -13,11 +13,17 @@ from typing import NamedTuple
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import ORDERS, Plan, parse_fault
-from flowdist.graph import SECOND, RoleGraph
+from flowdist.graph import MINUTE, SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.reconstruct import Reconstructed, let_arrive, reconstruct, with_workloads
 from flowdist.sim.simulation import Simulation, with_nodes
+
+# Kinds of faults that slow a job down, or damage what it has saved, and need not make anything fail.
+WITHOUT_EVENT = (
+    *("slow", "pause", "disk-full", "slow-checkpoint", "torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"),
+    *("partition", "cut-to", "delay", "drop", "duplicate", "reorder", "flap"),
+)
 
 
 class Again(NamedTuple):
@@ -78,13 +84,29 @@ def again_of(header: Header, lines: Sequence[Line]) -> Again:
     recorded = reconstruct(header, lines)
     if header.run_id:
         graph = with_nodes(with_workloads(header.graph, recorded.workloads))
-        return Again(graph, recorded.plan, recorded, recorded.arrivals)
+        complete = recorded._replace(omitted=(*recorded.omitted, *_unseen(recorded.plan, lines)))
+        return Again(graph, recorded.plan, complete, recorded.arrivals)
     arrival_ns = min(recorded.arrivals.values(), default=0)  # later ones are effects of faults
     schedule = header.options.get("schedule", "")
     plan = _as_given(recorded.plan, lines, arrival_ns)
     number = int(schedule) if schedule.isdecimal() else 0
     complete = recorded._replace(omitted=())  # the trace has each fault, those that explain the rest among them
     return Again(with_nodes(header.graph), plan, complete, {}, arrival_ns, header.seed, number)
+
+
+def _unseen(plan: Plan, lines: Sequence[Line]) -> list[str]:
+    """Return a text for each fault that a run injected and that left no event from which it could be reconstructed.
+
+    A fault that did leave one is in the plan at about the same time.
+    """
+    seen = [(fault.target, fault.when.at_ns or 0) for fault in plan.faults]
+
+    def is_seen(line: FaultLine) -> bool:
+        return any(line.hit.partition(".")[0] == target and abs(line.t_ns - at) < MINUTE for target, at in seen)
+
+    hits = [line for line in lines if isinstance(line, FaultLine) and parse_fault(line.spec).kind in WITHOUT_EVENT]
+    specs = dict.fromkeys(line.spec for line in hits if not is_seen(line))
+    return [f"{spec} was injected, and left no event" for spec in specs]
 
 
 def _as_given(plan: Plan, lines: Sequence[Line], arrival_ns: int) -> Plan:

@@ -16,6 +16,7 @@ from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.cli.inspect.why import command as why_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.record.journal import FaultLine, Header, decode_lines, encode_line
+from flowdist.sim.again import again_of
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 DECISIVE, SMALL = "node2@3m/8m", "trainer/0@12m:exit=3"
@@ -90,6 +91,18 @@ def test_the_faults_of_a_journal_are_reconstructed_and_named_the_same(trace: Pat
     assert answer["causes"][0]["command"] == f"flowdist replay {journal} --without node2@180s/480.0005s"
 
 
+def test_what_a_run_injected_and_no_event_shows_is_said(tmp_path: Path) -> None:
+    faults = [DECISIVE, "trainer/3@2m30s:slow=2x/10s", "node2@1m:pause/1s", "node1@13m:pause/1m"]
+    trace = simulated(tmp_path / "t.jsonl", *(word for fault in faults for word in ("--fail", fault)))
+    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    assert isinstance(header, Header)
+    assert again_of(msgspec.structs.replace(header, run_id="a-run"), lines).recorded.omitted[-2:] == (
+        "node2@1m:pause/1s was injected, and left no event",
+        "trainer/3@2m30s:slow=2x/10s was injected, and left no event",
+    ), "a pause of a minute was noticed as a silent node"
+    assert "Not repeated" not in why(trace).stdout
+
+
 def test_a_newer_run_does_not_change_what_a_command_shows(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trace.parent)
     (trace.parent / "runs").mkdir()
@@ -153,6 +166,7 @@ def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_p
     ("verb", "arguments", "text", "help"),
     [
         (why_command, ["nope"], "there is no file 'nope'", "name a run in runs/"),
+        (why_command, ["3"], "there is no file '3'", "write flowdist why latest 3"),
         (why_command, [GANG], "is no record of a run", "flowdist simulate"),
         (why_command, ["TRACE", "9"], "there is no incident 9: the run has 2 incidents", "flowdist report"),
         (why_command, ["TRACE", "0"], "0 is not in the range x>=1", ""),

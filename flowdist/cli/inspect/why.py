@@ -103,7 +103,7 @@ def _read(name: str, workload_file: str | None) -> _Run:
     if name.endswith((".py", ".toml")) and Path(name).is_file():
         help = f"record it first: flowdist simulate {name} --trace trace.jsonl; then flowdist why trace.jsonl"
         raise FlowdistError(f"{name} is no record of a run", help=help)
-    record = RecordFile(find_record(name))
+    record = RecordFile(_find(name))
     refuse_macro(record.header, name)
     lines = list(record)
     record.refuse_bad()
@@ -112,6 +112,21 @@ def _read(name: str, workload_file: str | None) -> _Run:
         job = job._replace(graph=with_workload_file(job.graph, workload_file)[0])
     check_faults(job.plan, job.graph)
     return _Run(_lasting_name(record.path), workload_file, was, job)
+
+
+def _find(name: str) -> Path:
+    """Return the file of a record; if a number names none, the error shows how an incident is named.
+
+    Raises:
+        FlowdistError: There is no such file.
+    """
+    try:
+        return find_record(name)
+    except FlowdistError as error:
+        if not name.isdecimal():
+            raise
+        help = f"for incident {name} of the newest run write flowdist why latest {name}"
+        raise FlowdistError(error.message, help=help) from None
 
 
 def _lasting_name(path: Path) -> str:
