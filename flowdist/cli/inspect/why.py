@@ -141,10 +141,8 @@ def _doubts(was: End, again: End) -> list[str]:
     """Return why the answer cannot be trusted; empty if the simulation of the run is what the run was."""
     if was.outcome not in JUDGED:
         return []
-    figures = [
-        {"lasted_s": end.lasted_ns / 1e9, "outcome": end.outcome, "incidents": end.incidents} for end in (was, again)
-    ]
-    return doubts_of(*figures, what="these answers")
+    one, other = ({**_end_values(end), "incidents": end.incidents} for end in (was, again))
+    return doubts_of(one, other, "these answers")
 
 
 def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json: bool) -> None:
