@@ -42,6 +42,7 @@ from flowdist.testing.kit import graph_of
 Source = Literal["trace", "journal"]
 SOURCES: tuple[Source, ...] = ("trace", "journal")
 KINDS = ("away", "gone", "hang", "rule", "work", "slow")
+FATAL_KINDS = ("gone", "rule")
 LEAST = 0.95  # the share of cases that has to be right
 FATAL = 77  # the exit code that a rule makes fail the job
 STEPS = 1800  # of a second each
@@ -69,10 +70,9 @@ class Verdict(NamedTuple):
 def cases(count: int, first: int, source: Source) -> Iterator[Case]:
     """Yield so many cases, drawn with the seeds from `first` on.
 
-    A seed whose decisive fault hits nothing, such as a replica that does not run at that moment, is passed over.
-
-    Two things leave no event, and are not drawn for a journal: a slow worker, and a hang that ends before it is
-    noticed, since a small fault restarts the gang meanwhile.
+    A seed is passed over if its decisive fault is none after all: if it hits nothing, such as a replica that does not
+    run at that moment, or if the job survives what should have ended it, such as a failure while its gang stops anyway.
+    A worker that is slow leaves no event: it is not drawn for a journal.
     """
     seed = first
     while count:
@@ -90,7 +90,8 @@ def case(seed: int, source: Source) -> Case | None:
     kind, size = draw.choice(kinds), draw.randint(2, 4)
     graph = _graph(draw, size, checkpoint_every="12m" if kind == "work" else "1m")
     at, decisive = _decisive(draw, kind, size)
-    hidden = range(at, at + HANG_AFTER_S + 60) if kind == "hang" and source == "journal" else range(0)
+    # A small fault restarts the gang, which would end a hang or a slow worker.
+    hidden = range(at - 60, at + HANG_AFTER_S + 60) if kind in ("hang", "slow") else range(0)
     times = [_noise_time(draw, kind, at, hidden) for _ in range(draw.randint(1, 4))]
     noise = [_noise(draw, size, decisive, time) for time in times]
     plan = parse_plan([decisive, *noise])
@@ -99,7 +100,8 @@ def case(seed: int, source: Source) -> Case | None:
     header, *lines = result.lines
     assert isinstance(header, Header)
     hits = [line.spec for line in lines if isinstance(line, FaultLine)]
-    return Case(seed, kind, decisive, header, lines) if decisive in hits else None
+    is_decisive = decisive in hits and (kind not in FATAL_KINDS or result.job.outcome == "failed")
+    return Case(seed, kind, decisive, header, lines) if is_decisive else None
 
 
 def _graph(draw: random.Random, size: int, checkpoint_every: str) -> RoleGraph:
