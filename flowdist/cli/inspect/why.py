@@ -162,7 +162,7 @@ def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json
         click.echo(text)
     harm = [cause for cause in _all_causes(asked) if cause.is_harm]
     if len(harm) > 1:
-        click.echo(f"\nWithout all {len(harm)} of the faults and drains: {end_words(answer.calm)}.")
+        click.echo(f"\nWithout any of the {len(harm)} faults and drains: {end_words(answer.calm)}.")
 
 
 def _all_causes(asked: _Run) -> list[Cause]:
