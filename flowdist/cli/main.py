@@ -59,6 +59,7 @@ VERBS = {
     "replay": Verb(
         AFTER, "inspect", "Replay the journal of a run: event by event, as a log, or the state after one event."
     ),
+    "why": Verb(AFTER, "inspect", "Find which faults cost a run most: play it again without each of them."),
     "calibrate": Verb(AFTER, "simulate", "Measure the times of the workers in runs, for the simulator."),
     "diff": Verb(AFTER, "inspect", "Compare two runs or simulations: the first difference, or incident by incident."),
 }

@@ -233,6 +233,8 @@ class _Reconstruction:
         self._seen[event.node] = event.incarnation
         if before is None and event.node in self._declared:
             self.arrivals[event.node] = max(0, now - LATENCY_NS)
+        if before == event.incarnation and self._away.get(event.node, (0, ""))[1].startswith(":preempt"):
+            return  # a preempted node that connects again, such as to the next controller, is still to be taken away
         gone = self._away.pop(event.node, None)
         if gone is None and before is not None and before < event.incarnation:
             gone = (now - PROOF_NS, "")  # the agent was restarted before its silence was noticed

@@ -19,7 +19,21 @@ from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
 
 VERBS = (
-    *("check", "plan", "graph", "explain", "gpus", "simulate", "run", "join", "torchrun", "replay", "timeline", "diff"),
+    *(
+        "check",
+        "plan",
+        "graph",
+        "explain",
+        "gpus",
+        "simulate",
+        "run",
+        "join",
+        "torchrun",
+        "replay",
+        "timeline",
+        "diff",
+        "why",
+    ),
     *("list", "status", "logs", "scale", "drain", "cordon", "uncordon", "cancel", "report"),
 )
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")

@@ -47,6 +47,8 @@ replay --log
 replay --state
 replay --until \x1b[2J
 diff latest other
+why
+why \x1b[2J
 explain \x1b[2J
 check \x1b]0;title\x07.py
 simulate --fail \x1b[2J

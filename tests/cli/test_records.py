@@ -17,7 +17,7 @@ from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaSpent, ReplicaStepped
-from flowdist.record.journal import Record, decode_lines, encode_line
+from flowdist.record.journal import Header, Line, Record, decode_lines, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 
@@ -121,19 +121,26 @@ def test_what_if_shows_the_record_its_simulation_and_the_other_beside_each_other
     other = tmp_path / "other.jsonl"
     result = replay(str(trace), "--fail", "trainer/0@8m", "--trace", str(other))
     assert result.exit_code == 0, result.output
-    assert "Faults of the run: --fail node2@180s/120.0005s" in result.output
+    assert "Faults of the run: --fail node2@3m/2m" in result.output, "a trace has its faults as they were given"
     assert "incidents             2          2          3" in result.output
     assert "the same for" in result.output and "!! trainer/0@8m hits trainer/0" in result.output
     assert replay(str(other)).exit_code == 0  # the trace of a what-if is a record like others
     told = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)
-    assert told["kind"] == "what-if" and told["faults"] == ["--fail node2@180s/120.0005s"]
+    assert told["kind"] == "what-if" and told["faults"] == ["--fail node2@3m/2m"]
+    assert told["as_it_was"]["lasted_s"] == told["again"]["lasted_s"]
     assert [len(told[column]["incidents"]) for column in ("as_it_was", "again", "what_if")] == [2, 2, 3]
 
 
+def as_of_a_run(trace: Path) -> list[Line]:
+    """Return the lines of a trace with the id of a run: what-ifs measure the times of its workers."""
+    header, *lines = decode_lines(trace.read_bytes().splitlines())
+    assert isinstance(header, Header)
+    return [replace(header, run_id="a-run"), *lines]
+
+
 def leave_out(trace: Path, *events: type[Event]) -> None:
-    """Remove these events, as if the workers had not sent them."""
-    lines = decode_lines(trace.read_bytes().splitlines())
-    kept = [line for line in lines if not (isinstance(line, Record) and isinstance(line.event, events))]
+    """Remove these events from what is now the record of a run, as if the workers had not sent them."""
+    kept = [line for line in as_of_a_run(trace) if not (isinstance(line, Record) and isinstance(line.event, events))]
     numbers = itertools.count(1)
     told = [replace(line, n=next(numbers)) if isinstance(line, Record) else line for line in kept]
     trace.write_bytes(b"".join(map(encode_line, told)))
@@ -161,8 +168,8 @@ def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
 @pytest.mark.parametrize("saving_s", [6.0, 0.01])
 def test_what_if_counts_saving_alike_in_each_column(trace: Path, saving_s: float) -> None:
     """Reported saving is a cost of its own in the simulation, too; where only commits are timed, it is work in both."""
-    lines, saves = [], Counter[tuple[object, int]]()
-    for line in decode_lines(trace.read_bytes().splitlines()):
+    lines, saves = list[Line](), Counter[tuple[object, int]]()
+    for line in as_of_a_run(trace):
         lines.append(line)
         if isinstance(line, Record) and isinstance(line.event, ReplicaProgressed) and not line.effects:
             key = line.event.replica, line.event.attempt

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from flowdist.cli.inspect.replay import command as replay_command
+from flowdist.cli.inspect.why import command as why_command
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real
@@ -53,6 +54,8 @@ def test_a_real_run_told_again_restarts_what_it_restarted_and_answers_what_if(tm
     assert [told[column]["outcome"] for column in ("as_it_was", "again", "what_if")] == ["succeeded"] * 2 + ["failed"]
     assert [fault.endswith(":exit=3") for fault in told["faults"]] == [True]
     was, again = told["as_it_was"], told["again"]
+    answer = json.loads(CliRunner().invoke(why_command, [str(job.run_dir), "--json"]).stdout)
+    assert answer["causes"][0]["without"][0]["fault"].startswith("trainer/1@")
     for key in ("root", "kind", "restarted", "charged_to"):
         assert [i[key] for i in was["incidents"]] == [i[key] for i in again["incidents"]]
     assert was["roles"]["trainer"]["replicas"] == again["roles"]["trainer"]["replicas"]

@@ -142,6 +142,15 @@ def test_nodes_come_when_they_came() -> None:
     assert formed[0] == formed[1] > 9 * SECOND
 
 
+def test_a_preempted_node_that_connects_to_the_next_controller_is_still_taken_away() -> None:
+    """The node joins again in the same incarnation, which is no return: one fault, not two."""
+    t = Topology("taken", nodes=2 * [Node(cpu=1)])
+    t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=Workload(steps=60, startup="2s"))
+    then = Simulation(graph_of(t), parse_plan(["node1@20s:preempt=10s/30s", "controller@22s"])).run()
+    found = reconstruct(*header_of(then))
+    assert [fault.spec for fault in found.plan.faults if fault.target == "node1"] == ["node1@20.0005s:preempt=10s/40s"]
+
+
 def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
     graph, then = played(GANG)
     lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)

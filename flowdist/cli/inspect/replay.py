@@ -68,6 +68,7 @@ class ReplayOptions(NamedTuple):
     click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="What if a node had joined."),
     click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="What if a node had been drained."),
 )
+@click.option("--without", multiple=True, metavar="FAULT", help="What if this fault of the run had not happened.")
 @gathered(
     "other",
     OtherTopology,
@@ -82,6 +83,7 @@ def command(
     journal: str,
     options: ReplayOptions,
     faults: FaultOptions,
+    without: tuple[str, ...],
     other: OtherTopology,
     trace_file: str | None,
     workload_file: str | None,
@@ -95,12 +97,13 @@ def command(
     flowdist replay runs/latest --step 20          the state of the controller after event 20
     flowdist replay runs/latest --until 3m --state
     flowdist replay runs/latest --fail node1@3m    what if: the same faults and one more, simulated
+    flowdist replay runs/latest --without node2@180s   the same without one of its faults: flowdist why names them
     flowdist replay runs/latest --with topology.py --set trainer.restart.max_restarts=5
 
     JOURNAL is a run, by its name in runs/ or its folder, or a trace (default: the newest run). Exit code 3 if the
     controller decides differently from the record; a what-if has the exit codes of flowdist simulate.
     """
-    question = read_question(faults, other, trace_file, workload_file)
+    question = read_question(faults, other, trace_file, workload_file, without)
     options.check(is_what_if=question is not None, as_json=as_json)
     record = RecordFile(find_record(journal))
     refuse_macro(record.header, journal)

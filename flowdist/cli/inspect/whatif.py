@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
@@ -19,6 +19,7 @@ from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
 
 if TYPE_CHECKING:
+    from flowdist.sim.again import Again
     from flowdist.sim.simulation import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
@@ -41,17 +42,19 @@ class Question(NamedTuple):
 
     `named` is None if the policies of the record stay. `trace_file` is the file for the trace of the what-if, or None.
     `workload_file` has the times of the workers, for both simulations; None: they are measured in the record.
+    `without` are texts of faults and orders of the run that the what-if leaves out.
     """
 
     faults: FaultOptions
     named: TopologyOptions | None
     trace_file: str | None
     workload_file: str | None = None
+    without: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
         """Return the differences from the recorded run in words, one each; empty if there is none."""
-        options = {"--fail": self.faults.fails, "--scale": self.faults.scales}
+        options = {"--without": self.without, "--fail": self.faults.fails, "--scale": self.faults.scales}
         options |= {"--add": self.faults.adds, "--drain": self.faults.drains}
         words = [f"{option} {text}" for option, texts in options.items() for text in texts]
         if self.named is not None:
@@ -61,7 +64,11 @@ class Question(NamedTuple):
 
 
 def read_question(
-    faults: FaultOptions, other: OtherTopology, trace_file: str | None, workload_file: str | None
+    faults: FaultOptions,
+    other: OtherTopology,
+    trace_file: str | None,
+    workload_file: str | None,
+    without: tuple[str, ...] = (),
 ) -> Question | None:
     """Return the question of the command line; None if none is asked.
 
@@ -75,12 +82,14 @@ def read_question(
     named = None
     if other.topology is not None:
         named = TopologyOptions(other.topology, other.params, other.sets, None, as_json=False)
-    question = Question(faults, named, trace_file, workload_file)
+    question = Question(faults, named, trace_file, workload_file, without)
     if question.words:
         return question
     if trace_file is not None or workload_file is not None:
         option = "--trace" if trace_file is not None else "--workload"
-        raise FlowdistError(f"{option} goes with a question", help="add --fail, --scale, --add, --drain or --with")
+        raise FlowdistError(
+            f"{option} goes with a question", help="add --fail, --without, --scale, --add, --drain or --with"
+        )
     return None
 
 
@@ -98,41 +107,41 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
         as_json: Print one JSON object.
 
     Raises:
-        FlowdistError: A fault does not fit the topology, or the topology of --with is not that of the run.
+        FlowdistError: A fault does not fit the topology, the topology of --with is not that of the run, or the run had
+            no fault that --without names.
     """
+    from flowdist.sim.again import again_of
     from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.reconstruct import let_arrive, reconstruct, with_workloads
-    from flowdist.sim.simulation import Simulation, with_nodes
+    from flowdist.sim.why.causes import causes_of, named, without
 
-    recorded = reconstruct(header, lines)
-    more = question.faults.plan()
-    same = with_workloads(header.graph, recorded.workloads)
+    job = again_of(header, lines)
+    same, recorded = job.graph, job.recorded
+    more, left = question.faults.plan(), without(job.plan, named(causes_of(job.plan), question.without))
     if question.workload_file is not None:
         same, _ = with_workload_file(same, question.workload_file)
-    same = with_nodes(same)
     other = _other(same, {role.name: role.workload for role in same.roles}, question)
-    plan = join_plans([recorded.plan, more])
-    check_faults(recorded.plan, same)
-    _refuse_foreign_topology(recorded.plan, other, question)
+    plan = join_plans([left, more])
+    check_faults(job.plan, same)
+    _refuse_foreign_topology(left, other, question)
     check_faults(plan, other)
     with ProgressLine(quiet=as_json) as progress:
         again, result = (
-            let_arrive(Simulation(graph, faults, checks="paced", tell=progress.tell), recorded.arrivals).run()
-            for graph, faults in ((same, recorded.plan), (other, plan))
+            job.simulation(faults, graph, tell=progress.tell).run()
+            for graph, faults in ((same, job.plan), (other, plan))
         )
     was = _recorded_summary(header, lines, recorded.untold)
     summaries = [was, *(_comparable_summary(run, was, recorded.untold) for run in (again, result))]
-    doubts = _doubts(*summaries[:2])
+    doubts = doubts_of(summaries[0], summaries[1], "the column 'what if'")
     write_trace(question.trace_file, result.lines)
     if as_json:
-        content: dict[str, Any] = {"faults": _as_options(recorded.plan), "untold": list(recorded.omitted)}
+        content: dict[str, Any] = {"faults": _as_options(job.plan), "untold": list(recorded.omitted)}
         content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
         content["unfired"] = [fault.spec for fault in result.unfired]
         content["doubts"] = doubts
         content["violation"] = str(result.violation) if result.violation is not None else None
         print_json("what-if", asked=question.words, digest=result.digest, **content)
     else:
-        _show(name, question, recorded, summaries, again, result)
+        _show(name, question, job, summaries, again, result)
         for text in doubts:
             click.echo(f"warning: {text}", err=True)
     sys.exit(exit_code(result.job.outcome, is_broken=result.violation is not None))
@@ -193,10 +202,15 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     return graph
 
 
-def _doubts(was: dict[str, Any], again: dict[str, Any]) -> list[str]:
-    """Return why the what-if cannot be trusted: the simulation of the run itself is not what the run was.
+def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str) -> list[str]:
+    """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
 
     The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off.
+
+    Args:
+        was: Outcome, `lasted_s` and incidents of the run.
+        again: Those of its simulation.
+        what: What is not to be trusted, in words.
     """
     from flowdist.report.record.summary import rounded
 
@@ -204,11 +218,11 @@ def _doubts(was: dict[str, Any], again: dict[str, Any]) -> list[str]:
     off = abs(again["lasted_s"] - was["lasted_s"]) / max(was["lasted_s"], 1e-9)
     if off > OFF_MAX:
         times = f"the run lasted {rounded(was['lasted_s'])}, and its simulation {rounded(again['lasted_s'])}"
-        found.append(f"{times}: {100 * off:.0f} % off, so do not trust the column 'what if'")
-    for what in ("outcome", "incidents"):
-        one, other = (len(s[what]) if what == "incidents" else s[what] for s in (was, again))
+        found.append(f"{times}: {100 * off:.0f} % off, so do not trust {what}")
+    for figure in ("outcome", "incidents"):
+        one, other = (len(s[figure]) if figure == "incidents" else s[figure] for s in (was, again))
         if one != other:
-            found.append(f"{what}: {one} in the run, {other} in its simulation, so do not trust the column 'what if'")
+            found.append(f"{figure}: {one} in the run, {other} in its simulation, so do not trust {what}")
     help = "; times of several runs may help: flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml"
     return [*found[:-1], found[-1] + help] if found else []
 
@@ -246,7 +260,7 @@ def _recorded_summary(header: Header, lines: list[Line], untold: Collection[str]
 
 
 def _show(
-    name: str, question: Question, recorded: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
+    name: str, question: Question, job: Again, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
     """Print the faults of the run, the three columns, the summary of the what-if, and where it departs from `again`."""
     from flowdist.report.record.alike import silent_roles
@@ -257,8 +271,8 @@ def _show(
     from flowdist.sim.faults.unfired import unfired_texts
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
-    click.echo(f"Faults of the run: {', '.join(_as_options(recorded.plan)) or 'nothing'}")
-    for text in recorded.omitted:
+    click.echo(f"Faults of the run: {', '.join(_as_options(job.plan)) or 'nothing'}")
+    for text in job.recorded.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
     click.echo("\n".join(table(_rows(summaries))))

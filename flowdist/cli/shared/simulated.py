@@ -48,6 +48,7 @@ class ProgressLine:
         self._quiet, self._console, self._clock = quiet, console, clock
         self._since = clock()
         self._line: Progress | None = None
+        self.label = "simulating"  # the caller may change it, to say which of several simulations runs
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -67,7 +68,7 @@ class ProgressLine:
         if self._quiet or waited < AFTER_S:
             return
         at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
-        fields: dict[str, Any] = {"at": at, "events": f"{events:,}", "waited": f"{waited:.0f}"}
+        fields: dict[str, Any] = {"at": at, "events": f"{events:,}", "waited": f"{waited:.0f}", "label": self.label}
         if self._line is None:
             self._line = self._shown(fields)
         self._line.update(self._line.task_ids[0], **fields)
@@ -76,7 +77,8 @@ class ProgressLine:
         from rich.progress import Progress, TextColumn  # not needed by short simulations
 
         console = self._console or rich_console(err=True)
-        words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s")
+        figures = "at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s"
+        words = TextColumn("{task.fields[label]}: " + figures)
         line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
         line.add_task("", total=None, **fields)
         line.start()

@@ -1,0 +1,266 @@
+"""`flowdist why`: the faults that cost a run most, found by playing it again without each of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from flowdist.cli.inspect.whatif import doubts_of
+from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.options import json_option
+from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.simulated import ProgressLine
+from flowdist.cli.shared.workloads import with_workload_file, workload_option
+from flowdist.errors import FlowdistError
+from flowdist.record.reader import JOURNAL
+
+if TYPE_CHECKING:
+    from flowdist.sim.again import Again
+    from flowdist.sim.why.causes import Cause
+    from flowdist.sim.why.played import Counterfactuals, IncidentCost
+    from flowdist.sim.why.search import Answer, End
+
+SHOWN_MAX = 10  # causes in the text; --json has all
+JUDGED = ("succeeded", "failed")  # a record with another outcome, or with none, is no measure for its simulation
+
+
+class _Run(NamedTuple):
+    """A recorded run under the name that commands give it, its end, and what plays it again."""
+
+    name: str
+    workload_file: str | None
+    was: End
+    job: Again
+
+    def command(self, removed: Sequence[Cause]) -> str:
+        """Return the command line that shows the run without some causes beside the run."""
+        from flowdist.sim.why.words import options_of
+
+        words = ["flowdist", "replay", self.name, *options_of(removed)]
+        words += ["--workload", self.workload_file] if self.workload_file is not None else []
+        return shlex.join(words)
+
+
+@verb("why")
+@click.argument("run", default="latest")
+@click.argument("incident", type=click.IntRange(min=1), required=False)
+@workload_option
+@json_option
+def command(run: str, incident: int | None, workload_file: str | None, as_json: bool) -> None:
+    """Find which faults cost a run most, by playing it again in the simulator without each of them.
+
+    \b
+    flowdist why                   the newest run
+    flowdist why runs/x 2          what incident 2 of that run cost, by itself
+    flowdist why trace.jsonl       a trace of flowdist simulate --trace
+
+    RUN is a run, by its name in runs/ or its folder, or a trace. Faults are left out one at a time, and in pairs where
+    no single one explains the end. A job that would have succeeded comes first, then the time that it would have taken.
+    Each answer has the command that shows it. A warning says if the simulation of the run itself is not what the run
+    was.
+    """
+    from flowdist.sim.why.played import Counterfactuals
+    from flowdist.sim.why.search import search
+
+    asked = _read(run, workload_file)
+    with ProgressLine(quiet=as_json) as progress:
+        played = Counterfactuals(asked.job, asked.was.lasted_ns, progress.tell)
+        if incident is not None:
+            cost = played.cost_of(incident, asked.was)
+            doubts = _doubts(asked.was, cost.again)
+        else:
+            answer = search(played.causes, lambda removed: _play(played, progress, removed))
+            doubts = _doubts(asked.was, answer.again)
+    if incident is not None:
+        _show_incident(asked, cost, doubts, as_json)
+    else:
+        _show(asked, answer, played.n_played, doubts, as_json)
+    for text in () if as_json else doubts:
+        click.echo(f"warning: {text}", err=True)
+    sys.exit(0)
+
+
+def _play(played: Counterfactuals, progress: ProgressLine, removed: Sequence[Cause]) -> End:
+    progress.label = f"simulation {played.n_played + 1}"
+    return played.play(removed)
+
+
+def _read(name: str, workload_file: str | None) -> _Run:
+    """Read a record, and prepare its simulation.
+
+    Raises:
+        FlowdistError: There is no such record, it cannot be used or simulated, or the workload file does not fit.
+    """
+    from flowdist.sim.again import again_of
+    from flowdist.sim.faults.injector import check_faults
+    from flowdist.sim.why.played import recorded_end
+
+    if name.endswith((".py", ".toml")) and Path(name).is_file():
+        help = f"record it first: flowdist simulate {name} --trace trace.jsonl; then flowdist why trace.jsonl"
+        raise FlowdistError(f"{name} is no record of a run", help=help)
+    record = RecordFile(_find(name))
+    refuse_macro(record.header, name)
+    lines = list(record)
+    record.refuse_bad()
+    was, job = recorded_end(record.header, lines), again_of(record.header, lines)
+    if workload_file is not None:
+        job = job._replace(graph=with_workload_file(job.graph, workload_file)[0])
+    check_faults(job.plan, job.graph)
+    return _Run(_lasting_name(record.path), workload_file, was, job)
+
+
+def _find(name: str) -> Path:
+    """Return the file of a record; if a number names none, the error shows how an incident is named.
+
+    Raises:
+        FlowdistError: There is no such file.
+    """
+    try:
+        return find_record(name)
+    except FlowdistError as error:
+        if not name.isdecimal():
+            raise
+        help = f"for incident {name} of the newest run write flowdist why latest {name}"
+        raise FlowdistError(error.message, help=help) from None
+
+
+def _lasting_name(path: Path) -> str:
+    """Return the name of a record for a later command: that of its folder, not of a link such as `latest`."""
+    if path.name != JOURNAL:
+        return str(path)
+    folder = path.parent
+    return str(folder.with_name(folder.resolve().name) if folder.is_symlink() else folder)
+
+
+def _doubts(was: End, again: End) -> list[str]:
+    """Return why the answer cannot be trusted; empty if the simulation of the run is what the run was."""
+    if was.outcome not in JUDGED:
+        return []
+    one, other = ({**_end_values(end), "incidents": end.incidents} for end in (was, again))
+    return doubts_of(one, other, "these answers")
+
+
+def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json: bool) -> None:
+    """Print the causes that explain the end of a run, the most costly first."""
+    from flowdist.sim.why.words import end_words, sentence
+
+    if as_json:
+        print_json("why", **_as_values(asked, answer, doubts))
+        return
+    _show_head(asked, answer.again)
+    if answer.n_causes:
+        click.echo(f"Played again {n_played} times, with everything that happened and without parts of it.\n")
+    for number, one in enumerate(answer.causes[:SHOWN_MAX], 1):
+        click.echo(f"{number}. {sentence(answer.again, one)}")
+        click.echo(f"   {asked.command(one.removed)}")
+    for text in _rest(answer):
+        click.echo(text)
+    harm = [cause for cause in _all_causes(asked) if cause.is_harm]
+    if len(harm) > 1:
+        click.echo(f"\nWithout any of the {len(harm)} faults and drains: {end_words(answer.calm)}.")
+
+
+def _all_causes(asked: _Run) -> list[Cause]:
+    from flowdist.sim.why.causes import causes_of
+
+    return causes_of(asked.job.plan)
+
+
+def _show_head(asked: _Run, again: End) -> None:
+    """Print how the run ended, how its simulation did, and what that does not repeat."""
+    from flowdist.sim.why.words import end_words
+
+    click.echo(f"{asked.name}: {end_words(asked.was)}")
+    if asked.was.outcome not in JUDGED:
+        click.echo("The job did not end by itself in this record: from there on it is simulated without faults.")
+    click.echo(f"Its simulation, with the same faults: {end_words(again)}")
+    for text in asked.job.recorded.omitted:
+        click.echo(f"Not repeated: {text}")
+
+
+def _rest(answer: Answer) -> list[str]:
+    """Return what else there is to say about a search, in sentences: causes that are not shown, and pairs."""
+    found = []
+    if len(answer.causes) > SHOWN_MAX:
+        found.append(f"{len(answer.causes) - SHOWN_MAX} more: see --json")
+    named = {one.removed[0] for one in answer.causes if len(one.removed) == 1}
+    cheap = answer.n_causes - len(named)
+    if not answer.n_causes:
+        found.append("Nothing happened to this run from outside: there is no fault to leave out.")
+    elif not answer.causes:
+        found.append("No fault, and no pair or larger set of them, made a difference to the end.")
+    elif cheap:
+        others = f"{cheap} other cause{'s' * (cheap > 1)}" if named else f"Each of the {cheap} causes"
+        found.append(f"{others} made no difference alone.")
+    if answer.n_untried:
+        found.append(f"{answer.n_untried} pairs were not tried, of causes that lie farther apart.")
+    return found
+
+
+def _as_values(asked: _Run, answer: Answer, doubts: list[str]) -> dict[str, Any]:
+    """Return the answer as plain values, for --json."""
+    from flowdist.sim.why.search import gone, saved_ns
+    from flowdist.sim.why.words import sentence
+
+    again = answer.again
+    causes = [
+        {
+            "without": [_cause_values(cause) for cause in one.removed],
+            **_end_values(one.end),
+            "saved_s": saved_ns(again, one.end) / 1e9 if again.is_good else None,
+            "is_enough": one.is_enough,
+            "incidents_gone": gone(again, one.end),
+            "text": sentence(again, one),
+            "command": asked.command(one.removed),
+        }
+        for one in answer.causes
+    ]
+    pairs = {"pairs_tried": answer.n_pairs, "pairs_not_tried": answer.n_untried}
+    ends = {"again": _end_values(again), "without_faults": _end_values(answer.calm)}
+    return _head_values(asked, doubts) | ends | {"causes": causes, "tried": answer.n_causes} | pairs
+
+
+def _head_values(asked: _Run, doubts: list[str]) -> dict[str, Any]:
+    """Return what both forms of the answer begin with."""
+    not_repeated = list(asked.job.recorded.omitted)
+    return {"run": asked.name, "as_it_was": _end_values(asked.was), "not_repeated": not_repeated, "doubts": doubts}
+
+
+def _cause_values(cause: Cause) -> dict[str, Any]:
+    from flowdist.sim.why.words import cause_words
+
+    at_s = None if cause.at_ns is None else cause.at_ns / 1e9
+    return {"option": cause.flag, "fault": cause.text, "at_s": at_s, "text": cause_words(cause)}
+
+
+def _end_values(end: End) -> dict[str, Any]:
+    return {"outcome": end.outcome, "lasted_s": end.lasted_ns / 1e9, "reason": end.reason}
+
+
+def _show_incident(asked: _Run, cost: IncidentCost, doubts: list[str], as_json: bool) -> None:
+    """Print what one incident cost."""
+    from flowdist.sim.why.search import Counterfactual, saved_ns
+    from flowdist.sim.why.words import sentence
+
+    text = sentence(cost.again, Counterfactual((cost.cause,), cost.end))
+    shown_by = asked.command([cost.cause])
+    if as_json:
+        incident = {"number": cost.number, "kind": cost.kind, "root": cost.root}
+        saved_s = saved_ns(cost.again, cost.end) / 1e9 if cost.again.is_good and cost.end.is_good else None
+        values = {"incident": incident, "without": [_cause_values(cost.cause)], **_end_values(cost.end)}
+        also = [{"kind": kind, "root": root} for kind, root in cost.others]
+        more = {"again": _end_values(cost.again), "saved_s": saved_s, "also_gone": also}
+        print_json("why", **_head_values(asked, doubts), **values, **more, text=text, command=shown_by)
+        return
+    _show_head(asked, cost.again)
+    click.echo(f"\nIncident {cost.number}: {cost.kind} of {cost.root}\n")
+    click.echo(text)
+    if cost.others:
+        listed = ", ".join(f"{kind} of {root}" for kind, root in cost.others)
+        click.echo(f"These incidents would not have happened either: {listed}.")
+    click.echo(f"   {shown_by}")

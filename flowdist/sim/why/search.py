@@ -1,0 +1,191 @@
+"""The search for causes of a bad end: which counterfactuals are played, and which of them explain it.
+
+A counterfactual is the same job without some of its causes. First each cause is left out by itself. Two faults may
+hide each other: when a job waits for two nodes, neither helps alone. So pairs are left out where single causes do not
+explain the end: no single one saves a job that failed, or together they save less than three quarters of the time that
+the job would save without any harm. If no pair helps either, a smallest set is searched: all harm is left out, and then
+each cause that makes no difference is put back.
+
+A job that succeeds is better than one that fails, whatever it takes. Of two that succeed the shorter one is better. Of
+two that fail none is better: to fail later is no gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from itertools import combinations
+from typing import NamedTuple
+
+from flowdist.sim.why.causes import Cause
+
+SMALL = 0.001  # the share of the job's length that a cause has to cost to be named
+UNEXPLAINED = 0.25  # the share of the whole cost that may be left unexplained by single causes
+PAIRS_MAX = 120
+
+
+class End(NamedTuple):
+    """How a job ended.
+
+    `outcome` is None if the job did not end, and `reason` says why it failed or what it waits for. `incidents` has kind
+    and root of each incident, in their order.
+    """
+
+    outcome: str | None
+    lasted_ns: int
+    reason: str = ""
+    incidents: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether the job succeeded."""
+        return self.outcome == "succeeded"
+
+
+Play = Callable[[Sequence[Cause]], End]
+
+
+class Counterfactual(NamedTuple):
+    """The end of the job without the causes in `removed`.
+
+    `is_enough`: the job does not succeed with these causes either if they are its only harm.
+    """
+
+    removed: tuple[Cause, ...]
+    end: End
+    is_enough: bool = False
+
+
+class Answer(NamedTuple):
+    """Result of a search.
+
+    Attributes:
+        again: The end with all causes: the simulation of the job as it was.
+        calm: The end without any harm.
+        causes: The counterfactuals that are better than `again`: those whose causes are enough by themselves first,
+            then the best first. None could do with fewer causes.
+        n_causes: Number of causes that were left out by themselves.
+        n_pairs: Number of pairs that were left out.
+        n_untried: Number of pairs that were not, because there are too many.
+    """
+
+    again: End
+    calm: End
+    causes: tuple[Counterfactual, ...]
+    n_causes: int
+    n_pairs: int = 0
+    n_untried: int = 0
+
+
+def saved_ns(again: End, end: End) -> int:
+    """Return by how many ns a job ends earlier that succeeds in both cases; 0 if it does not."""
+    return again.lasted_ns - end.lasted_ns if again.is_good and end.is_good else 0
+
+
+def is_better(again: End, end: End) -> bool:
+    """Return whether a counterfactual is better: it alone succeeds, or it saves more than a small share of the time."""
+    if not again.is_good:
+        return end.is_good
+    return saved_ns(again, end) > SMALL * again.lasted_ns
+
+
+def search(causes: Sequence[Cause], play: Play) -> Answer:
+    """Find what a bad end is due to.
+
+    Args:
+        causes: The causes in the order of their times.
+        play: Return the end of the job without some causes. It is called once for each set.
+    """
+    harm, once = [cause for cause in causes if cause.is_harm], _once(play)
+    again, singles = once(()), [Counterfactual((cause,), once((cause,))) for cause in causes]
+    calm = once(harm)
+    found = [one for one in singles if is_better(again, one.end)]
+    pairs: list[tuple[Cause, Cause]] = []
+    if _is_open(again, calm, found):
+        pairs = sorted(combinations(harm, 2), key=_apart_ns)
+        saved = {one.removed[0]: max(0, saved_ns(again, one.end)) for one in singles}
+        together = [Counterfactual(pair, once(pair)) for pair in pairs[:PAIRS_MAX]]
+        found += [pair for pair in together if _needs_both(again, calm, saved, pair)]
+        if _is_open(again, calm, found):
+            found += _smallest(again, calm, harm, once, found)
+    if not again.is_good:  # several faults may have to come together, and then leaving out any of them helps
+        found = [one._replace(is_enough=not once(_others(harm, one)).is_good) for one in found]
+    best = sorted(found, key=lambda one: (not one.is_enough, one.end.lasted_ns, len(one.removed)))  # all succeed
+    untried = max(0, len(pairs) - PAIRS_MAX)
+    return Answer(again, calm, tuple(best), len(causes), len(pairs) - untried, untried)
+
+
+def _others(harm: Sequence[Cause], one: Counterfactual) -> tuple[Cause, ...]:
+    """Return all harm except the causes of a counterfactual."""
+    return tuple(cause for cause in harm if cause not in one.removed)
+
+
+def _once(play: Play) -> Play:
+    """Return the function, which now plays each set of causes once only, in whatever order they are given."""
+    ends: dict[frozenset[Cause], End] = {}
+
+    def once(removed: Sequence[Cause]) -> End:
+        key = frozenset(removed)
+        if key not in ends:
+            ends[key] = play(tuple(removed))
+        return ends[key]
+
+    return once
+
+
+def _is_open(again: End, calm: End, found: Sequence[Counterfactual]) -> bool:
+    """Return whether the counterfactuals found so far leave open why the job did not end as without any harm."""
+    if not is_better(again, calm):
+        return False
+    if not again.is_good:
+        return not any(one.end.is_good for one in found)
+    return sum(saved_ns(again, one.end) for one in found) < (1 - UNEXPLAINED) * saved_ns(again, calm)
+
+
+def _apart_ns(pair: tuple[Cause, Cause]) -> int:
+    """Return the time between two causes, in ns: those that are close hide each other most."""
+    return abs((pair[0].at_ns or 0) - (pair[1].at_ns or 0))
+
+
+def _needs_both(again: End, calm: End, saved: dict[Cause, int], pair: Counterfactual) -> bool:
+    """Return whether a pair is better than each of its causes alone, by a good part of the whole cost.
+
+    Args:
+        again, calm: The ends with all causes, and without any harm.
+        saved: What each cause saves by itself, in ns.
+        pair: The counterfactual of the pair.
+    """
+    if not again.is_good or not is_better(again, pair.end):
+        return is_better(again, pair.end)
+    more = saved_ns(again, pair.end) - sum(saved[cause] for cause in pair.removed)
+    return more > UNEXPLAINED * saved_ns(again, calm)
+
+
+def _smallest(
+    again: End, calm: End, harm: Sequence[Cause], play: Play, found: Sequence[Counterfactual]
+) -> list[Counterfactual]:
+    """Return a set of causes that explains the end and from which none can be put back; nothing if it is known."""
+    gone, end = tuple(harm), calm
+    for cause in harm:
+        fewer = tuple(other for other in gone if other != cause)
+        if not fewer:
+            break
+        without = play(fewer)
+        if not _is_open(again, calm, [Counterfactual(fewer, without)]):
+            gone, end = fewer, without
+    return [] if any(one.removed == gone for one in found) else [Counterfactual(gone, end)]
+
+
+def matches(one: End, other: End) -> dict[int, int]:
+    """Return the incidents that two ends have in common: position in `other` by position in `one`, from 0.
+
+    Incidents of the same kind and root, in the same order, are the same.
+    """
+    blocks = SequenceMatcher(None, one.incidents, other.incidents, autojunk=False).get_matching_blocks()
+    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}
+
+
+def gone(again: End, end: End) -> list[int]:
+    """Return the numbers, from 1, of the incidents that a counterfactual does not have."""
+    common = matches(again, end)
+    return [number + 1 for number in range(len(again.incidents)) if number not in common]

@@ -1,0 +1,192 @@
+"""`flowdist why`, and `replay --without`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from flowdist.cli.inspect.replay import command as replay_command
+from flowdist.cli.inspect.why import command as why_command
+from flowdist.cli.simulate.simulate import command as simulate_command
+from flowdist.record.journal import FaultLine, Header, decode_lines, encode_line
+from flowdist.sim.again import again_of
+
+GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
+DECISIVE, SMALL = "node2@3m/8m", "trainer/0@12m:exit=3"
+
+
+def run(verb: click.Command, *arguments: object) -> Result:
+    return CliRunner().invoke(verb, [str(argument) for argument in arguments])
+
+
+def why(*arguments: object) -> Result:
+    return run(why_command, *arguments)
+
+
+def told(*arguments: object) -> dict[str, Any]:
+    result = why(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def simulated(path: Path, *arguments: str) -> Path:
+    done = run(simulate_command, GANG, "-p", "replicas=4", *arguments, "--trace", path)
+    assert done.exit_code in (0, 1, 4), done.output
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return simulated(tmp_path / "trace.jsonl", "--fail", DECISIVE, "--fail", SMALL)
+
+
+def as_journal(trace: Path) -> Path:
+    """Return the record as the journal of a real run: with the id of a run, and without the injected faults."""
+    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    assert isinstance(header, Header)
+    kept = [line for line in lines if not isinstance(line, FaultLine)]
+    folder = trace.with_name("a-run")
+    folder.mkdir()
+    named = msgspec.structs.replace(header, run_id="a-run")
+    (folder / "journal.jsonl").write_bytes(b"".join(map(encode_line, [named, *kept])))
+    return folder
+
+
+def test_why_names_the_most_costly_fault_first_and_the_command_that_shows_it(trace: Path) -> None:
+    done = why(trace)
+    assert done.exit_code == 0 and done.stderr == "", done.output
+    assert "1. Without the loss of node2 at 3m the job would have ended" in done.stdout
+    assert "2. Without the failure of trainer/0 (exit code 3) at 12m the job would have ended" in done.stdout
+    assert f"flowdist replay {trace} --without {DECISIVE}\n" in done.stdout
+    assert "Without any of the 2 faults and drains: succeeded after 10m14s." in done.stdout
+
+
+def test_the_command_of_an_answer_shows_the_same_end(trace: Path) -> None:
+    answer = told(trace)
+    assert answer["again"]["lasted_s"] == answer["as_it_was"]["lasted_s"] and answer["doubts"] == []
+    for cause in answer["causes"]:
+        _, verb, *words = shlex.split(cause["command"])
+        assert verb == "replay"
+        shown = json.loads(run(replay_command, *words, "--json").stdout)
+        assert (shown["what_if"]["outcome"], shown["what_if"]["lasted_s"]) == (cause["outcome"], cause["lasted_s"])
+        assert shown["again"]["lasted_s"] == pytest.approx(cause["lasted_s"] + cause["saved_s"])
+        assert shown["asked"] == [f"--without {cause['without'][0]['fault']}"]
+
+
+def test_the_faults_of_a_journal_are_reconstructed_and_named_the_same(trace: Path) -> None:
+    journal = as_journal(trace)
+    answer = told(journal)
+    assert [cause["without"][0]["text"] for cause in answer["causes"]] == [
+        *("the loss of node2 at 3m", "the failure of trainer/0 (exit code 3) at 12m"),
+    ]
+    assert answer["causes"][0]["without"][0]["fault"] == "node2@180s/480.0005s"
+    assert answer["causes"][0]["command"] == f"flowdist replay {journal} --without node2@180s/480.0005s"
+
+
+def test_what_a_run_injected_and_no_event_shows_is_said(tmp_path: Path) -> None:
+    faults = [DECISIVE, "trainer/3@2m30s:slow=2x/10s", "node2@1m:pause/1s", "node1@13m:pause/1m"]
+    trace = simulated(tmp_path / "t.jsonl", *(word for fault in faults for word in ("--fail", fault)))
+    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    assert isinstance(header, Header)
+    assert again_of(msgspec.structs.replace(header, run_id="a-run"), lines).recorded.omitted[-2:] == (
+        "node2@1m:pause/1s was injected, and left no event",
+        "trainer/3@2m30s:slow=2x/10s was injected, and left no event",
+    ), "a pause of a minute was noticed as a silent node"
+    assert "Not repeated" not in why(trace).stdout
+
+
+def test_a_newer_run_does_not_change_what_a_command_shows(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trace.parent)
+    (trace.parent / "runs").mkdir()
+    as_journal(trace).rename("runs/a-run")
+    Path("runs/latest").symlink_to("a-run")
+    assert told()["causes"][0]["command"].startswith("flowdist replay runs/a-run --without")
+
+
+def test_a_failed_job_names_what_alone_is_enough(tmp_path: Path) -> None:
+    trace = simulated(tmp_path / "t.jsonl", "--fail", "node2@3m", "--fail", "trainer/0@90s", "--fail", "controller@2m")
+    done = why(trace)
+    first = "1. Without the loss of node2 at 3m the job would have succeeded, after "
+    assert first in done.stdout and "It alone is enough to prevent that." in done.stdout
+    assert "2 other causes made no difference alone." in done.stdout
+    (cause,) = told(trace)["causes"]
+    assert cause["is_enough"] and cause["saved_s"] is None
+
+
+def test_nodes_that_are_lost_together_are_one_answer(tmp_path: Path) -> None:
+    trace = simulated(tmp_path / "t.jsonl", "--fail", "node1@3m/8m", "--fail", "node2@3m/8m")
+    (cause,) = told(trace)["causes"]
+    assert [one["fault"] for one in cause["without"]] == ["node1@3m/8m", "node2@3m/8m"]
+    assert cause["command"].endswith("--without node1@3m/8m --without node2@3m/8m")
+
+
+def test_the_cost_of_one_incident(trace: Path) -> None:
+    done = why(trace, 1)
+    assert done.exit_code == 0, done.output
+    assert "Incident 1: node_lost of node2\n\nWithout the loss of node2 at 3m the job would have ended" in done.stdout
+    assert "These incidents would not have happened either: exit of trainer/0." in done.stdout
+    answer = told(trace, 1)
+    assert answer["incident"] == {"number": 1, "kind": "node_lost", "root": "node2"}
+    assert answer["saved_s"] == told(trace)["causes"][0]["saved_s"] > 400
+
+
+def test_a_run_to_which_nothing_happened_has_nothing_to_leave_out(tmp_path: Path) -> None:
+    quiet = simulated(tmp_path / "quiet.jsonl")
+    done = why(quiet)
+    assert done.exit_code == 0 and "there is no fault to leave out" in done.stdout
+    assert told(quiet)["causes"] == [] and told(quiet)["tried"] == 0
+
+
+def test_a_record_that_ends_before_the_job_is_played_to_the_end(tmp_path: Path) -> None:
+    trace = simulated(tmp_path / "cut.jsonl", "--fail", DECISIVE, "--until", "9m")
+    done = why(trace)
+    assert "the job did not end by itself" in done.stdout.lower() and "1. Without the loss of node2" in done.stdout
+    assert done.stderr == "", "its length is no measure for the simulation"
+
+
+def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_path: Path) -> None:
+    workload = tmp_path / "workload.toml"
+    workload.write_text('[roles.trainer]\nstep_time = "3s"\n')
+    done = why(trace, "--workload", workload)
+    assert done.exit_code == 0, done.output
+    assert "% off, so do not trust these answers" in done.stderr and "flowdist calibrate" in done.stderr
+    answer = told(trace, "--workload", workload)
+    assert answer["doubts"] and answer["causes"][0]["command"].endswith(f"--workload {workload}")
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "text", "help"),
+    [
+        (why_command, ["nope"], "there is no file 'nope'", "name a run in runs/"),
+        (why_command, ["3"], "there is no file '3'", "write flowdist why latest 3"),
+        (why_command, [GANG], "is no record of a run", "flowdist simulate"),
+        (why_command, ["TRACE", "9"], "there is no incident 9: the run has 2 incidents", "flowdist report"),
+        (why_command, ["TRACE", "0"], "0 is not in the range x>=1", ""),
+        (why_command, ["TRACE", "--workload", "nope.toml"], "nope.toml", "help: "),
+        (replay_command, ["TRACE", "--without", "node1@3m"], "--without node1@3m: the run had no such fault", DECISIVE),
+        (replay_command, ["TRACE", "--without", DECISIVE, "--log"], "a what-if goes with --json only", "--log"),
+    ],
+)
+def test_wrong_input_is_refused_in_words(
+    trace: Path, verb: click.Command, arguments: list[str], text: str, help: str
+) -> None:
+    done = run(verb, *(trace if argument == "TRACE" else argument for argument in arguments))
+    assert done.exit_code == 2 and text in done.output and help in done.output, done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_trace_of_macro_mode_and_a_damaged_one_are_refused(trace: Path, tmp_path: Path) -> None:
+    macro = simulated(tmp_path / "macro.jsonl", "--fail", DECISIVE, "--macro")
+    assert why(macro).exit_code == 2 and "is a trace of macro mode" in why(macro).stderr
+    lines = trace.read_bytes().splitlines(keepends=True)
+    trace.write_bytes(b"".join([*lines[:5], b"{}\n", *lines[6:]]))
+    done = why(trace)
+    assert done.exit_code == 2 and "trace.jsonl:6" in done.stderr, done.output
