@@ -6,14 +6,14 @@ is done again. Draws make the curve rough, so the sweep neither follows slopes n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleSpec
 
 COARSE = 2.0  # factor between two intervals of the coarse sweep
 REACH = 3  # steps of that factor to both sides of the guess
-FURTHER = 6  # more steps beyond the end of the sweep, while the best is there
+FURTHER = 12  # more steps of that factor, while an interval beside the best is missing
 FINE = (2**0.5, 2**0.25)  # factors around the best so far; at the optimum 2 ** 0.125 costs 0.4 % of what is lost
 US = 1_000  # ns in a microsecond
 EXACT = 20  # an interval has so many parts of its unit at least, so that rounding changes it by 2.5 % at most
@@ -86,15 +86,22 @@ def sweep(play: Callable[[int], Point], guess_ns: float, today_ns: int, bounds: 
     _play(played, play, [bounds.put(centre * COARSE**k) for k in range(-REACH, REACH + 1)])
     for _ in range(FURTHER):
         at = best_of(played.values(), failed).interval_ns
-        if min(played) < at < max(played):
-            break
-        factor = COARSE if at == max(played) else 1 / COARSE
-        if not _play(played, play, [bounds.put(at * factor)]):
+        if not _play(played, play, [bounds.put(ns) for ns in _lacking(at, list(played))]):
             break
     for factor in FINE:
         at = best_of(played.values(), failed).interval_ns
         _play(played, play, [bounds.put(at / factor), bounds.put(at * factor)])
     return [played[ns] for ns in sorted(played)]
+
+
+def _lacking(at: int, played: Sequence[int]) -> list[float]:
+    """Return the intervals beside the best one on whose side no interval was played as near as the sweep is coarse."""
+    reach = COARSE * (1 + 2 / EXACT)  # intervals are rounded
+    sides = [
+        (any(at / reach <= ns < at for ns in played), at / COARSE),
+        (any(at < ns <= at * reach for ns in played), at * COARSE),
+    ]
+    return [ns for is_there, ns in sides if not is_there]
 
 
 def _play(played: dict[int, Point], play: Callable[[int], Point], intervals: list[int]) -> bool:
