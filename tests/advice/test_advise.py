@@ -142,8 +142,8 @@ def test_a_lease_is_tried_only_where_nodes_fall_silent() -> None:
 
 
 def test_a_shorter_lease_comes_with_a_warning_about_nodes_that_are_only_slow() -> None:
-    case = week("node-lost=4/node-day/1h", sets=["lease=10m"], pending_timeout="1d")
-    advice = case.advise("lease", seeds=6)
+    case = week("node-lost=4/node-day/1h", sets=["lease=40m"], pending_timeout="1d")
+    advice = case.advise("lease", seeds=20)
     assert [change.lever for one in advice.sure for change in one.changes] == ["lease"]
     assert any("silent only for a moment" in note for note in advice.notes)
 
