@@ -32,11 +32,10 @@ def interval_plot(title: str, points: Sequence[Point], best_ns: int, today_ns: i
         today_ns: Interval that is marked as today's.
     """
     plot = _Plot(points)
-    marks = [plot.mark(best_ns, "best", f"best: {format_duration(best_ns)}", 36)]
-    if today_ns != best_ns:
+    is_same = today_ns == best_ns
+    marks = [plot.mark(best_ns, "best", f"{'best, and today' if is_same else 'best'}: {format_duration(best_ns)}", 36)]
+    if not is_same:
         marks.append(plot.mark(today_ns, "today", f"today: {format_duration(today_ns)}", 50))
-    else:
-        marks = [plot.mark(best_ns, "best", f"best, and today: {format_duration(best_ns)}", 36)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" width="{WIDTH}">',

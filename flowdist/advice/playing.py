@@ -49,7 +49,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one run is judged by.
+    """Numbers by which one run is judged.
 
     `goodput` is the productive share of the time, as `flowdist simulate` prints it. `work` is what was kept, in a unit
     that is the same for all runs of a job and its alternatives. `restarts` counts generations after the first.

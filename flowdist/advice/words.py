@@ -7,6 +7,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from flowdist.advice.advise import Advice, Measured, Tried
+from flowdist.advice.alternatives import Change
 from flowdist.advice.comparison import Gain, is_sure
 from flowdist.advice.drawing import interval_plot
 from flowdist.advice.intervals import Point, rounded_ns
@@ -24,16 +25,16 @@ STYLE = (
 
 
 class Setting(NamedTuple):
-    """What the words of advice need beside it.
+    """Texts and numbers of a command line that advice is shown with.
 
-    `title` names the job. `runs` says what was simulated. `unit` is what hours are counted of: "GPU" or "node". `price`
-    is that of one such hour; None: none was given. `command` returns the command line that shows a change, by its
-    words.
+    `title` names the job. `runs` says what was simulated. `today_ns` is today's checkpoint interval. `unit` is what
+    hours are counted of: "GPU" or "node". `price` is that of one such hour; None: none was given. `command` returns the
+    command line that shows a change, by its words.
     """
 
     title: str
     runs: str
-    today_ns: int  # today's checkpoint interval
+    today_ns: int
     unit: str
     price: float | None
     command: Callable[[list[str]], str]
@@ -193,7 +194,7 @@ def _point(point: Point) -> dict[str, Any]:
     return {"s": point.interval_ns / 1e9, "goodput": point.goodput, "half": point.half, "failed": point.failed}
 
 
-def _change(change: Any) -> dict[str, Any]:
+def _change(change: Change) -> dict[str, Any]:
     return {key: getattr(change, key) for key in ("lever", "what", "today", "proposed")}
 
 
