@@ -2,7 +2,7 @@
 
     choose    with some seeds: play today's job and the alternatives of each lever, and keep the best of each
     measure   with other seeds: play today's job and what was kept, and compare in pairs
-    together  all that is surely better, at once: gains do not add up
+    together  what is surely better, at once: gains do not add up
 
 The alternatives of one lever compete on the seeds that choose; on the seeds that measure, each lever has one candidate
 at most. So the gain that is shown is not the luck of the best of many.
@@ -77,7 +77,7 @@ class Advice(NamedTuple):
         daly_ns: The best interval by Daly's formula; None without restarts.
         bounds: Limits of the intervals.
         measured: What was kept of each lever, best first.
-        together: All that is surely better at once; None for less than two changes.
+        together: What `joined` has, at once; None for less than two changes.
         tried: Every other alternative.
         notes: What a reader has to know to judge the advice, in sentences.
     """
@@ -99,6 +99,12 @@ class Advice(NamedTuple):
     def sure(self) -> list[Measured]:
         """Return what surely saves hours or keeps runs from failing, best first."""
         return [one for one in self.measured if one.gain.verdict in ("saves", "ends")]
+
+    @property
+    def joined(self) -> list[Measured]:
+        """Return what is worth doing together: all that saves hours, and the best of what keeps runs from failing."""
+        ends = [one for one in self.sure if one.gain.verdict == "ends"]
+        return [one for one in self.sure if one.gain.verdict == "saves" or one in ends[:1]]
 
 
 def advise(question: Question, tell: Tell = lambda _: None) -> Advice:
@@ -134,7 +140,7 @@ class _Advisor:
         kept = self._choose()
         today = self._play(self._job, self._question.measuring, "today")
         measured = [one for change in kept if (one := self._measure(today, (change,))) is not None]
-        measured.sort(key=lambda one: (one.gain.verdict == "ends", one.gain.share), reverse=True)
+        measured.sort(key=_worth, reverse=True)
         failed = [outcome for outcome in today if outcome.failed]
         advice = Advice(
             mode=self._mode,
@@ -150,8 +156,8 @@ class _Advisor:
             tried=self._tried,
             notes=_notes(self._job, self._role.workload.depends_on_size, measured),
         )
-        sure = [change for one in advice.sure for change in one.changes]
-        return advice._replace(together=self._measure(today, tuple(sure)) if len(sure) > 1 else None)
+        joined = [change for one in advice.joined for change in one.changes]
+        return advice._replace(together=self._measure(today, tuple(joined)) if len(joined) > 1 else None)
 
     def _play(self, job: Job, seeds: Sequence[int], what: str) -> list[Outcome]:
         return play(job, self._mode, seeds, lambda: self._tell(what))
@@ -210,6 +216,12 @@ class _Advisor:
         except (MacroRefused, FaultError):
             return None
         return Measured(changes, compare(today, other, (self._job.units, job.units)))
+
+
+def _worth(one: Measured) -> tuple[bool, int, float]:
+    """Return the key by which changes are sorted: first what keeps most runs from failing, then what saves most."""
+    ends = one.gain.verdict == "ends"
+    return ends, -one.gain.still_failed if ends else 0, one.gain.share
 
 
 def _best(tried: Sequence[Tried]) -> Tried | None:

@@ -45,7 +45,7 @@ def advice_text(advice: Advice, setting: Setting) -> str:
     lines = [f"{setting.title}: {setting.runs}", _today(advice), ""]
     sure, buys = advice.sure, [one for one in advice.measured if one.gain.verdict == "buys"]
     if sure:
-        lines += ["What to change, each by itself", *_table(sure, 1, advice.together, setting), ""]
+        lines += ["What to change, each by itself", *_table(sure, 1, advice, setting), ""]
     else:
         lines += [NOTHING, ""]
     if buys:
@@ -77,11 +77,12 @@ def _percent(value: Estimate) -> str:
     return f"{100 * value.mean:.2f} %{half}"
 
 
-def _table(found: Sequence[Measured], first: int, together: Measured | None, setting: Setting) -> list[str]:
-    """Return the rows of changes, numbered from `first`, with a last row of all together if there is one."""
+def _table(found: Sequence[Measured], first: int, advice: Advice | None, setting: Setting) -> list[str]:
+    """Return the rows of changes, numbered from `first`; with the advice, one of what is made together."""
     rows = [(str(number), *_row(one, setting)) for number, one in enumerate(found, first)]
-    if together is not None:
-        rows.append(("", "all of these", "", "", *_figures(together.gain, setting)))
+    if advice is not None and advice.together is not None:
+        numbers = [str(number) for number, one in enumerate(found, first) if one in advice.joined]
+        rows.append(("", f"{' and '.join(numbers)} together", "", "", *_figures(advice.together.gain, setting)))
     money = ("cost saved",) if setting.price is not None else ()
     ended = ("failed runs",) if any(one.gain.failed or one.gain.still_failed for one in found) else ()
     heading = (*HEADING[:5], f"{setting.unit} hours saved", *money, HEADING[5], *ended)
@@ -148,9 +149,11 @@ def _short(one: Tried) -> str:
 
 def _commands(found: Iterable[Measured], together: Measured | None, setting: Setting) -> list[str]:
     """Return the command lines that show today's job and each change, by number."""
-    lines = [f"  today  {setting.command([])}"]
-    lines += [f"  {number:<5}  {setting.command(_words(one))}" for number, one in enumerate(found, 1)]
-    return lines + ([f"  all    {setting.command(_words(together))}"] if together is not None else [])
+    lines = [("today", setting.command([]))]
+    lines += [(str(number), setting.command(_words(one))) for number, one in enumerate(found, 1)]
+    lines += [("together", setting.command(_words(together)))] if together is not None else []
+    width = max(len(name) for name, _ in lines)
+    return [f"  {name:<{width}}  {command}" for name, command in lines]
 
 
 def _words(one: Measured) -> list[str]:

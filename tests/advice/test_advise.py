@@ -157,6 +157,16 @@ def test_sure_changes_are_simulated_together_as_gains_do_not_add_up() -> None:
     assert max(parts) < advice.together.gain.share < sum(parts)
 
 
+def test_of_several_changes_that_keep_a_job_from_failing_one_is_enough() -> None:
+    sets = ["trainer.workload.checkpoint_every=2h"]
+    case = Case("gang.py", "node-kill=6/node-day/30m", sets=(*WEEK, *sets), until=DAY, replicas="3:4")
+    advice = case.advise("interval", "minimum", "patience", seeds=16)
+    ends = [one for one in advice.sure if one.gain.verdict == "ends"]
+    assert len(ends) > 1 and advice.together is not None
+    assert [one for one in advice.joined if one in ends] == ends[:1]
+    assert advice.together.gain.still_failed == 0 and advice.together.gain.share > 0.05
+
+
 def test_a_change_with_which_the_topology_has_errors_is_not_played() -> None:
     case = week("node-lost=5/node-day/10m")
     assert changed(case.job, [Change("lease", "lease", "4s", "100ms", ("lease=100ms",))], case.compile) is None
