@@ -196,7 +196,7 @@ class _Advisor:
         allowed = [point for point in allowed if point.failed <= failed]
         self._best_ns = best_of(allowed, failed).interval_ns if allowed else today_ns
         if self._best_ns != today_ns:
-            yield interval_change(role, self._best_ns)
+            yield interval_change(self._job.graph, role, self._best_ns)
 
     def _point(self, interval_ns: int) -> Point:
         graph = with_interval(self._job.graph, self._role, interval_ns)

@@ -49,19 +49,21 @@ class Change(NamedTuple):
         return words + (["--nodes", str(self.nodes)] if self.nodes is not None else [])
 
 
-def interval_change(role: RoleSpec, interval_ns: int) -> Change:
-    """Return the change to another checkpoint interval, in ns."""
-    field = f"{role.name}.workload.checkpoint_every"
+def interval_change(graph: RoleGraph, role: RoleSpec, interval_ns: int) -> Change:
+    """Return the change of a role to another checkpoint interval, in ns; roles of one joint world save together."""
     text, today = format_duration(interval_ns), format_duration(role.workload.checkpoint_every_ns)
-    return Change("interval", f"{role.name} saves every", today, text, (f"{field}={text}",))
+    names = graph.mates_of(role.name)
+    what = f"{' and '.join(names)} save{'s' * (len(names) == 1)} every"
+    return Change("interval", what, today, text, tuple(f"{name}.workload.checkpoint_every={text}" for name in names))
 
 
 def with_interval(graph: RoleGraph, role: RoleSpec, interval_ns: int) -> RoleGraph:
-    """Return the graph with another checkpoint interval (ns) of the role."""
-    load = msgspec.structs.replace(role.workload, checkpoint_every_ns=interval_ns)
-    changed = msgspec.structs.replace(role, workload=load)
-    roles = tuple(changed if other.name == role.name else other for other in graph.roles)
-    return msgspec.structs.replace(graph, roles=roles)
+    """Return the graph with another checkpoint interval (ns) of the role, and of those in its joint world."""
+    names, roles = graph.mates_of(role.name), []
+    for other in graph.roles:
+        load = msgspec.structs.replace(other.workload, checkpoint_every_ns=interval_ns)
+        roles.append(msgspec.structs.replace(other, workload=load) if other.name in names else other)
+    return msgspec.structs.replace(graph, roles=tuple(roles))
 
 
 def changes_of(job: Job, today: list[Outcome]) -> Iterator[Change]:

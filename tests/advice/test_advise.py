@@ -253,7 +253,16 @@ def test_the_interval_is_within_half_a_point_of_the_best_of_a_fine_sweep(
 
 
 def test_the_change_of_an_interval_has_the_text_of_both() -> None:
-    role = leading_role(week("node-kill=5/node-day/10m").job.graph)
-    change = interval_change(role, 90 * SECOND)
+    graph = week("node-kill=5/node-day/10m").job.graph
+    change = interval_change(graph, leading_role(graph), 90 * SECOND)
     assert (change.today, change.proposed) == ("1m", "1m30s")
     assert change.words == ["--set", "trainer.workload.checkpoint_every=1m30s"]
+
+
+def test_roles_of_a_joint_world_save_together() -> None:
+    case = Case("core.py", "trainer-kill=1/replica-day", until=20 * MINUTE)
+    graph = case.job.graph
+    change = interval_change(graph, leading_role(graph), 90 * SECOND)
+    assert change.what == "ps and trainer save every"
+    compiled, replaced = case.compile(change.sets, None), with_interval(graph, leading_role(graph), 90 * SECOND)
+    assert compiled == replaced != graph
