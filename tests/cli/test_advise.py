@@ -102,6 +102,7 @@ def test_rates_are_measured_in_a_record_and_stand_in_the_commands(tmp_path: Path
     done = advise(GANG, "--from", str(trace), "--only", "interval", "--seeds", "1:3")
     assert done.exit_code == 0, done.output
     assert re.search(r"measured --rate node-kill=[\d.]+/node-day/1m(\d+s)?: 2 in [\d.]+ days \(95 %: ", done.stderr)
+    assert "note: node-kill is measured from 2 failures: between" in done.stdout
     assert re.search(r"today  flowdist simulate .*gang.py --rate node-kill=\S+/node-day/1m", done.stdout)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flowdist.advice.words import Setting
     from flowdist.faults.grammar import Plan
 
+FEW = 20  # failures: a rate from fewer may be off by half and more
 AFTER_S = 2.0  # shorter advice shows no progress
 NO_FAULTS = "advice needs failures: nothing goes wrong in this job"
 NO_FAULTS_HELP = "write --rate node-kill=6.5e-3/node-day/15m, or --from RUN to measure the rates of a run"
@@ -103,6 +104,7 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
         click.echo(_rate_line(rate), err=True)
     with _Progress(quiet=named.as_json) as progress:
         advice = advise(asked.question, progress.tell)
+    advice = advice._replace(notes=[*advice.notes, *_doubts(measured)])
     _write_files(options, advice, setting)
     _show(named, advice, setting, measured)
     sys.exit(0)
@@ -290,6 +292,17 @@ def _setting(
 def _rate_line(rate: MeasuredRate) -> str:
     between = f"95 %: {rate.low:.2g} to {rate.high:.2g} a day"
     return f"measured --rate {rate.text}: {rate.faults} in {rate.days:.3g} days ({between})"
+
+
+def _doubts(measured: list[MeasuredRate]) -> list[str]:
+    """Return a note for each measured rate that few failures show."""
+    few = [rate for rate in measured if rate.faults < FEW]
+    help = "try both ends as --rate"
+    return [
+        f"{rate.text.partition('=')[0]} is measured from {rate.faults} failure{'s' * (rate.faults != 1)}: between "
+        f"{rate.low:.2g} and {rate.high:.2g} a day is likely; {help}"
+        for rate in few
+    ]
 
 
 def _write_files(options: AdviceOptions, advice: Advice, setting: Setting) -> None:
