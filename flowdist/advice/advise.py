@@ -128,7 +128,7 @@ class _Advisor:
         self._question, self._tell = question, tell
         self._job, self._mode = question.job, mode_of(question.job)
         self._role = leading_role(self._job.graph)
-        self._bounds = bounds_of(self._role, self._job.until_ns)
+        self._bounds = bounds_of(self._role, self._job.until_ns, self._mode)
         self._tried: list[Tried] = []
         self._points: list[Point] = []
         self._best_ns: int | None = None

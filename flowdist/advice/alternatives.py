@@ -81,8 +81,14 @@ def changes_of(job: Job, today: list[Outcome]) -> Iterator[Change]:
     kinds = {rate.kind for rate in job.plan.rates} | {fault.kind for fault in job.plan.faults}
     if kinds & set(SILENT):
         yield from _silence(job.graph)
-    if any(outcome.failed for outcome in today):
-        yield from _failing(role)
+    reasons = [outcome.reason for outcome in today if outcome.failed]
+    if reasons:
+        yield from _patience(role)
+        spent = [
+            other for other in job.graph.roles if any(f"role {other.name} has used up" in text for text in reasons)
+        ]
+        for other in spent or [role]:
+            yield from _budget(other)
 
 
 def _minimum(role: RoleSpec) -> Iterator[Change]:
@@ -148,18 +154,23 @@ def _silence(graph: RoleGraph) -> Iterator[Change]:
             )
 
 
-def _failing(role: RoleSpec) -> Iterator[Change]:
-    """Yield what may keep the job from failing: more patience for nodes, and more restarts."""
+def _patience(role: RoleSpec) -> Iterator[Change]:
+    """Yield longer waits for nodes, for a job that fails."""
     for ns in (6 * role.pending_timeout_ns, DAY):
         if ns > role.pending_timeout_ns:
             text = format_duration(ns)
             today, field = format_duration(role.pending_timeout_ns), f"{role.name}.pending_timeout"
             yield Change("patience", f"{role.name} waits for nodes", today, text, (f"{field}={text}",))
-    if role.restart is not None:
-        count = role.restart.max_restarts
-        for number in (3 * count + 3, 20 * count + 20):
-            field = f"{role.name}.restart.max_restarts"
-            yield Change("budget", f"{role.name} may restart", str(count), str(number), (f"{field}={number}",))
+
+
+def _budget(role: RoleSpec) -> Iterator[Change]:
+    """Yield more restarts, for a job that fails: a role whose budget is used up, or the leading one."""
+    if role.restart is None:
+        return
+    count = role.restart.max_restarts
+    for number in (3 * count + 3, 20 * count + 20):
+        field = f"{role.name}.restart.max_restarts"
+        yield Change("budget", f"{role.name} may restart", str(count), str(number), (f"{field}={number}",))
 
 
 def together(changes: Iterable[Change], sets: tuple[str, ...] = ()) -> tuple[tuple[str, ...], int | None]:

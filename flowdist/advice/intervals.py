@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from flowdist.advice.playing import Mode
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleSpec
 
 COARSE = 2.0  # factor between two intervals of the coarse sweep
@@ -17,6 +18,7 @@ FURTHER = 12  # more steps of that factor, while an interval beside the best is 
 FINE = (2**0.5, 2**0.25)  # factors around the best so far; at the optimum 2 ** 0.125 costs 0.4 % of what is lost
 US = 1_000  # ns in a microsecond
 EXACT = 20  # an interval has so many parts of its unit at least, so that rounding changes it by 2.5 % at most
+PLAYED = 500  # checkpoints of a run in protocol mode at most: each is played, and free ones are best at every step
 UNITS = (
     12 * HOUR, 6 * HOUR, HOUR, 30 * MINUTE, 10 * MINUTE, 5 * MINUTE, MINUTE, 30 * SECOND, 10 * SECOND, 5 * SECOND,
     SECOND, 500 * MS, 100 * MS, 50 * MS, 10 * MS, 5 * MS, MS,
@@ -43,7 +45,7 @@ class Bounds(NamedTuple):
         return min(self.most_ns, max(self.least_ns, rounded_ns(ns)))
 
 
-def bounds_of(role: RoleSpec, until_ns: int) -> Bounds:
+def bounds_of(role: RoleSpec, until_ns: int, mode: Mode = "macro") -> Bounds:
     """Return the intervals that make sense: one step at least, and no more than all the work of a run.
 
     No checkpoint holds less than a step of work. A checkpoint that is written in the background is complete before the
@@ -52,11 +54,15 @@ def bounds_of(role: RoleSpec, until_ns: int) -> Bounds:
     Args:
         role: The role that saves.
         until_ns: The time at which each run ends at the latest.
+        mode: The mode in which it is simulated.
     """
     load = role.workload
     step_ns = role.longest_step_ns
     least_ns = written_ns(max(step_ns, -(-load.lag_ns // step_ns) * step_ns))
-    return Bounds(least_ns, max(least_ns, written_ns(min(until_ns, load.steps * step_ns))))
+    most_ns = max(least_ns, written_ns(min(until_ns, load.steps * step_ns)))
+    if mode == "protocol":
+        least_ns = max(least_ns, written_ns(most_ns // PLAYED))
+    return Bounds(least_ns, most_ns)
 
 
 def written_ns(ns: int) -> int:

@@ -121,6 +121,13 @@ def test_more_restarts_are_tried_for_a_job_that_uses_up_its_budget() -> None:
     assert [change.lever for one in advice.measured for change in one.changes] == ["budget"]
 
 
+def test_the_role_whose_budget_is_used_up_gets_more_restarts() -> None:
+    case = Case("ps.py", "ps-kill=60/replica-hour")
+    failed = play(case.job, case.mode, [1, 2])
+    assert all("role ps has used up" in run.reason for run in failed)
+    assert {change.what for change in changes_of(case.job, failed) if change.lever == "budget"} == {"ps may restart"}
+
+
 def test_spare_nodes_that_the_job_cannot_use_are_given_back() -> None:
     advice = week("node-kill=0.2/node-day/10m", nodes=8).advise("spares", seeds=4)
     (one,) = advice.sure
