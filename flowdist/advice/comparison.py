@@ -120,4 +120,4 @@ def _luck(ended: int, begun: int) -> float:
         begun: Runs that fail with the change alone.
     """
     total = ended + begun
-    return math.fsum(math.comb(total, k) for k in range(ended, total + 1)) / 2**total
+    return math.fsum(math.comb(total, k) / 2.0**total for k in range(ended, total + 1))
