@@ -55,7 +55,7 @@ class Case:
 
 def week(*rates: str, sets: Sequence[str] = (), **params: object) -> Case:
     """A week of a gang of four, which fails only if it is told so."""
-    return Case("gang.py", *rates, sets=(*WEEK, *sets), until=2 * DAY, **params)
+    return Case("gang.py", *rates, sets=(*WEEK, *sets), until=DAY, **params)
 
 
 def changes(advice: Advice) -> list[tuple[str, ...]]:
@@ -74,6 +74,7 @@ def test_an_interval_that_is_far_too_long_is_shortened_and_the_gain_is_sure() ->
     assert case.compile(change.sets, None).roles[0].workload.checkpoint_every_ns == advice.best_ns
 
 
+@pytest.mark.slow
 def test_what_is_best_already_is_left_and_nothing_is_sure() -> None:
     first = week("node-kill=5/node-day/10m").advise("interval", seeds=6)
     best = f"trainer.workload.checkpoint_every={format_duration(first.best_ns or 0)}"
@@ -91,6 +92,7 @@ def test_other_seeds_measure_than_choose() -> None:
     assert (one.points, one.tried) == (three.points, three.tried) and one.goodput != three.goodput
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer() -> None:
     case = week("node-kill=5/node-day/10m")
     assert case.advise(seeds=2) == case.advise(seeds=2)
@@ -156,6 +158,7 @@ def test_a_shorter_lease_comes_with_a_warning_about_nodes_that_are_only_slow() -
     assert any("silent only for a moment" in note for note in advice.notes)
 
 
+@pytest.mark.slow
 def test_sure_changes_are_simulated_together_as_gains_do_not_add_up() -> None:
     sets = ["trainer.workload.checkpoint_every=2h"]
     advice = week("node-kill=5/node-day/10m", sets=sets, nodes=8).advise("interval", "spares", seeds=4)
@@ -164,6 +167,7 @@ def test_sure_changes_are_simulated_together_as_gains_do_not_add_up() -> None:
     assert max(parts) < advice.together.gain.share < sum(parts)
 
 
+@pytest.mark.slow
 def test_of_several_changes_that_keep_a_job_from_failing_one_is_enough() -> None:
     sets = ["trainer.workload.checkpoint_every=2h"]
     case = Case("gang.py", "node-kill=6/node-day/30m", sets=(*WEEK, *sets), until=DAY, replicas="3:4")

@@ -18,7 +18,7 @@ def outcome(seed: int, goodput: float = 0.5, hours: float = 10, work: float = 10
 
 OUTCOMES = st.builds(
     lambda goodput, hours, work, failed: (goodput, hours, work, failed),
-    st.floats(0, 1), st.floats(0.01, 1000), st.floats(0, 1e6), st.booleans(),
+    st.floats(0, 1), st.floats(0.01, 1000), st.integers(0, 10**18), st.booleans(),
 )  # fmt: skip
 
 

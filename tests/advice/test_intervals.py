@@ -97,6 +97,12 @@ def test_the_shortest_interval_is_a_step_of_the_size_that_steps_slowest() -> Non
     assert bounds_of(spec, HOUR) == Bounds(8 * SECOND, 800 * SECOND)
 
 
+def test_free_checkpoints_are_not_played_at_every_step() -> None:
+    spec = role(steps=100_000, step_ns=30 * MS, checkpoint_ns=0)
+    assert bounds_of(spec, 100 * HOUR, "macro").least_ns == 30 * MS
+    assert bounds_of(spec, 100 * HOUR, "protocol").least_ns == 6 * SECOND  # 500 of them in 50 minutes
+
+
 @pytest.mark.parametrize(("ns", "text"), [(437.2 * SECOND, "7m20s"), (20 * MINUTE, "20m"), (3.14159 * SECOND, "3.1s")])
 def test_intervals_are_round(ns: float, text: str) -> None:
     assert format_duration(rounded_ns(ns)) == text
