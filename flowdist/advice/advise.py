@@ -229,9 +229,7 @@ def _best(tried: Sequence[Tried]) -> Tried | None:
 
     If none saves anything, the cheapest of those that have most of the gain in goodput.
     """
-    played = [(one, one.gain) for one in tried if one.gain is not None]
-    allowed = [(one, gain) for one, gain in played if gain.still_failed <= gain.failed]
-    allowed = [(one, gain) for one, gain in allowed if _gains(gain)]
+    allowed = [(one, one.gain) for one in tried if one.gain is not None and _gains(one.gain)]
     if not allowed:
         return None
     least = min(gain.still_failed for _, gain in allowed)

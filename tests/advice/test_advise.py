@@ -137,6 +137,11 @@ def test_spare_nodes_that_the_job_cannot_use_are_given_back() -> None:
     assert one.gain.share > 0.1 and one.changes[0].words == ["--nodes", str(one.changes[0].nodes)]
 
 
+def test_a_topology_that_leaves_its_nodes_to_the_machine_gets_no_spare_ones() -> None:
+    job = Case("examples/char_gpt/topology.py", "trainer-kill=30/replica-hour").job
+    assert len(job.graph.cluster.nodes) == 1 and "spares" not in {change.lever for change in changes_of(job, [])}
+
+
 def test_a_spare_node_that_costs_more_than_it_saves_is_shown_apart() -> None:
     advice = week("node-kill=1/node-day/10m", replicas="4", pending_timeout="1d").advise("spares", seeds=6)
     assert advice.sure == []
