@@ -41,6 +41,7 @@ VERBS = {
     "export": Verb(BEFORE, "run", "Write a job as manifests for Kubernetes (JobSet)."),
     "gpus": Verb(BEFORE, "inspect", "List the GPUs of this machine and the processes that use them."),
     "simulate": Verb(BEFORE, "simulate", "Run a topology or a scenario in virtual time, with failures."),
+    "advise": Verb(BEFORE, "simulate", "Say what to change so that failures cost less, and how sure that is."),
     "validate": Verb(BEFORE, "simulate", "Compare published results with what the simulator computes for them."),
     "run": Verb(RUN, "run", "Run a topology or a script on this machine."),
     "join": Verb(RUN, "run", "Join the job of another host as a node."),

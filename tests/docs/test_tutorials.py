@@ -24,6 +24,11 @@ def test_the_page_is_true(page: Path, tmp_path: Path) -> None:
     assert not follow(page.read_text(), tmp_path)
 
 
+@pytest.mark.slow
+def test_the_example_of_the_page_about_advice_is_true(tmp_path: Path) -> None:
+    assert not follow((ROOT / "docs/advise.md").read_text(), tmp_path)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_has_steps_and_is_short_and_each_block_of_it_is_run(page: Path) -> None:
     text = page.read_text()

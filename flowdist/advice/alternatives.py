@@ -1,0 +1,191 @@
+"""Alternatives to the job of today, by lever: each changes one thing, and says how the command line writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+
+from flowdist.advice.playing import Job, Outcome, leading_role
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph, RoleSpec, format_duration
+from flowdist.graph.capacity import fits, needed, offered, slots
+from flowdist.graph.units import DAY
+
+# minimum: also shrink or wait; patience: pending_timeout; budget: max_restarts. The last two are for jobs that fail.
+Lever = Literal["interval", "minimum", "spares", "scope", "lease", "heartbeat", "patience", "budget"]
+LEVERS: tuple[Lever, ...] = get_args(Lever)
+SILENT = ("lost", "partition", "cut-to", "pause", "flap", "drop", "delay")  # faults that only a lease reveals
+BRIEF = ("partition", "cut-to", "pause", "flap", "drop", "delay")  # those of them that a node survives
+MANY = 200  # nodes: from here on, spare nodes are tried by the per cent as well
+
+# Compiles the topology with more texts of --set, and another number of nodes (None: that of today).
+Compile = Callable[[tuple[str, ...], int | None], RoleGraph]
+
+
+class Change(NamedTuple):
+    """One difference from the job of today.
+
+    Attributes:
+        lever: Its lever.
+        what: What is changed, in words that the command line knows where possible.
+        today, proposed: The values, as text.
+        sets: Texts of --set that make the difference.
+        nodes: The number of --nodes; None: that of today.
+    """
+
+    lever: Lever
+    what: str
+    today: str
+    proposed: str
+    sets: tuple[str, ...] = ()
+    nodes: int | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words of a command line that make the difference."""
+        words = [word for text in self.sets for word in ("--set", text)]
+        return words + (["--nodes", str(self.nodes)] if self.nodes is not None else [])
+
+
+def interval_change(graph: RoleGraph, role: RoleSpec, interval_ns: int) -> Change:
+    """Return the change of a role to another checkpoint interval, in ns; roles of one joint world save together."""
+    text, today = format_duration(interval_ns), format_duration(role.workload.checkpoint_every_ns)
+    names = graph.mates_of(role.name)
+    what = f"{' and '.join(names)} save{'s' * (len(names) == 1)} every"
+    return Change("interval", what, today, text, tuple(f"{name}.workload.checkpoint_every={text}" for name in names))
+
+
+def with_interval(graph: RoleGraph, role: RoleSpec, interval_ns: int) -> RoleGraph:
+    """Return the graph with another checkpoint interval (ns) of the role, and of those in its joint world."""
+    names, roles = graph.mates_of(role.name), []
+    for other in graph.roles:
+        load = msgspec.structs.replace(other.workload, checkpoint_every_ns=interval_ns)
+        roles.append(msgspec.structs.replace(other, workload=load) if other.name in names else other)
+    return msgspec.structs.replace(graph, roles=tuple(roles))
+
+
+def changes_of(job: Job, today: list[Outcome]) -> Iterator[Change]:
+    """Yield the changes of each lever but the interval that may matter to the job.
+
+    Args:
+        job: The job of today.
+        today: Some outcomes of it: what helps a job that fails is tried only if it does.
+    """
+    role = leading_role(job.graph)
+    yield from _minimum(role)
+    if job.declares_nodes:
+        yield from _spares(job.graph, role)
+    yield from _scope(role)
+    kinds = {rate.kind for rate in job.plan.rates} | {fault.kind for fault in job.plan.faults}
+    if kinds & set(SILENT):
+        yield from _silence(job.graph)
+    reasons = [outcome.reason for outcome in today if outcome.failed]
+    if reasons:
+        yield from _patience(role)
+        spent = [
+            other for other in job.graph.roles if any(f"role {other.name} has used up" in text for text in reasons)
+        ]
+        for other in spent or [role]:
+            yield from _budget(other)
+
+
+def _minimum(role: RoleSpec) -> Iterator[Change]:
+    """Yield other minima: waiting for all replicas, and shrinking to fewer."""
+    least, most = role.min_replicas, role.max_replicas
+    for number in dict.fromkeys([most, most - role.step, most // 2, max(1, most // 4), role.step]):
+        if 1 <= number <= most and number != least and number % role.step == 0:
+            size = str(most) if number == most else f"{number}:{most}"
+            what = f"{role.name} {'waits for' if number == most else 'starts with'}"
+            yield Change(
+                "minimum", what, f"{least} of {most}", f"{number} of {most}", (f"{role.name}.replicas={size}",)
+            )
+
+
+def _spares(graph: RoleGraph, role: RoleSpec) -> Iterator[Change]:
+    """Yield other numbers of nodes: more of them, and as many as the job needs."""
+    count = len(graph.cluster.nodes)
+    tried = [count + 1, count + 2]
+    if count >= MANY:
+        tried += [count + count // 100, count + count // 50]
+    if len(graph.roles) == 1 and (spare := _spare_nodes(graph, role)):
+        tried += [count - 1, count - spare // 2 if spare > 1 else count - 1, count - spare]
+    for number in dict.fromkeys(tried):
+        yield Change("spares", "nodes", str(count), str(number), nodes=number)
+
+
+def _spare_nodes(graph: RoleGraph, role: RoleSpec) -> int:
+    """Return how many of the last nodes the role does not need, if all nodes are there."""
+    rooms = []
+    for node in graph.cluster.nodes:
+        need, free = needed(role.resources), offered(node)
+        room = slots(need, free) if fits(need, free) else 0
+        rooms.append(min(room, 1) if role.placement.apart else room)
+    spare, left = 0, sum(rooms)
+    for room in reversed(rooms):
+        left -= room
+        if left < role.max_replicas:
+            break
+        spare += 1
+    return spare
+
+
+def _scope(role: RoleSpec) -> Iterator[Change]:
+    """Yield the other scopes of the role's restart policy. The replicas of a gang restart together in any case."""
+    if role.restart is None:
+        return
+    for scope in ("role", "job") if role.gang else ("replica", "role", "job"):
+        if scope != role.restart.scope:
+            field = f"{role.name}.restart.scope"
+            yield Change(
+                "scope", f"a failure of {role.name} restarts", role.restart.scope, scope, (f"{field}={scope}",)
+            )
+
+
+def _silence(graph: RoleGraph) -> Iterator[Change]:
+    """Yield other leases and heartbeats, which decide how soon a silent node is lost."""
+    options = graph.options
+    for lever, ns in (("lease", options.lease_ns), ("heartbeat", options.heartbeat_ns)):
+        for factor in (0.5, 2, 4) if lever == "lease" else (0.5, 2):
+            text = format_duration(round(ns * factor))
+            yield Change(
+                "lease" if lever == "lease" else "heartbeat", lever, format_duration(ns), text, (f"{lever}={text}",)
+            )
+
+
+def _patience(role: RoleSpec) -> Iterator[Change]:
+    """Yield longer waits for nodes, for a job that fails."""
+    for ns in (6 * role.pending_timeout_ns, DAY):
+        if ns > role.pending_timeout_ns:
+            text = format_duration(ns)
+            today, field = format_duration(role.pending_timeout_ns), f"{role.name}.pending_timeout"
+            yield Change("patience", f"{role.name} waits for nodes", today, text, (f"{field}={text}",))
+
+
+def _budget(role: RoleSpec) -> Iterator[Change]:
+    """Yield more restarts, for a job that fails: a role whose budget is used up, or the leading one."""
+    if role.restart is None:
+        return
+    count = role.restart.max_restarts
+    for number in (3 * count + 3, 20 * count + 20):
+        field = f"{role.name}.restart.max_restarts"
+        yield Change("budget", f"{role.name} may restart", str(count), str(number), (f"{field}={number}",))
+
+
+def together(changes: Iterable[Change], sets: tuple[str, ...] = ()) -> tuple[tuple[str, ...], int | None]:
+    """Return the texts of --set, and the number of --nodes or None, of all changes at once, after the given texts."""
+    nodes = None
+    for change in changes:
+        sets += change.sets
+        nodes = change.nodes if change.nodes is not None else nodes
+    return sets, nodes
+
+
+def changed(job: Job, change: Iterable[Change], compile: Compile) -> Job | None:
+    """Return the job with changes; None if the topology has errors with them, such as a lease below the heartbeat."""
+    sets, nodes = together(change)
+    try:
+        return job._replace(graph=compile(sets, nodes))
+    except FlowdistError:
+        return None

@@ -1,0 +1,123 @@
+"""Comparison of two jobs that were simulated with the same seeds: differences in pairs, with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from flowdist.advice.playing import Outcome
+from flowdist.graph import HOUR
+from flowdist.report.goodput import Estimate, estimate
+
+LEAST_GAIN = 0.0005  # share of goodput or of the cost: a smaller gain is no advice, however sure
+CHANCE = 0.025  # chance at which fewer failed runs are luck: the one-sided level of a 95 % interval
+
+# saves: less is paid for the same work; ends: fewer runs fail, for no more money; buys: more goodput or fewer failed
+# runs, for more money; unsure: none of them
+Verdict = Literal["saves", "ends", "buys", "unsure"]
+
+
+class Gain(NamedTuple):
+    """Gain of a job over the job of today, with the same seeds.
+
+    Attributes:
+        goodput: Difference of the goodput, as a share from -1 to 1.
+        hours: GPU hours (node hours without GPUs) saved in one run, for the work that the job of today does in it;
+            negative: more are paid. None: no run did any work.
+        share: The same as a part of what today's run costs.
+        better: Number of seeds with more goodput than today.
+        seeds: Number of seeds.
+        failed: Runs that fail today.
+        still_failed: Runs that fail with the change.
+        ended: Runs that fail today and do not fail with the change.
+    """
+
+    goodput: Estimate
+    hours: Estimate | None
+    share: float
+    better: int
+    seeds: int
+    failed: int
+    still_failed: int
+    ended: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what the difference shows for sure, at 95 % confidence.
+
+        A change under which more runs fail is never advised: a run that fails early has no time to lose more.
+        """
+        if self.still_failed > self.failed:
+            return "unsure"
+        begun = self.still_failed - (self.failed - self.ended)
+        ends = _luck(self.ended, begun) <= CHANCE
+        if ends and not self.costs:
+            return "ends"
+        if self.share > LEAST_GAIN and is_sure(self.hours):
+            return "saves"
+        return "buys" if ends or (self.goodput.mean > LEAST_GAIN and is_sure(self.goodput)) else "unsure"
+
+    @property
+    def costs(self) -> bool:
+        """Return whether more is paid for the same work, for sure."""
+        return self.hours is not None and self.hours.half is not None and self.hours.mean + self.hours.half < 0
+
+
+def is_sure(gain: Estimate | None) -> bool:
+    """Return whether the gain is above 0 with all of its confidence interval; never for a single seed."""
+    return gain is not None and gain.half is not None and gain.mean - gain.half > 0
+
+
+def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int]) -> Gain:
+    """Return what another job gains over today's. A job that is equal to today's gains exactly 0.
+
+    Args:
+        today: Outcomes of the job of today.
+        other: Outcomes of the other job, with the same seeds in the same order.
+        units: The number of GPUs (or nodes) of both jobs.
+    """
+    pairs = list(zip(today, other, strict=True))
+    assert all(one.seed == two.seed for one, two in pairs), "differences are those of the same seeds"
+    saved = _hours_saved(today, other, units)
+    hours = estimate(saved) if saved else None
+    paid = math.fsum(units[0] * one.lasted_ns / HOUR for one in today) / len(today)
+    return Gain(
+        goodput=estimate([two.goodput - one.goodput for one, two in pairs]),
+        hours=hours,
+        share=hours.mean / paid if hours is not None and paid else 0.0,
+        better=sum(two.goodput > one.goodput for one, two in pairs),
+        seeds=len(pairs),
+        failed=sum(one.failed for one in today),
+        still_failed=sum(two.failed for two in other),
+        ended=sum(one.failed and not two.failed for one, two in pairs),
+    )
+
+
+def _hours_saved(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int]) -> list[float]:
+    """Return a value for each seed, whose mean is the hours that the other job saves for the work of one run of today.
+
+    What the other job pays for a unit of work is a ratio of sums over all seeds: a single run may do no work at all.
+    The values are linearised, so that their spread gives the error of the ratio (Cochran, "Sampling Techniques", 3rd
+    edition, 1977, section 2.11). Empty if the other job does no work with any seed.
+    """
+    worked = math.fsum(two.work for two in other)
+    if not worked:
+        return []
+    ratio = math.fsum(units[1] * two.lasted_ns for two in other) / worked
+    scale = math.fsum(one.work for one in today) / worked
+    return [
+        (units[0] * one.lasted_ns - ratio * one.work - scale * (units[1] * two.lasted_ns - ratio * two.work)) / HOUR
+        for one, two in zip(today, other, strict=True)
+    ]
+
+
+def _luck(ended: int, begun: int) -> float:
+    """Return the chance that so many of the runs that fail in one job alone do so today, by a one-sided sign test.
+
+    Args:
+        ended: Runs that fail today alone.
+        begun: Runs that fail with the change alone.
+    """
+    total = ended + begun
+    return math.fsum(math.comb(total, k) / 2.0**total for k in range(ended, total + 1))

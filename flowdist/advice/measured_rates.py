@@ -1,0 +1,119 @@
+"""Rates of faults, measured in the records of runs: how many there were in how much time of nodes or replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flowdist.faults.grammar import Fault
+from flowdist.graph import MINUTE, RoleGraph, format_duration
+from flowdist.graph.units import DAY
+from flowdist.record.journal import Header, Line
+from flowdist.sim.reconstruct import reconstruct
+
+NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit", "oom", "hang")
+NORMAL_95 = 1.96
+
+
+class Record(NamedTuple):
+    """Record of a run, under the name that the user gave it."""
+
+    name: str
+    header: Header
+    lines: Sequence[Line]
+
+
+class MeasuredRate(NamedTuple):
+    """Rate of one kind of fault: the text of `--rate`, and from how many faults in how many days it comes.
+
+    `low` and `high` are the limits of the 95 % confidence interval, in faults per day of one node or replica.
+    """
+
+    text: str
+    faults: int
+    days: float
+    low: float
+    high: float
+
+
+class _Kind(NamedTuple):
+    subject: str  # "node", or a role
+    kind: str
+
+
+def measured_rates(records: Sequence[Record], graph: RoleGraph) -> list[MeasuredRate]:
+    """Return the rates of all kinds of faults in the records that a topology can have.
+
+    Faults that flowdist injected count as well: a record of a test has the rates of the test. Faults of roles that the
+    topology does not have, of the controller, of links and of GPUs do not count.
+
+    Args:
+        records: The runs. Each counts with its whole length.
+        graph: The topology to simulate with the rates.
+
+    Raises:
+        BadLine: A line of a record cannot be replayed.
+    """
+    found: dict[_Kind, list[Fault]] = {}
+    days: dict[str, float] = {}
+    roles = {role.name for role in graph.roles}
+    for record in records:
+        for subject, more in _exposure(record).items():
+            days[subject] = days.get(subject, 0.0) + more
+        for fault in reconstruct(record.header, record.lines).plan.faults:
+            if (kind := _kind_of(fault, roles)) is not None:
+                found.setdefault(kind, []).append(fault)
+    return [_rate(kind, found[kind], days[kind.subject]) for kind in sorted(found) if days.get(kind.subject)]
+
+
+def _exposure(record: Record) -> dict[str, float]:
+    """Return for how many days nodes, and replicas of each role, could fail: all of them for the length of the run."""
+    graph = record.header.graph
+    long = max((line.t_ns for line in record.lines if not isinstance(line, Header)), default=0) / DAY
+    nodes = len(record.header.known_nodes) or len(graph.cluster.nodes) or 1
+    return {"node": long * nodes, **{role.name: long * role.max_replicas for role in graph.roles}}
+
+
+def _kind_of(fault: Fault, roles: set[str]) -> _Kind | None:
+    """Return what kind of rate the fault counts for; None if for none."""
+    if fault.replica is not None:
+        role = fault.replica[0]
+        return _Kind(role, fault.kind) if fault.kind in REPLICA_KINDS and role in roles else None
+    is_node = fault.target not in ("controller", "all", *roles) and fault.label is None
+    return _Kind("node", fault.kind) if is_node and fault.kind in NODE_KINDS else None
+
+
+def _rate(kind: _Kind, faults: Sequence[Fault], days: float) -> MeasuredRate:
+    """Return the rate of faults of one kind; nodes are away for the mean of the times after which they came back."""
+    unit = "node" if kind.subject == "node" else "replica"
+    arg = f":{faults[0].arg}" if faults[0].arg else ""
+    back = [fault.duration_ns for fault in faults if fault.duration_ns is not None] if unit == "node" else []
+    away = f"/{format_duration(_whole(sum(back) // len(back)))}" if back else ""
+    text = f"{kind.subject}-{kind.kind}={_number(len(faults) / days)}/{unit}-day{arg}{away}"
+    low, high = (count / days for count in poisson_95(len(faults)))
+    return MeasuredRate(text, len(faults), days, low, high)
+
+
+def _whole(ns: int) -> int:
+    """Return a duration of a second or more, in whole seconds, or whole minutes from ten minutes on."""
+    unit = MINUTE if ns >= 10 * MINUTE else MINUTE // 60
+    return max(unit, round(ns / unit) * unit)
+
+
+def _number(rate: float) -> str:
+    """Return a number with three digits as the grammar of rates reads it: 0.0125, 2.5, 1440."""
+    return f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
+
+
+def poisson_95(count: int) -> tuple[float, float]:
+    """Return the limits of the 95 % confidence interval of a Poisson mean, from one count.
+
+    The exact limits are quantiles of the chi-squared distribution (Garwood, "Fiducial limits for the Poisson
+    distribution", Biometrika 28, 1936). They are approximated here as in Wilson and Hilferty, "The distribution of
+    chi-square", PNAS 17, 1931.
+    """
+    above = count + 1
+    high = above * (1 - 1 / (9 * above) + NORMAL_95 / (3 * math.sqrt(above))) ** 3
+    low = count * (1 - 1 / (9 * count) - NORMAL_95 / (3 * math.sqrt(count))) ** 3 if count else 0.0
+    return max(0.0, low), high

@@ -1,0 +1,361 @@
+"""`flowdist advise`: what to change in a topology so that failures cost less."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from flowdist.cli.shared.common import load, pairs, print_json, until_ns, verb, write
+from flowdist.cli.shared.options import (
+    FaultOptions,
+    TopologyOptions,
+    fault_options,
+    gathered,
+    repeated,
+    topology_options,
+)
+from flowdist.cli.shared.terminal import rich_console
+from flowdist.cli.shared.workloads import with_workload_file, workload_option
+from flowdist.cli.simulate.campaign import CampaignOptions
+from flowdist.errors import FlowdistError, did_you_mean
+from flowdist.graph import RoleGraph
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from flowdist.advice.advise import Advice, Question
+    from flowdist.advice.alternatives import Lever
+    from flowdist.advice.measured_rates import MeasuredRate
+    from flowdist.advice.playing import Job, Mode
+    from flowdist.advice.prices import Price
+    from flowdist.advice.words import Setting
+    from flowdist.faults.grammar import Plan
+
+FEW = 20  # failures: a rate from fewer may be off by half and more
+AFTER_S = 2.0  # shorter advice shows no progress
+NO_FAULTS = "advice needs failures: nothing goes wrong in this job"
+NO_FAULTS_HELP = "write --rate node-kill=6.5e-3/node-day/15m, or --from RUN to measure the rates of a run"
+
+
+class AdviceOptions(NamedTuple):
+    """Options of the verb: where rates and times come from, what is tried and how often, and files to write."""
+
+    records: tuple[str, ...]
+    workload_file: str | None
+    until: str | None
+    seeds: str | None
+    only: tuple[str, ...]
+    price: str | None
+    plot_file: str | None
+    html_file: str | None
+
+
+class _Checked(NamedTuple):
+    """Options that were read: the plan, the end of runs, the seeds and the levers, and the price; None: not given."""
+
+    plan: Plan
+    until_ns: int | None
+    seeds: range | None
+    levers: tuple[Lever, ...]
+    price: Price | None
+
+
+@verb("advise")
+@topology_options
+@fault_options("rates", "files")
+@gathered(
+    "options",
+    AdviceOptions,
+    repeated("--from", "records", metavar="RUN", help="Measure the rates of failures in the journal of this run."),
+    workload_option,
+    click.option("--until", metavar="TIME", help="End each run at this time (default: after enough failures)."),
+    click.option("--seeds", metavar="A[:B]", help="Seeds that measure the gains (default: as many as needed)."),
+    repeated("--only", "only", metavar="LEVER", help="Try this lever alone: interval, minimum, spares, ..."),
+    click.option("--price", metavar="PRICE", help="Price of an hour of a GPU: 2.5; or 20/node-hour."),
+    click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Plot goodput over the interval: x.svg."),
+    click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Write the advice as a page, with plot."),
+)
+def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions) -> None:
+    """Say what to change in a topology so that failures cost less, how much that gains, and how sure it is.
+
+    Simulates the job and alternatives with the same failures: other checkpoint intervals, minima, spare nodes, restart
+    scopes, leases and heartbeats. Exit code 0, also if nothing is sure to gain anything.
+
+    \b
+    flowdist advise --rate node-kill=2/node-day/30m
+    flowdist advise --from runs/a --workload workload.toml --price 2.5
+    flowdist advise --rate node-kill=2/node-day/30m --only interval --plot interval.svg
+    """
+    from flowdist.advice.advise import advise
+
+    checked = _read(faults, options)
+    named = _without_models(named)
+    job = _job(named, options)
+    measured = _measured(options.records, job.graph)
+    asked = _asked(named, options, checked, job, measured)
+    setting = _setting(named, faults, options, asked, checked)
+    for rate in measured if not named.as_json else ():
+        click.echo(_rate_line(rate), err=True)
+    with _Progress(quiet=named.as_json) as progress:
+        advice = advise(asked.question, progress.tell)
+    advice = advice._replace(notes=[*advice.notes, *_doubts(measured)])
+    _write_files(options, advice, setting)
+    _show(named, advice, setting, measured)
+    sys.exit(0)
+
+
+def _read(faults: FaultOptions, options: AdviceOptions) -> _Checked:
+    """Read the options that need no topology, and raise one FlowdistError with everything that is wrong in them."""
+    from flowdist.advice.alternatives import LEVERS
+    from flowdist.advice.prices import parse_price
+    from flowdist.faults.grammar import NOTHING
+
+    wrong: list[FlowdistError] = []
+
+    def read(parse: Callable[[], Any], default: Any = None) -> Any:
+        try:
+            return parse()
+        except FlowdistError as error:
+            wrong.append(error)
+            return default
+
+    plan = read(faults.plan, NOTHING)
+    if plan == NOTHING and not options.records and not wrong:
+        wrong.append(FlowdistError(NO_FAULTS, help=NO_FAULTS_HELP))
+    end_ns = read(lambda: _end_ns(options.until))
+    seeds = read(lambda: _seeds(options.seeds))
+    for name in options.only:
+        if name not in LEVERS:
+            wrong.append(FlowdistError(f"--only {name} is no lever", help=did_you_mean(name, LEVERS)))
+    price = read(lambda: parse_price(options.price) if options.price is not None else None)
+    if options.plot_file is not None and Path(options.plot_file).suffix.lower() != ".svg":
+        wrong.append(
+            FlowdistError(f"--plot {options.plot_file}: the plot is SVG", help="name a file that ends in .svg")
+        )
+    if options.plot_file is not None and options.only and "interval" not in options.only:
+        wrong.append(
+            FlowdistError("--plot shows the checkpoint interval, which --only excludes", help="add --only interval")
+        )
+    _refuse_all(wrong)
+    levers = tuple(lever for lever in LEVERS if not options.only or lever in options.only)
+    return _Checked(plan, end_ns, seeds, levers, price)
+
+
+def _refuse_all(wrong: list[FlowdistError]) -> None:
+    """Raise one FlowdistError with all messages, each with its help; do nothing without any."""
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        lines = [f"{error.message}{f' ({error.help})' if error.help else ''}" for error in wrong]
+        raise FlowdistError("\n".join([f"{len(wrong)} options are wrong", *lines]))
+
+
+def _end_ns(text: str | None) -> int | None:
+    end_ns = until_ns(text)
+    if end_ns == 0:
+        raise FlowdistError(f"--until {text}: nothing happens before that time", help="write 12h or 30d")
+    return end_ns
+
+
+def _seeds(text: str | None) -> range | None:
+    """Return the seeds of --seeds, two at least: with one seed nothing is known about the error."""
+    if text is None:
+        return None
+    chosen = CampaignOptions(seeds=text).chosen()
+    if len(chosen) < 2:
+        raise FlowdistError(f"--seeds {text}: one seed shows no uncertainty", help="write --seeds 1:20")
+    return range(chosen[0], chosen[-1] + 1)
+
+
+def _without_models(named: TopologyOptions) -> TopologyOptions:
+    """Return the topology with --set texts that remove its models of user code: advice is about times alone.
+
+    Warnings about the topology are printed.
+    """
+    models = [f"{role.name}.simulate=none" for role in load(named).graph.roles if role.simulate]
+    return named._replace(sets=(*named.sets, *models))
+
+
+def _job(named: TopologyOptions, options: AdviceOptions, sets: tuple[str, ...] = (), nodes: int | None = None) -> Job:
+    """Compile the topology with changes, and return the job without faults and without an end.
+
+    Args:
+        named: The topology of the command line.
+        options: The options, of which --workload has the times.
+        sets: More texts of --set.
+        nodes: Another number of nodes; None: that of the command line.
+    """
+    from flowdist.advice.playing import Job
+    from flowdist.dsl.load import load_topology
+    from flowdist.faults.grammar import NOTHING
+    from flowdist.sim.simulation import with_nodes
+
+    every, count = (*named.sets, *sets), str(nodes) if nodes is not None else named.nodes
+    graph, arrival_ns = load_topology(named.target, pairs(named.params, "-p"), every, count).graph, 0
+    declares_nodes, graph = graph.cluster.given, with_nodes(graph)
+    if options.workload_file is not None:
+        graph, calibration = with_workload_file(graph, options.workload_file, every)
+        arrival_ns = calibration.arrival_ns or 0
+    return Job(graph, NOTHING, 0, arrival_ns, declares_nodes)
+
+
+def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
+    """Return the rates that the records of --from show.
+
+    Raises:
+        FlowdistError: A record cannot be read, or none of them has a failure.
+    """
+    from flowdist.advice.measured_rates import Record, measured_rates
+    from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+
+    records = []
+    for name in names:
+        file = RecordFile(find_record(name))
+        refuse_macro(file.header, name)
+        lines = list(file)
+        file.refuse_bad()
+        records.append(Record(name, file.header, lines))
+    found = measured_rates(records, graph)
+    if names and not found:
+        help = "name runs in which something failed, or write --rate node-kill=6.5e-3/node-day/15m"
+        raise FlowdistError(f"{', '.join(names)}: no failure of a node or worker of this job", help=help)
+    return found
+
+
+class _Asked(NamedTuple):
+    """Question, with the mode in which its job is simulated."""
+
+    question: Question
+    mode: Mode
+
+
+def _asked(
+    named: TopologyOptions,
+    options: AdviceOptions,
+    checked: _Checked,
+    job: Job,
+    measured: list[MeasuredRate],
+) -> _Asked:
+    """Return the question of the command line: the job with its faults, and how often it is simulated."""
+    from flowdist.advice.advise import Question
+    from flowdist.advice.playing import budget_of, horizon_ns, mode_of
+    from flowdist.faults.files import join_plans, parse_plan
+
+    plan = join_plans([checked.plan, parse_plan(rates=[rate.text for rate in measured])])
+    mode = mode_of(job._replace(plan=plan))
+    budget = budget_of(job.graph, plan, mode, checked.until_ns)
+    job = job._replace(plan=plan, until_ns=checked.until_ns or horizon_ns(job.graph, plan, budget.faults))
+    seeds = checked.seeds or range(1, budget.measuring + 1)
+    choosing = range(seeds[-1] + 1, seeds[-1] + 1 + (len(seeds) if checked.seeds else budget.choosing))
+
+    def compile(sets: tuple[str, ...], nodes: int | None) -> RoleGraph:
+        return _job(named, options, sets, nodes).graph
+
+    return _Asked(Question(job, compile, choosing, seeds, checked.levers), mode)
+
+
+def _setting(
+    named: TopologyOptions, faults: FaultOptions, options: AdviceOptions, asked: _Asked, checked: _Checked
+) -> Setting:
+    """Return what the words of the advice need: the price, what was simulated, and how commands are written."""
+    from flowdist.advice.playing import faults_per_ns, leading_role
+    from flowdist.advice.words import Setting, runs_text
+    from flowdist.graph import format_duration
+
+    job, seeds = asked.question.job, asked.question.measuring
+    many = job.until_ns * faults_per_ns(job.graph, job.plan) + len(job.plan.faults)
+    rates = [rate.spec for rate in job.plan.rates if not rate.where]
+    plan = [word for text in rates for word in ("--rate", text)]
+    plan += [word for file in faults.files for word in ("--faults", file)]
+    times = ["--workload", options.workload_file] if options.workload_file is not None else []
+    is_macro = asked.mode == "macro"
+    end = ["--until", format_duration(job.until_ns)]
+    end += ["--macro", "--seeds", f"{seeds[0]}:{seeds[-1]}"] if is_macro else ["--seed", str(seeds[0])]
+
+    def command(words: list[str]) -> str:
+        own = named._replace(nodes=None) if "--nodes" in words else named
+        target = [named.target] if named.target is not None else []
+        return shlex.join(["flowdist", "simulate", *target, *own.words(), *plan, *times, *end, *words])
+
+    price = checked.price.per_hour(job) if checked.price is not None else None
+    today_ns = leading_role(job.graph).workload.checkpoint_every_ns
+    unit = "GPU" if job.gpus else "node"
+    return Setting(job.graph.name, runs_text(seeds, asked.mode, job.until_ns, many), today_ns, unit, price, command)
+
+
+def _rate_line(rate: MeasuredRate) -> str:
+    between = f"95 %: {rate.low:.2g} to {rate.high:.2g} a day"
+    return f"measured --rate {rate.text}: {rate.faults} in {rate.days:.3g} days ({between})"
+
+
+def _doubts(measured: list[MeasuredRate]) -> list[str]:
+    """Return a note for each measured rate that few failures show."""
+    few = [rate for rate in measured if rate.faults < FEW]
+    help = "try both ends as --rate"
+    return [
+        f"{rate.text.partition('=')[0]} is measured from {rate.faults} failure{'s' * (rate.faults != 1)}: between "
+        f"{rate.low:.2g} and {rate.high:.2g} a day is likely; {help}"
+        for rate in few
+    ]
+
+
+def _write_files(options: AdviceOptions, advice: Advice, setting: Setting) -> None:
+    """Write the files of --plot and --html."""
+    from flowdist.advice.words import advice_page, advice_plot
+
+    if options.plot_file is not None:
+        write(Path(options.plot_file), advice_plot(advice, setting).encode())
+    if options.html_file is not None:
+        write(Path(options.html_file), advice_page(advice, setting).encode())
+
+
+def _show(named: TopologyOptions, advice: Advice, setting: Setting, measured: list[MeasuredRate]) -> None:
+    from flowdist.advice.words import advice_text, advice_values
+
+    if named.as_json:
+        rates = [rate._asdict() for rate in measured]
+        print_json("advice", **advice_values(advice, setting), measured_rates=rates)
+    else:
+        click.echo(advice_text(advice, setting), nl=False)
+
+
+class _Progress:
+    """Context manager that shows on stderr, if that is a terminal, how many runs were played and what is tried."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._since, self._runs = quiet, time.monotonic(), 0
+        self._line: Progress | None = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def tell(self, what: str) -> None:
+        """Count a run; from `AFTER_S` seconds on, show the count and what is tried."""
+        self._runs += 1
+        waited = time.monotonic() - self._since
+        if self._quiet or waited < AFTER_S:
+            return
+        fields: dict[str, Any] = {"runs": self._runs, "what": what, "waited": f"{waited:.0f}"}
+        if self._line is None:
+            self._line = self._shown(fields)
+        self._line.update(self._line.task_ids[0], **fields)
+
+    def _shown(self, fields: dict[str, Any]) -> Progress:
+        from rich.progress import Progress, TextColumn  # not needed by short advice
+
+        console = rich_console(err=True)
+        words = TextColumn("advising: {task.fields[runs]} runs in {task.fields[waited]} s, now {task.fields[what]}")
+        line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
+        line.add_task("", total=None, **fields)
+        line.start()
+        return line
