@@ -34,8 +34,7 @@ def command(named: RunOptions, workload_file: str | None) -> None:
     RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
     shows it event by event.
     """
-    from flowdist.cli.predict.reported import reported  # the simulator, and the next ones too: heavy for --help
-    from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, state_of
+    from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, state_of  # heavy for --help
 
     run_dir, graph = named.find()
     end = state_of(run_dir)
@@ -49,7 +48,7 @@ def command(named: RunOptions, workload_file: str | None) -> None:
             f"warning: {warning}", err=True
         )  # the root cause quotes a log, which is not masked; the written summary is
     starts = environment_of(run_dir)
-    predicted, unusable = reported(run_dir, workload_file, summary)
+    predicted, unusable = _predicted(run_dir, workload_file, summary)
     if named.as_json:
         more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
         more |= {"predicted": predicted, "not_predicted": unusable}
@@ -60,11 +59,26 @@ def command(named: RunOptions, workload_file: str | None) -> None:
         record.finish()
 
 
+def _predicted(run_dir: Path, workload_file: str | None, summary: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return the predictions of the run beside what it was, and why there are none although there should be.
+
+    Raises:
+        FlowdistError: The run cannot be predicted with this workload.toml.
+    """
+    from flowdist.runtime.run_folder.folder import PREDICTION  # as above
+
+    if workload_file is None and not (run_dir / PREDICTION).exists():
+        return None, ""
+    from flowdist.cli.predict.reported import reported  # the simulator: not needed by other reports
+
+    return reported(run_dir, workload_file, summary)
+
+
 def _predicted_lines(predicted: dict[str, Any] | None, unusable: str) -> list[str]:
     """Return the lines about predictions: none if the run has none, and none was asked for."""
-    from flowdist.cli.predict.comparison import comparison_text  # as above
-
     if predicted is not None:
+        from flowdist.cli.predict.comparison import comparison_text  # as above
+
         return ["", *comparison_text(predicted)]
     return ["", f"the predictions of the run are not shown: {unusable}"] if unusable else []
 

@@ -7,6 +7,7 @@ the end of the run, from what was known at its time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MODULE = "flowdist.cli.predict.helper"
 LOG = "prediction.log"  # tracebacks of the simulator
+NAMED = 5  # predictions that are missing
 FINISH_S = 20.0  # at the end of the run, for predictions that are not there yet
 
 
@@ -69,7 +71,8 @@ class Forecaster:
         """
         self._since_ns = now
         if not now or self._saved() is None:
-            write_predictions(self._run_dir, Predictions(self._times.name))
+            with contextlib.suppress(OSError):  # as in `_advance`; the process writes the file, too
+                write_predictions(self._run_dir, Predictions(self._times.name))
         if not now:
             self._queue.append(_Asked(0, 0))
             self._advance()
@@ -93,18 +96,22 @@ class Forecaster:
         until_s = time.monotonic() + FINISH_S
         for _ in range(2):  # a second time for those whose process was killed
             self._wait(until_s)
-            self._queue, self._missed = self._missed, []
-        self.close()
-        for asked in self._queue:
-            what = f"incident {asked.number}" if asked.number else "the job"
-            self._show("warning", f"{what} is not predicted: the simulator gave no answer (see {self._run_dir / LOG})")
+            self._queue, self._missed = [*self._queue, *self._missed], []
+        if self._queue:
+            names = [f"incident {asked.number}" if asked.number else "the job" for asked in self._queue]
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            log = self._run_dir / LOG
+            self._show(
+                "warning", f"not predicted: {', '.join(names[:NAMED])}{more}: no answer of the simulator ({log})"
+            )
 
     def close(self) -> None:
-        """End the process of the simulator, if it runs."""
+        """End the process of the simulator, if it runs; show the prediction if it came just before."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._show_answer()
 
     def _note(self, job: JobState, *, is_over: bool) -> None:
         """Ask for the prediction of each new incident whose cause is known by now."""
@@ -121,7 +128,6 @@ class Forecaster:
                 try:
                     self._process.wait(max(0.0, until_s - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    self._missed.append(self._current)
                     self.close()
 
     def _advance(self) -> None:
@@ -133,7 +139,10 @@ class Forecaster:
             self._show_answer()
         if self._queue:
             self._current = self._queue.pop(0)
-            self._process = self._started(self._current)
+            try:
+                self._process = self._started(self._current)
+            except OSError:  # a full disk, or a limit on processes: the run must not end because of it
+                self._missed.append(self._current)
 
     def _started(self, asked: _Asked) -> subprocess.Popen[bytes]:
         options = tuple(self._plan.options)

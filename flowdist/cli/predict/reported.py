@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.cli.predict.comparison import compare
-from flowdist.cli.predict.saved import NAME, Predictions, read_predictions
+from flowdist.cli.predict.saved import Predictions, read_predictions
 from flowdist.cli.predict.times import find_times
 from flowdist.cli.shared.records import RecordFile
 from flowdist.cli.shared.workloads import with_workload_file
@@ -34,8 +34,6 @@ def reported(run_dir: Path, workload_file: str | None, summary: Mapping[str, Any
     if workload_file is not None:
         run = _run_of(run_dir)
         return compare(run, predict_afterwards(run, workload_file), summary), ""
-    if not (run_dir / NAME).exists():
-        return None, ""
     try:
         found = read_predictions(run_dir)
         return (compare(_run_of(run_dir), found, summary), "") if found is not None else (None, "")

@@ -12,10 +12,10 @@ import msgspec
 from flowdist import __version__
 from flowdist.errors import FlowdistError
 from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.run_folder.folder import PREDICTION
 from flowdist.runtime.saved_files import DAMAGED
 from flowdist.sim.forecast import ExpectedIncident, ExpectedJob
 
-NAME = "prediction.json"
 FORMAT = 1
 HELP = "flowdist report RUN --workload workload.toml predicts the run afterwards"
 
@@ -71,7 +71,7 @@ def read_predictions(run_dir: Path) -> Predictions | None:
     Raises:
         FlowdistError: The file is damaged, or another version of flowdist wrote it in another format.
     """
-    path = run_dir / NAME
+    path = run_dir / PREDICTION
     try:
         data = path.read_bytes()
         head = msgspec.json.decode(data, type=_Head)
@@ -93,4 +93,4 @@ def write_predictions(run_dir: Path, predictions: Predictions) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_atomically(run_dir / NAME, msgspec.json.format(msgspec.json.encode(predictions), indent=2) + b"\n")
+    write_atomically(run_dir / PREDICTION, msgspec.json.format(msgspec.json.encode(predictions), indent=2) + b"\n")

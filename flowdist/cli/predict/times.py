@@ -57,12 +57,12 @@ def find_times(graph: RoleGraph, file: str | None, sets: tuple[str, ...] = ()) -
     if not unknown:
         return Times(file, sets)
     lack = f"no table in {file}" if file else f"no --workload FILE, and no {BESIDE} beside the topology"
-    why = f"no times are known of {', '.join(unknown)}: no workload= in the topology, {lack}; {HELP}"
+    why = f"no times are known of {', '.join(unknown)}: no workload= of its own in the topology, {lack}; {HELP}"
     return Times(file, sets, f"nothing is predicted: {why}")
 
 
 def _has_times(role: RoleSpec) -> bool:
-    """Return whether the topology says how the role's workers behave, by a workload or a model."""
+    """Return whether the topology says how the role's workers behave, by a model or a workload that is no default."""
     bare = msgspec.structs.replace(role.workload, collective="", collective_timeout_ns=None)
     return bool(role.simulate) or bare != WorkloadSpec()
 
