@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.inspect.report import command as report_command
-from flowdist.cli.predict.comparison import compare, comparison_text
+from flowdist.cli.predict.comparison import _incident, compare, comparison_text
 from flowdist.cli.predict.forecaster import Forecaster
 from flowdist.cli.predict.helper import Request, predict_one
 from flowdist.cli.predict.saved import Predictions, read_predictions, write_predictions
@@ -247,6 +247,19 @@ def test_decisions_that_differ_are_listed_and_what_was_not_predicted_is_said(res
     assert "decisions that differ (predicted / actual):" in told
     assert "1. node_lost of node2: restarted: trainer/0 / " in told
     assert f"2. {second.kind} of {second.root}: not predicted: nothing was predicted" in told
+
+
+def test_what_is_not_known_of_the_run_is_no_error_of_the_prediction(result: SimResult) -> None:
+    """A job may end before its workers report a step: it has re-formed, and its first step and loss are not known."""
+    (one, *_) = story_of(header_of(result), result.lines[1:]).incidents
+    expected = ExpectedIncident(1, one.kind, one.root, "", one.restarted, one.stayed, one.charged_to, "recovered")
+    expected = msgspec.structs.replace(expected, re_formed_ns=1, next_step_ns=5, lost_ns={"trainer": SECOND})
+    short = one._replace(result="re-formed", next_step_ns=one.re_formed_ns)
+    values = _incident(short, expected, {}, None)
+    assert values["decisions"] == [] and values["next_step_ns"] == {"predicted": 5, "actual": None, "error": None}
+    assert values["lost_ns"]["trainer"] == {"predicted": SECOND, "actual": None, "error": None}
+    none = _incident(short, expected, {"trainer": 0}, None)["lost_ns"]["trainer"]
+    assert none == {"predicted": SECOND, "actual": 0, "error": None}, "there is no share of nothing"
 
 
 def test_what_silent_workers_do_not_report_is_not_compared(result: SimResult) -> None:

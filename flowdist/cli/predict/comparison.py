@@ -42,7 +42,7 @@ def compare(run: Run, predictions: Predictions, summary: Mapping[str, Any]) -> d
     incidents = []
     for one in story.incidents:
         lost = {role: ns for role, ns in losses.get(one.number, {}).items() if role not in silent}
-        incidents.append(_incident(one, predictions.incident(one.number), lost, silent, lasted_ns))
+        incidents.append(_incident(one, predictions.incident(one.number), lost, lasted_ns))
     values = {"times": predictions.times, "is_afterwards": predictions.is_afterwards, "problem": predictions.problem}
     untold = [name for name, times in calibrate([observed]).roles.items() if not times.tells_saving]
     return {
@@ -81,34 +81,49 @@ def _incident(
     one: IncidentStory,
     expected: ExpectedIncident | None,
     lost: Mapping[str, int],
-    silent: Collection[str],
     lasted_ns: int | None,
 ) -> dict[str, Any]:
-    """Return one incident, predicted beside actual: times, lost work by role, and decisions that differ."""
+    """Return one incident, predicted beside actual: times, lost work by role, and decisions that differ.
+
+    What a role has lost is not known (None) where the generation after the incident reported no step.
+    """
     found: dict[str, Any] = {"number": one.number, "kind": one.kind, "root": one.root}
     if expected is None or expected.why:
         return {**found, "why": expected.why if expected is not None else "nothing was predicted"}
-    both = zip(expected.decision.items(), one.decision.values(), strict=True)
-    differ = [f"{name}: {_words(x)} / {_words(y)}" for (name, x), y in both if x != y]
-    roles = dict.fromkeys([*expected.lost_ns, *lost])
+    roles = [role for role in dict.fromkeys([*expected.lost_ns, *lost]) if expected.lost_ns.get(role) or lost.get(role)]
     return {
         **found,
         "why": "",
         "re_formed_ns": _figure(expected.re_formed_ns, one.re_formed_ns),
-        "next_step_ns": _figure(expected.next_step_ns, one.next_step_ns),
-        "lost_ns": {
-            role: _figure(expected.lost_ns.get(role, 0), None if role in silent else lost.get(role, 0))
-            for role in roles
-            if expected.lost_ns.get(role) or lost.get(role)
-        },
+        "next_step_ns": _figure(_first_step_ns(expected), _first_step_ns(one)),
+        "lost_ns": {role: _figure(expected.lost_ns.get(role, 0), lost.get(role)) for role in roles},
         "lasted_ns": _figure(expected.job.lasted_ns if expected.job is not None else None, lasted_ns),
-        "decisions": differ,
+        "decisions": list(_differences(expected, one)),
     }
 
 
+def _first_step_ns(one: ExpectedIncident | IncidentStory) -> int | None:
+    """Return the time until the first step after an incident; None if no step is known, as of services.
+
+    `next_step_ns` is that of the re-formation then.
+    """
+    return one.next_step_ns if one.next_step_ns != one.re_formed_ns else None
+
+
+def _differences(expected: ExpectedIncident, one: IncidentStory) -> Iterator[str]:
+    """Yield the decisions about an incident that differ.
+
+    A job that ends before a step is reported has re-formed, and is not known to have recovered: that is no decision.
+    """
+    for (name, x), y in zip(expected.decision.items(), one.decision.values(), strict=True):
+        if x != y and {x, y} != {"re-formed", "recovered"}:
+            yield f"{name}: {_words(x)} / {_words(y)}"
+
+
 def _figure(predicted: int | None, actual: int | None) -> dict[str, Any]:
-    is_known = predicted is not None and actual is not None
-    error = round(Figure("", actual, predicted).error, 4) if is_known else None  # type: ignore[arg-type]
+    error = None  # of 0, or of what is not known, there is no share
+    if predicted is not None and actual:
+        error = round(Figure("", actual, predicted).error, 4)
     return {"predicted": predicted, "actual": actual, "error": error}
 
 
@@ -153,7 +168,8 @@ def _incident_rows(one: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     if one["why"]:
         return
     yield (f"{_name(one)}: re-formed", *_texts(one["re_formed_ns"]))
-    yield ("   first step", *_texts(one["next_step_ns"]))
+    if any(one["next_step_ns"].values()):
+        yield ("   first step", *_texts(one["next_step_ns"]))
     for role, figure in one["lost_ns"].items():
         yield (f"   lost work of {role}", *_texts(figure))
     yield ("   the job, as expected then", *_texts(one["lasted_ns"]))

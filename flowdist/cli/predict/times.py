@@ -21,8 +21,9 @@ HELP = f"flowdist calibrate RUN -o {BESIDE} measures them in a run"
 class Times(NamedTuple):
     """Times for the prediction of a run.
 
-    `file` is a workload.toml; empty: the topology has the times, in `workload=`. `sets` are the texts of --set, whose
-    fields win over the file. `why_not` says in one line why nothing can be predicted; empty: it can.
+    `file` is the absolute path of a workload.toml; empty: the topology has the times, in `workload=`. `sets` are the
+    texts of --set, whose fields win over the file. `why_not` says in one line why nothing can be predicted; empty: it
+    can.
     """
 
     file: str
@@ -31,8 +32,11 @@ class Times(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return where the times come from, in words."""
-        return self.file or "workload= of the topology"
+        """Return where the times come from, in words: a file in the current folder by its name alone."""
+        if not self.file:
+            return "workload= of the topology"
+        path = Path(self.file)
+        return path.name if path.parent == Path.cwd() else self.file
 
 
 def find_times(graph: RoleGraph, file: str | None, sets: tuple[str, ...] = ()) -> Times:
@@ -53,12 +57,13 @@ def find_times(graph: RoleGraph, file: str | None, sets: tuple[str, ...] = ()) -
     if file:
         graph, calibration = with_workload_file(graph, file, sets)
         measured = calibration.roles
+    absolute = str(Path(file).absolute()) if file else ""
     unknown = [role.name for role in graph.roles if role.name not in measured and not _has_times(role)]
     if not unknown:
-        return Times(file, sets)
+        return Times(absolute, sets)
     lack = f"no table in {file}" if file else f"no --workload FILE, and no {BESIDE} beside the topology"
     why = f"no times are known of {', '.join(unknown)}: no workload= of its own in the topology, {lack}; {HELP}"
-    return Times(file, sets, f"nothing is predicted: {why}")
+    return Times(absolute, sets, f"nothing is predicted: {why}")
 
 
 def _has_times(role: RoleSpec) -> bool:
