@@ -11,17 +11,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from flowdist.cli.predict.saved import Predictions, read_predictions, write_predictions
 from flowdist.cli.predict.times import Times, basis_of
+from flowdist.cli.shared.records import RecordFile
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import decode_graph
-from flowdist.record.journal import Record
+from flowdist.record.journal import Line, Record
 from flowdist.record.reader import JOURNAL
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.run_folder.folder import GRAPH
@@ -91,9 +91,7 @@ def _with_one(known: Predictions, basis: Basis, request: Request) -> Predictions
 
 def _run_until(run_dir: Path, until_n: int) -> Run:
     """Return the record of the run up to an event."""
-    from flowdist.cli.shared.records import RecordFile  # click: not needed for the whole job
-
-    record, lines = RecordFile(run_dir / JOURNAL), list[Any]()
+    record, lines = RecordFile(run_dir / JOURNAL), list[Line]()
     for line in record:
         if isinstance(line, Record) and line.n > until_n:
             break
@@ -102,6 +100,7 @@ def _run_until(run_dir: Path, until_n: int) -> Run:
 
 
 def main() -> None:
+    """Make the prediction that the command line asks for."""
     os.nice(NICE)
     request = msgspec.json.decode(sys.argv[1], type=Request)
     die_with_parent(request.parent)
