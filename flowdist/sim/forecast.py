@@ -9,7 +9,6 @@ The values are what a run keeps in its folder. They are checked when they are re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
@@ -225,13 +224,16 @@ def _at_step(fault: Fault, role: str, marks: Sequence[Mark]) -> Fault:
     """Return the fault at the last step that the role had reported, if it has a time and that step was new then."""
     at_ns = fault.when.at_ns
     before = [mark for mark in marks if at_ns is not None and mark.at_ns <= at_ns]
-    if at_ns is None or not before or any(mark.step >= before[-1].step for mark in before[:-1]):
+    if at_ns is None or not before:
+        return fault
+    last = before[-1].step
+    reached = next(number for number, mark in enumerate(before) if mark.step >= last)
+    if any(mark.step != last for mark in before[reached:]):
         return fault
     target, _, rest = fault.spec.partition("@")
-    time = re.match("[^:/]*", rest)
-    assert time is not None
-    offset = f"{(at_ns - before[-1].at_ns) / MS:.6f}ms"
-    return parse_fault(f"{target}@step={role},{before[-1].step}+{offset}{rest[time.end() :]}")
+    how = rest.lstrip("0123456789.s")  # what follows the time, which `reconstruct` has written in seconds
+    offset = f"{(at_ns - before[reached].at_ns) / MS:.6f}ms"
+    return parse_fault(f"{target}@step={role},{last}+{offset}{how}")
 
 
 def _job(result: SimResult) -> ExpectedJob:

@@ -19,6 +19,7 @@ from flowdist.sim.forecast import (
     Basis,
     ExpectedIncident,
     ExpectedJob,
+    _at_steps,
     _simulated_losses,
     expect_afterwards,
     expect_incident,
@@ -54,6 +55,7 @@ def failed_at_300(*more: Line) -> Run:
     talk = trainers()
     end = work(talk, 7, 1, 300, 0.047, save_every=80)
     step(talk, end, 300)
+    step(talk, end + 0.005, 300)  # an agent may report the newest step again
     fail(talk, end + 0.01)
     header, lines = told(talk)
     return Run("run", header, sorted([*lines, *more], key=lambda line: line.t_ns))  # type: ignore[union-attr]
@@ -73,6 +75,21 @@ def test_the_lost_work_follows_from_the_step_of_the_run_and_not_from_its_time() 
     assert found.re_formed_ns is not None and found.re_formed_ns < SECOND
     assert found.job is not None and found.job.outcome == "succeeded"
     assert found.job.lasted_ns == pytest.approx((5 + 300 * 0.06 + 5 + 760 * 0.06) * SECOND, rel=0.02)
+
+
+def test_a_failure_at_a_step_that_was_done_before_keeps_its_time() -> None:
+    talk = trainers()
+    end = work(talk, 7, 1, 300, 0.1, save_every=80)
+    step(talk, end, 300)
+    fail(talk, end + 0.01)
+    end = work(talk, end + 5, 241, 270, 0.1)
+    step(talk, end, 270)
+    fail(talk, end + 0.01)
+    header, lines = told(talk)
+    plan = reconstruct(header, lines).plan
+    first, second = _at_steps(plan, observe(header, lines)).faults
+    assert (first.when.event, first.when.number, first.kind, first.arg) == ("step", 300, "exit", "1")
+    assert second == plan.faults[1] and second.when.at_ns is not None
 
 
 def test_announced_faults_count_until_they_have_happened() -> None:
