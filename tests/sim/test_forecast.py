@@ -27,7 +27,8 @@ from flowdist.sim.forecast import (
     losses_by_incident,
 )
 from flowdist.sim.prediction import Run
-from flowdist.sim.simulation import SimResult
+from flowdist.sim.reconstruct import reconstruct
+from flowdist.sim.result import SimResult
 from tests.record.sheets import fail, step, trainers
 from tests.report.records import simulated
 from tests.sim.test_calibration import told, work
