@@ -50,7 +50,7 @@ def command(named: RunOptions, workload_file: str | None) -> None:
     starts = environment_of(run_dir)
     predicted, unusable = _predicted(run_dir, workload_file, summary)
     if named.as_json:
-        more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
+        more: dict[str, Any] = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
         more |= {"predicted": predicted, "not_predicted": unusable}
         print_json("report", **{**summary, **more})  # the folder may have been moved since the summary was written
     else:
