@@ -90,7 +90,7 @@ class ExpectedIncident(msgspec.Struct, frozen=True):
 class Basis(NamedTuple):
     """Job whose roles have the times of the workers, and what was announced for it: the basis of its forecasts.
 
-    `arrival_ns` is the time from the start of a node until its agent connects; None: as the run shows it. Rates in the
+    `arrival_ns` is the time from the start of a node until its agent connects; None: it is not known. Rates in the
     plan are left out: what happens at random is unknown beforehand.
     """
 
@@ -116,9 +116,10 @@ def expect_incident(basis: Basis, run: Run, number: int) -> ExpectedIncident:
         BadLine: A line of the record cannot be replayed.
     """
     recorded = reconstruct(run.header, run.lines)
-    plan = _with_coming(_at_steps(recorded.plan, observe(run.header, run.lines)), basis.plan, run)
-    arrivals = recorded.arrivals if basis.arrival_ns is None else {}
-    result = play(basis.graph, plan, arrivals, basis.arrival_ns or 0)
+    happened = as_injected(_at_steps(recorded.plan, observe(run.header, run.lines)), run)
+    happened = _with_returns(happened, recorded.plan, basis.arrival_ns or 0)
+    plan = _with_coming(happened, basis.plan, run)
+    result = play(basis.graph, plan, recorded.arrivals, basis.arrival_ns or 0)
     header = result.lines[0]
     assert isinstance(header, Header)
     was, found = story_of(run.header, run.lines), story_of(header, result.lines[1:])
@@ -180,13 +181,32 @@ def _add(found: dict[int, dict[str, int]], number: int, role: str, ns: int) -> N
     lost[role] = lost.get(role, 0) + ns
 
 
-def _with_coming(recorded: Plan, announced: Plan, run: Run) -> Plan:
+def _with_returns(plan: Plan, recorded: Plan, arrival_ns: int) -> Plan:
+    """Return the plan with nodes that were killed and have returned: they are back when they were back in the run.
+
+    The duration of such a fault in `recorded` ends when the agent has connected. In the simulation that is `arrival_ns`
+    after the end of the fault.
+    """
+    away: dict[str, list[int | None]] = {}
+    for fault in recorded.faults:
+        away.setdefault(fault.target, []).append(fault.duration_ns)
+    faults = []
+    for fault in plan.faults:
+        taken = away.get(fault.target, [])
+        back_ns = taken.pop(0) if taken else None
+        is_kill = fault.kind == "kill" and fault.duration_ns is not None
+        if is_kill and back_ns is not None:
+            head = fault.spec.rpartition("/")[0]
+            fault = parse_fault(f"{head}/{max(back_ns - arrival_ns, MS) / MS:.6f}ms")
+        faults.append(fault)
+    return plan._replace(faults=tuple(faults))
+
+
+def _with_coming(plan: Plan, announced: Plan, run: Run) -> Plan:
     """Return what happened to a run by now, and of what was announced, all that has not happened."""
     injected = {line.spec for line in run.lines if isinstance(line, FaultLine)}
     now = max((line.t_ns for line in run.lines if not isinstance(line, Header)), default=0)
-    plan = as_injected(recorded, run)
-    repeated = {fault.spec for fault in plan.faults}
-    coming = [fault for fault in announced.faults if fault.spec not in injected | repeated]
+    coming = [fault for fault in announced.faults if fault.spec not in injected]
     return Plan(
         (*plan.faults, *coming),
         (*plan.scales, *(order for order in announced.scales if order.at_ns > now)),

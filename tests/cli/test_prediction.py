@@ -90,7 +90,7 @@ def test_the_report_shows_each_prediction_beside_what_happened(run_dir: Path, re
     told = report().stdout
     assert "\nPredicted beside actual (before the run, and as each incident opened; times: workload= of" in told
     assert "1. node_lost of node2: re-formed" in told and "lost work of trainer" in told and "first step" in told
-    assert "decisions: as predicted, in 3 incidents" in told and "0.0 %" in told
+    assert "decisions: as predicted, in 3 incidents" in told and "0s (0.0 %)" in told
     values = json.loads(report("--json").stdout)["predicted"]
     assert values["job"]["lasted_ns"] == {"predicted": result.now, "actual": result.now, "error": 0.0}
     assert values["job"]["outcome"] == {"predicted": "succeeded", "actual": "succeeded"}

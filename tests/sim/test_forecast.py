@@ -190,6 +190,21 @@ def test_a_node_that_was_not_announced_to_return_stays_away_in_the_forecast() ->
     assert found.job is not None and found.job.outcome == "succeeded"
 
 
+def test_a_node_that_has_returned_is_back_when_it_was_back_and_not_when_it_was_announced() -> None:
+    """The agent may take longer to connect than in the runs that were measured: its world grows later then."""
+    run = parts(simulated("gang.py", "node2@3m/2m"))
+    returned = story_of(run.header, run.lines).incidents[1]
+    lines = [
+        msgspec.structs.replace(line, spec="node2@3m/70s") if isinstance(line, FaultLine) else line
+        for line in run.lines
+    ]
+    at = Basis(run.header.graph, parse_plan(["node2@3m/70s"]), arrival_ns=20 * SECOND)
+    found = expect_incident(at, until(run._replace(lines=lines), returned.opened_ns), 2)
+    assert found.why == "" and found.job is not None
+    assert found.job.lasted_ns == pytest.approx(story_of(run.header, run.lines).lasted_ns, abs=SECOND)
+    assert found.lost_ns == expect_incident(Basis(run.header.graph, NOTHING), until(run, returned.opened_ns), 2).lost_ns
+
+
 def test_a_forecast_afterwards_has_all_incidents_of_the_run() -> None:
     run = parts(simulated("gang.py", *FAULTS))
     calibration = Calibration({"trainer": RoleTimes({})}, arrival_ns=0)
