@@ -21,12 +21,13 @@ from flowdist.sim.forecast import (
     ExpectedJob,
     _at_steps,
     _simulated_losses,
+    _with_coming,
     expect_afterwards,
     expect_incident,
     expect_job,
     losses_by_incident,
 )
-from flowdist.sim.prediction import Run
+from flowdist.sim.prediction import Run, as_injected
 from flowdist.sim.reconstruct import reconstruct
 from flowdist.sim.result import SimResult
 from tests.record.sheets import fail, step, trainers
@@ -171,6 +172,17 @@ def test_an_order_that_is_still_to_come_is_part_of_the_forecast() -> None:
 
     assert lasts("trainer=2@8m") > lasts() + SECOND, "the world re-forms once more"
     assert lasts("trainer=2@1s") == lasts(), "an order whose time is over did not come, or the run has it"
+
+
+def test_what_was_announced_and_has_come_does_not_come_again() -> None:
+    faults = ("trainer@2m:scale=2", "trainer/1@5m:exit=3", "trainer/0@20m")
+    run = parts(simulated("gang.py", *faults))
+    (*_, last) = story_of(run.header, run.lines).incidents
+    known = until(run, last.opened_ns)
+    happened = as_injected(reconstruct(run.header, known.lines).plan, known)
+    plan = _with_coming(happened, parse_plan(faults), known)
+    assert [fault.spec for fault in plan.faults] == ["trainer/1@5m:exit=3", "trainer/0@20m"]
+    assert [(scale.role, scale.replicas) for scale in plan.scales] == [("trainer", 2)]
 
 
 def test_the_losses_of_a_simulation_add_up_by_incident() -> None:
