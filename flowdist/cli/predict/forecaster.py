@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MODULE = "flowdist.cli.predict.helper"
 LOG = "prediction.log"  # tracebacks of the simulator
 NAMED = 5  # predictions that are missing
-FINISH_S = 20.0  # at the end of the run, for predictions that are not there yet
+FINISH_S = 30.0  # at the end of the run, for predictions that are not there yet
 
 
 class _Asked(NamedTuple):
