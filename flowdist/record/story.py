@@ -21,7 +21,8 @@ class IncidentStory(NamedTuple):
     """One incident, what was decided about it, and how long it took. Times are ns.
 
     `next_step_ns` is the time from its opening until its worlds step again, or where no step is known, until their
-    workers run again or get ready; None if that never came. It contains the back-off.
+    workers run again or get ready; None if that never came. It contains the back-off. `re_formed_ns` is the time until
+    all workers of its worlds ran again.
     """
 
     number: int
@@ -33,6 +34,7 @@ class IncidentStory(NamedTuple):
     charged_to: str | None
     result: str
     next_step_ns: int | None
+    re_formed_ns: int | None = None
 
     @property
     def decision(self) -> dict[str, object]:
@@ -109,6 +111,7 @@ def _incident(incident: Incident) -> IncidentStory:
         incident.charged_to,
         incident.result,
         next_step,
+        incident.took_ns,
     )
 
 

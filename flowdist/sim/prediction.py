@@ -6,12 +6,12 @@ decisions and when they are made, follows. The errors say how far the simulator 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from flowdist.control.protocol.ids import NodeName
+from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -95,10 +95,10 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
     graph = calibrated(run.header.graph, calibration, keep=[f"{role.name}.steps" for role in run.header.graph.roles])
     graph = with_nodes(_with_length_of(graph, run))
     arrivals = recorded.arrivals if calibration.arrival_ns is None else {}
-    result = _simulate(graph, plan or _as_injected(recorded.plan, run), arrivals, calibration.arrival_ns or 0)
+    result = play(graph, plan or as_injected(recorded.plan, run), arrivals, calibration.arrival_ns or 0)
     if plan is None and result.unfired:  # such as at a checkpoint of a service, which the simulator does not play
         never = {fault.spec for fault in result.unfired}
-        result = _simulate(graph, _as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
+        result = play(graph, as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
     header = result.lines[0]
     assert isinstance(header, Header)
     was = story_of(run.header, run.lines)._replace(lost_ns=_lost_ns(observe(run.header, run.lines)))
@@ -107,12 +107,24 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
     return Prediction(run.name, stories, result)
 
 
-def _lost_ns(run: Observed) -> dict[str, int]:
-    """Return the steps of each task that a run did again, in ns of its own mean step: for all worlds of the role.
+class Loss(NamedTuple):
+    """Steps that a world did again, as the time in ns of so many mean steps of the role.
+
+    `at_ns` is when the generation that did them again was ordered to start.
+    """
+
+    role: str
+    world: WorldName
+    at_ns: int
+    ns: int
+
+
+def losses_of(run: Observed) -> Iterator[Loss]:
+    """Yield the steps of each task that a run did again, generation by generation.
 
     Time accounts would count a save that was under way as well, in a run and not in its simulation.
     """
-    times, lost = calibrate([run]).roles, dict[str, int]()
+    times = calibrate([run]).roles
     last: dict[tuple[str, str], Generation] = {}
     for one in run.generations:
         before = last.get((one.role, one.world))
@@ -123,7 +135,14 @@ def _lost_ns(run: Observed) -> dict[str, int]:
         resumed = begun if one.resumed is None else min(one.resumed, begun)
         reached = max((mark.step for marks in before.marks.values() for mark in marks), default=0)
         step_ns = times[one.role].fields.get("step_ns", 0)
-        lost[one.role] = lost.get(one.role, 0) + max(0, reached - resumed) * step_ns
+        yield Loss(one.role, one.world, one.ordered_ns, max(0, reached - resumed) * step_ns)
+
+
+def _lost_ns(run: Observed) -> dict[str, int]:
+    """Return the time of the steps of each task that a run did again, in ns, for all worlds of the role."""
+    lost = dict[str, int]()
+    for loss in losses_of(run):
+        lost[loss.role] = lost.get(loss.role, 0) + loss.ns
     return lost
 
 
@@ -135,7 +154,15 @@ def _simulated_lost_ns(result: SimResult) -> dict[str, int]:
     return {role: ns for role, ns in lost.items() if ns}
 
 
-def _simulate(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival_ns: int) -> SimResult:
+def play(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival_ns: int) -> SimResult:
+    """Simulate a job to its end.
+
+    Args:
+        graph: The job, with nodes.
+        plan: The faults and orders.
+        arrivals: When the agents of nodes connect first, in ns, by node.
+        arrival_ns: Time from the start of the other nodes until their agents connect.
+    """
     simulation = Simulation(graph, plan, checks="paced", arrival_ns=arrival_ns)
     return let_arrive(simulation, arrivals).run(1000 * HOUR)
 
@@ -168,7 +195,7 @@ def _with_length_of(graph: RoleGraph, run: Run) -> RoleGraph:
     return msgspec.structs.replace(graph, roles=tuple(roles))
 
 
-def _as_injected(plan: Plan, run: Run, never: Collection[str] = ()) -> Plan:
+def as_injected(plan: Plan, run: Run, never: Collection[str] = ()) -> Plan:
     """Return the plan with the faults of the run as they were given, at a step or an event instead of at a time.
 
     Faults that flowdist did not inject, and those in `never`, keep their time. Orders of the operator are in the plan

@@ -10,6 +10,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.runs import RunOptions, run_options
+from flowdist.cli.shared.workloads import workload_option
 from flowdist.text.printable import one_line
 
 if TYPE_CHECKING:
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 
 @verb("report")
 @run_options
-def command(named: RunOptions) -> None:
+@workload_option
+def command(named: RunOptions, workload_file: str | None) -> None:
     """Report a run: its end and the reason, goodput and use of time, each incident with what it restarted and which
-    role paid, and the root cause.
+    role paid, and the root cause. Of a run with --predict, the predictions stand beside what happened.
 
     \b
     flowdist report                  the newest run, running or over
     flowdist report word2vec-2026 --json
+    flowdist report --workload workload.toml     predicted now, with these times, beside what happened
 
     RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
     shows it event by event.
@@ -45,17 +48,50 @@ def command(named: RunOptions) -> None:
             f"warning: {warning}", err=True
         )  # the root cause quotes a log, which is not masked; the written summary is
     starts = environment_of(run_dir)
+    predicted, unusable = _predicted(run_dir, workload_file, summary)
     if named.as_json:
-        more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
+        more: dict[str, Any] = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
+        more |= {"predicted": predicted, "not_predicted": unusable}
         print_json("report", **{**summary, **more})  # the folder may have been moved since the summary was written
     else:
-        _show(run_dir, end, summary, starts, mask)
+        _show(run_dir, end, summary, starts, mask, _predicted_lines(predicted, unusable))
     if record is not None:
         record.finish()
 
 
-def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[str, Any]], mask: Mask) -> None:
-    """Print the report as text: the name of the run, its starts, the summary, and where the rest is."""
+def _predicted(run_dir: Path, workload_file: str | None, summary: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return the predictions of the run beside what it was, and why there are none although there should be.
+
+    Raises:
+        FlowdistError: The run cannot be predicted with this workload.toml.
+    """
+    from flowdist.runtime.run_folder.folder import PREDICTION  # as above
+
+    if workload_file is None and not (run_dir / PREDICTION).exists():
+        return None, ""
+    from flowdist.cli.predict.reported import reported  # the simulator: not needed by other reports
+
+    return reported(run_dir, workload_file, summary)
+
+
+def _predicted_lines(predicted: dict[str, Any] | None, unusable: str) -> list[str]:
+    """Return the lines about predictions: none if the run has none, and none was asked for."""
+    if predicted is not None:
+        from flowdist.cli.predict.comparison import comparison_text  # as above
+
+        return ["", *comparison_text(predicted)]
+    return ["", f"the predictions of the run are not shown: {unusable}"] if unusable else []
+
+
+def _show(
+    run_dir: Path,
+    end: End,
+    summary: dict[str, Any],
+    starts: list[dict[str, Any]],
+    mask: Mask,
+    predicted: list[str],
+) -> None:
+    """Print the report as text: the name of the run, its starts, the summary, predictions, and where the rest is."""
     from flowdist.report.record.summary import summary_text  # as above
     from flowdist.runtime.run_folder.runs import resume_help
 
@@ -66,6 +102,8 @@ def _show(run_dir: Path, end: End, summary: dict[str, Any], starts: list[dict[st
         click.echo(one_line(f"started {start.get('started_at')} on {start.get('host')}: {versions}"))
     so_far = {"outcome": "running"} if end.state == "running" and not summary["outcome"] else {}
     click.echo(mask(summary_text({**summary, **so_far})), nl=False)
+    for line in predicted:
+        click.echo(mask(one_line(line)))
     if end.state == "died":
         click.echo(f"\nthe run died without an end, and none of its processes runs; {resume_help(run_dir)}")
     if summary["root_cause"]:

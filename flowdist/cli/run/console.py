@@ -106,6 +106,11 @@ class Console:
         else:
             print_worker_line(text, sys.stderr if err else sys.stdout)
 
+    def hint(self, text: str) -> None:
+        """Print a line on stderr below the summary of the run; nothing if the output is JSON."""
+        if not self.shown.as_json:
+            click.echo(text, err=True)
+
 
 def _to_nowhere(*streams: TextIO) -> None:
     """Redirect to /dev/null those streams whose reader has gone, so that what they still hold raises no error."""

@@ -24,12 +24,14 @@ from flowdist.faults.unfired import why_it_never_fired
 from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
+    from flowdist.cli.predict.forecaster import Forecaster
+    from flowdist.cli.predict.times import Times
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.run_folder.owner_file import OwnerFile
     from flowdist.runtime.supervisor.event_printer import Show
     from flowdist.runtime.supervisor.host_process import RunResult
     from flowdist.runtime.supervisor.startup_signals import StartupSignals
-    from flowdist.runtime.supervisor.supervisor import Hosting
+    from flowdist.runtime.supervisor.supervisor import Hosting, Observer
     from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.ui.beside import PageBeside
 
@@ -94,6 +96,13 @@ interface_option = click.option(
 )
 
 
+class PredictionWanted(NamedTuple):
+    """Wish of the user that the run is predicted: a workload.toml (None: as `find_times` finds it), and --set."""
+
+    file: str | None
+    sets: tuple[str, ...]
+
+
 class RunSettings(NamedTuple):
     """Settings of one run: faults, folder, terminal, background, metrics and other hosts."""
 
@@ -109,6 +118,7 @@ class RunSettings(NamedTuple):
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
     hosting: Hosting | None = None  # lets other hosts join; the graph then has the node of this host alone
     truncate_at: int | None = None  # the first line of the resumed journal that is cut off before; None: none
+    prediction: PredictionWanted | None = None  # None: nothing is predicted
 
 
 def with_learning(graph: RoleGraph, no_learned_preload: bool) -> RoleGraph:
@@ -159,6 +169,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         warnings = [*warnings, note]
     runs_workers = hosting is None or bool(graph.cluster.nodes)  # else all of them are on other hosts, which check
     mask = Mask(check_secrets(graph, os.environ) if runs_workers else ())
+    times = _times(graph, settings.prediction, warnings)
     if run_dir is not None and settings.truncate_at is not None:
         warnings = [*warnings, truncate_journal(run_dir, settings.truncate_at)]
     metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None
@@ -174,14 +185,30 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         take_umask_of(run_dir)
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
-        run = _Run(
-            graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, early, claims
-        )
+        port = None if metrics is None else metrics.fileno()
+        run = _Run(graph, gpus, run_dir, settings, mask, port, early, claims, times)
         if settings.detach:
             from flowdist.cli.run.detaching import detached  # as above
 
             detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
         sys.exit(run.supervise(console))
+
+
+def _times(graph: RoleGraph, wanted: PredictionWanted | None, warnings: list[str]) -> Times | None:
+    """Return the times by which the run is predicted, if it is to be; if it cannot be, add to `warnings` why.
+
+    Raises:
+        FlowdistError: The workload.toml cannot be used for this job.
+    """
+    if wanted is None:
+        return None
+    from flowdist.cli.predict.times import find_times  # the simulator: not needed by other runs
+
+    times = find_times(graph, *wanted)
+    if not times.why_not:
+        return times
+    warnings.append(times.why_not)
+    return None
 
 
 def _take_claims(
@@ -215,6 +242,7 @@ class _Run(NamedTuple):
     metrics: int | None  # file descriptor of the listening socket
     early: StartupSignals
     claims: Sequence[OwnerFile]
+    times: Times | None = None  # by which the run is predicted; None: it is not
 
     def supervise(self, console: Console) -> int:
         """Run the job to its end and return its exit code.
@@ -240,7 +268,9 @@ class _Run(NamedTuple):
 
         self.early.check()
         plan = self.settings.plan
-        supervisor = self._supervisor(console)
+        observer = console.onlooker(self.run_dir.name)
+        forecaster = self._forecaster(console, observer)
+        supervisor = self._supervisor(console, forecaster or observer)
         supervisor.own(self.claims)
         console.now_ns = supervisor.now_ns
         if self.settings.hosting is not None:
@@ -253,17 +283,33 @@ class _Run(NamedTuple):
             if plan.rates:
                 console.show("event", f"faults at random, by --seed {self.settings.seed}: {self._expected_faults()}")
             write_environment(self.run_dir, self.graph, self.mask, __version__)
+            if forecaster is not None:
+                forecaster.start(supervisor.now_ns())
             result: RunResult = asyncio.run(supervisor.run())
         finally:
             console.close()
+            if forecaster is not None:
+                forecaster.close()
+        if forecaster is not None and result.outcome != "cancelled":  # who cancels does not wait for predictions
+            forecaster.finish(result.job)
         for fault in result.unfired:
             why = why_it_never_fired(fault, result.job, result.job.now)
             console.show("warning", f"fault {fault.spec} never fired: {why}")
         drawn = {"rates": [rate.spec for rate in plan.rates], "seed": self.settings.seed} if plan.rates else {}
         finish(result, console.shown.as_json, self.mask, drawn)
+        if forecaster is not None:
+            console.hint(f"predicted beside actual: flowdist report {self.run_dir}")
         return result.outcome
 
-    def _supervisor(self, console: Console) -> Any:
+    def _forecaster(self, console: Console, observer: Observer | None) -> Forecaster | None:
+        """Return the observer that predicts the run, beside another one; None if the run is not predicted."""
+        if self.times is None:
+            return None
+        from flowdist.cli.predict.forecaster import Forecaster  # as in `_times`
+
+        return Forecaster(self.run_dir, self.times, self.settings.plan, console.show, observer)
+
+    def _supervisor(self, console: Console, observer: Observer | None) -> Any:
         """Return the supervisor of the run, which has not started yet."""
         from flowdist.runtime.supervisor.supervisor import Supervisor  # as in execute
 
@@ -277,7 +323,7 @@ class _Run(NamedTuple):
             console.show,
             open_sink,
             self.settings.hosting,
-            onlooker=console.onlooker(self.run_dir.name),
+            onlooker=observer,
             metrics=self.metrics,
             seed=self.settings.seed,
             early=self.early,

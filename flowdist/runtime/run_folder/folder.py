@@ -26,6 +26,7 @@ GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
 CONTROL = "control.sock"
 SUMMARY = "summary.json"  # written when the run is over
+PREDICTION = "prediction.json"  # only of a run with --predict
 ENGINE = "engine.json"  # only in the folder of a run whose hosts an engine starts: how it employs the engine
 JOINED = "joined"  # only in the folder of a host that has joined the run of another host: the endpoint of that run
 LOCK_WAIT_S = 5.0  # for the end of a killed run's processes, and for `is_locked`, which holds the lock for an instant

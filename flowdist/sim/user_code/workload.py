@@ -57,6 +57,7 @@ class WorldModel:
     up: dict[ReplicaId, None] = field(default_factory=dict)  # members that have started up
     begun_ns: int | None = None  # when the last member of this generation had started up; None: not yet, or halted
     lost_ns: int = 0  # nominal time of `lost_steps`, for one worker
+    losses: list[tuple[int, int]] = field(default_factory=list)  # the parts of `lost_ns`: when, and how much
     offered: int = 0  # complete checkpoints of this generation
     lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
     unsaved_steps: int = 0  # steps that no checkpoint had at the end of the job, or of the simulation
@@ -188,7 +189,7 @@ class WorldModel:
             return False
         regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
         self.begun_ns, self._slowest = now, None
-        self._lose(-regained)
+        self._lose(-regained, now)
         self.steps = Steps(self.pace.workload, self.durable + regained, self._step_ns())
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
@@ -246,14 +247,16 @@ class WorldModel:
         if is_over:
             self.note_unsaved(now)
         else:
-            self._lose(max(0, self.in_memory - self.durable))
+            self._lose(max(0, self.in_memory - self.durable), now)
         self.begun_ns = self.left_ns = None
         self.version += 1
 
-    def _lose(self, steps: int) -> None:
+    def _lose(self, steps: int, now: int) -> None:
         """Count steps of the last generation as lost; a negative number takes back what a survivor has in memory."""
-        self.lost_steps += steps
-        self.lost_ns += steps * self.steps.ns
+        if steps:
+            self.lost_steps += steps
+            self.lost_ns += steps * self.steps.ns
+            self.losses.append((now, steps * self.steps.ns))
 
     def _step_ns(self) -> int:
         """Return the time of a step, in ns, in the size that this generation has. It has members."""

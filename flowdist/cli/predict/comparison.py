@@ -1,0 +1,189 @@
+"""Predicted beside actual: the predictions of a run compared with its record, as values and as text.
+
+A figure is compared only if both sides count alike. Where workers do not report their saving, it counts as work on both
+sides. What a role without progress has lost is not known, and neither is the goodput of its job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from flowdist.cli.predict.saved import Predictions
+from flowdist.record.accounts import BUCKETS, Bucket, productive_share
+from flowdist.record.story import IncidentStory, story_of
+from flowdist.report.record.alike import as_in_record, silent_roles
+from flowdist.report.record.summary import rounded
+from flowdist.report.table import table
+from flowdist.sim.calibration.calibration import calibrate
+from flowdist.sim.calibration.observe import observe
+from flowdist.sim.forecast import ExpectedIncident, ExpectedJob, losses_by_incident
+from flowdist.sim.prediction import Figure, Run
+
+LISTED = 5  # decisions that differ
+
+
+def compare(run: Run, predictions: Predictions, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return predictions beside what the run was, as plain values for --json. Times are in ns.
+
+    Each figure has `predicted`, `actual` and `error`, a share of the actual one; None is what is not known.
+
+    Args:
+        run: The record of the run.
+        predictions: What was expected of it.
+        summary: The summary of the run: `summary_of` and `time_of_run`.
+
+    Raises:
+        BadLine: A line of the record cannot be replayed.
+    """
+    story, observed = story_of(run.header, run.lines), observe(run.header, run.lines)
+    losses, silent = losses_by_incident(observed), silent_roles(summary.get("not_reported", {}))
+    lasted_ns = story.lasted_ns if summary["outcome"] is not None else None
+    incidents = []
+    for one in story.incidents:
+        lost = {role: ns for role, ns in losses.get(one.number, {}).items() if role not in silent}
+        incidents.append(_incident(one, predictions.incident(one.number), lost, lasted_ns))
+    values = {"times": predictions.times, "is_afterwards": predictions.is_afterwards, "problem": predictions.problem}
+    untold = [name for name, times in calibrate([observed]).roles.items() if not times.tells_saving]
+    return {
+        **values,
+        "flowdist": predictions.flowdist,
+        "job": _job(predictions.job, summary, untold, silent, lasted_ns) if predictions.job is not None else None,
+        "incidents": incidents,
+        "more_incidents": list(predictions.more),
+        "not_compared": [
+            f"{name} reported no progress: its lost work and the goodput are not known" for name in silent
+        ],
+    }
+
+
+def _job(
+    job: ExpectedJob, summary: Mapping[str, Any], untold: Collection[str], silent: Collection[str], lasted: int | None
+) -> dict[str, Any]:
+    """Return outcome, length and goodput of the whole job, predicted beside actual."""
+    unsaved = [name for name, kinds in summary.get("not_reported", {}).items() if "checkpoints" in kinds]
+    predicted, actual = (_goodput(spent, job.tasks, untold, unsaved) for spent in (job.spent, summary["time_ns"]))
+    return {
+        "outcome": {"predicted": job.outcome, "actual": summary["outcome"]},
+        "lasted_ns": _figure(job.lasted_ns, lasted),
+        "goodput": {"predicted": predicted, "actual": None if silent or lasted is None else actual},
+    }
+
+
+def _goodput(
+    spent: Mapping[str, Mapping[Bucket, int]], tasks: Collection[str], untold: Collection[str], unsaved: Collection[str]
+) -> float | None:
+    whole = {name: {**dict.fromkeys(BUCKETS, 0), **spent.get(name, {})} for name in tasks}
+    return productive_share(tasks, as_in_record(whole, untold, unsaved))
+
+
+def _incident(
+    one: IncidentStory,
+    expected: ExpectedIncident | None,
+    lost: Mapping[str, int],
+    lasted_ns: int | None,
+) -> dict[str, Any]:
+    """Return one incident, predicted beside actual: times, lost work by role, and decisions that differ.
+
+    What a role has lost is not known (None) where the generation after the incident reported no step.
+    """
+    found: dict[str, Any] = {"number": one.number, "kind": one.kind, "root": one.root}
+    if expected is None or expected.why:
+        return {**found, "why": expected.why if expected is not None else "nothing was predicted"}
+    roles = [role for role in dict.fromkeys([*expected.lost_ns, *lost]) if expected.lost_ns.get(role) or lost.get(role)]
+    return {
+        **found,
+        "why": "",
+        "re_formed_ns": _figure(expected.re_formed_ns, one.re_formed_ns),
+        "next_step_ns": _figure(_first_step_ns(expected), _first_step_ns(one)),
+        "lost_ns": {role: _figure(expected.lost_ns.get(role, 0), lost.get(role)) for role in roles},
+        "lasted_ns": _figure(expected.job.lasted_ns if expected.job is not None else None, lasted_ns),
+        "decisions": list(_differences(expected, one)),
+    }
+
+
+def _first_step_ns(one: ExpectedIncident | IncidentStory) -> int | None:
+    """Return the time until the first step after an incident; None if no step is known, as of services.
+
+    `next_step_ns` is that of the re-formation then.
+    """
+    return one.next_step_ns if one.next_step_ns != one.re_formed_ns else None
+
+
+def _differences(expected: ExpectedIncident, one: IncidentStory) -> Iterator[str]:
+    """Yield the decisions about an incident that differ.
+
+    A job that ends before a step is reported has re-formed, and is not known to have recovered: that is no decision.
+    """
+    for (name, x), y in zip(expected.decision.items(), one.decision.values(), strict=True):
+        if x != y and {x, y} != {"re-formed", "recovered"}:
+            yield f"{name}: {_words(x)} / {_words(y)}"
+
+
+def _figure(predicted: int | None, actual: int | None) -> dict[str, Any]:
+    error = None  # of 0, or of what is not known, there is no share
+    if predicted is not None and actual:
+        error = round(Figure("", actual, predicted).error, 4)
+    return {"predicted": predicted, "actual": actual, "error": error}
+
+
+def _words(value: object) -> str:
+    return (", ".join(map(str, value)) or "nothing") if isinstance(value, tuple) else str(value or "nothing")
+
+
+def comparison_text(values: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the comparison for people.
+
+    Args:
+        values: The values of `compare`.
+    """
+    when = "with all faults known" if values["is_afterwards"] else "before the run, and as each incident opened"
+    lines = [f"Predicted beside actual ({when}; times: {values['times']})"]
+    if rows := [*_job_rows(values["job"]), *(row for one in values["incidents"] for row in _incident_rows(one))]:
+        lines += table([("", "predicted", "actual", "off by"), *rows])
+    lines += [f"the job was not predicted: {values['problem']}"] if values["problem"] else []
+    known = [one for one in values["incidents"] if not one["why"]]
+    lines += [f"{_name(one)}: not predicted: {one['why']}" for one in values["incidents"] if one["why"]]
+    lines += values["more_incidents"]
+    differ = [f"  {_name(one)}: {text}" for one in known for text in one["decisions"]]
+    if differ:
+        lines += ["decisions that differ (predicted / actual):", *differ[:LISTED]]
+        lines += [f"  and {len(differ) - LISTED} more: --json lists all"] if len(differ) > LISTED else []
+    elif known:
+        lines.append(f"decisions: as predicted, in {len(known)} incident{'s' * (len(known) != 1)}")
+    return [*lines, *values["not_compared"]]
+
+
+def _job_rows(job: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    if job is None:
+        return
+    yield ("outcome", *(job["outcome"][side] or "unfinished" for side in ("predicted", "actual")), "")
+    yield ("the job", *_texts(job["lasted_ns"]))
+    predicted, actual = (job["goodput"][side] for side in ("predicted", "actual"))
+    points = "-" if predicted is None or actual is None else f"{100 * abs(predicted - actual):.1f} points"
+    yield ("goodput", *("-" if share is None else f"{100 * share:.1f} %" for share in (predicted, actual)), points)
+
+
+def _incident_rows(one: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    if one["why"]:
+        return
+    yield (f"{_name(one)}: re-formed", *_texts(one["re_formed_ns"]))
+    if any(one["next_step_ns"].values()):
+        yield ("   first step", *_texts(one["next_step_ns"]))
+    for role, figure in one["lost_ns"].items():
+        yield (f"   lost work of {role}", *_texts(figure))
+    yield ("   the job, as expected then", *_texts(one["lasted_ns"]))
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    return f"{one['number']}. {one['kind']} of {one['root']}"
+
+
+def _texts(figure: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return both times and their difference, for people: 80 % of a tenth of a second is little."""
+    times = ["-" if figure[side] is None else rounded(figure[side] / 1e9) for side in ("predicted", "actual")]
+    if None in (figure["predicted"], figure["actual"]):
+        return times[0], times[1], "-"
+    off = rounded(abs(figure["predicted"] - figure["actual"]) / 1e9)
+    share = f" ({100 * figure['error']:.1f} %)" if figure["error"] is not None else ""
+    return times[0], times[1], off + share
