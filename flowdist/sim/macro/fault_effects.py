@@ -5,12 +5,16 @@ The effect is immediate. What the controller learns of it, and when, is schedule
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
-from flowdist.sim.macro.gang import fail_replica, lose_node, stop_short
+from flowdist.sim.engine.node import NOTICES_NS
+from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.pace import slow_down
+from flowdist.sim.macro.result import FAILED, NEVER
 
 
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -39,9 +43,9 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
                 apply_fault(job, name, what, now)
     elif target in ("all", job.role.name):
         for replica in range(job.role.max_replicas):
-            _kill_replica(job, replica, what, now)
+            _hit_replica(job, replica, what, now)
     else:
-        _kill_replica(job, int(target.rpartition("/")[2]), what, now)
+        _hit_replica(job, int(target.rpartition("/")[2]), what, now)
 
 
 def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -71,6 +75,8 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
             job.connected_at[node] = back
             job.at(back, lambda now: _reconnect(job, node))
             return
+    else:
+        job.warm.forget(node)
     job.alive[node] = False
     job.workers_end_at[node], job.dead_since[node] = dies, now
     if back is not None:
@@ -116,8 +122,8 @@ def _reconnect(job: Job, node: int) -> None:
     job.cut_off_since.pop(node, None)
 
 
-def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
-    """End the processes of a member, and schedule its agent's report of the failure.
+def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
+    """End the processes of a member, and schedule its agent's report of the failure; or slow the member down.
 
     Nothing is hit if the replica does not run. An agent that is cut off cannot report.
     """
@@ -125,10 +131,73 @@ def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     runs = job.phase == "running" and now >= job.formed
     if node is None or not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):
         return
+    if what.kind == "slow" and replica in job.exited:
+        return
     _note_fault(job, f"{job.role.name}/{replica}", what, now)
+    if what.kind == "slow":
+        generation, factor = job.result.generations, Fraction(what.arg.rstrip("x"))
+        slow_down(job, replica, generation, factor, now)
+        if what.duration_ns is not None:
+            job.at(now + what.duration_ns, lambda at: slow_down(job, replica, generation, Fraction(1), at))
+        return
     stop_short(job, now)
     job.exited[replica] = None
     if not job.alive[node]:  # cut off, and not fenced yet
         return
-    generation = job.result.generations
-    job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, what, at))
+    generation, (kind, signal) = job.result.generations, FAILED[what.kind]
+    how = Failed(kind, int(what.arg) if what.kind == "exit" else 0, signal)
+    job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, how, at))
+
+
+# Peers of a member that has ended.
+
+
+def stop_short(job: Job, now: int) -> None:
+    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
+
+    Called before the controller knows. What the others do is said by `collective` of the workload. Nothing changes in
+    phases in which no member steps.
+    """
+    collective = job.role.workload.collective if _is_in_collective(job, now) else ""
+    if collective == "fail":
+        generation = job.result.generations
+        job.at(now + NOTICES_NS, lambda at: _fail_peers(job, generation, at))
+    if job.phase == "running":
+        job.is_deaf = job.is_deaf or collective == "hang"
+        job.halt(now)
+        job.due = NEVER
+    elif job.phase == "stopping":
+        job.halt(min(now, job.halt_at or now))
+
+
+def _is_in_collective(job: Job, now: int) -> bool:
+    """Return whether the members of the gang step, so that one that ends leaves the others inside a collective.
+
+    They do not while they start up or wait for a service, nor when they have done all steps.
+    """
+    books = job.books
+    return books.begun is not None and not job.away and books.step_at(now) < job.role.workload.steps
+
+
+def _fail_peers(job: Job, generation: int, now: int) -> None:
+    """End the members that are left: their process group has lost a member, so they exit with code 1.
+
+    The failure is reported unless they are being stopped: then they have stopped earlier than SIGTERM would end them.
+    Nothing happens if another generation runs by now.
+    """
+    if generation != job.result.generations or job.phase not in ("running", "stopping"):
+        return
+    seats = ((replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None)
+    left = [
+        replica
+        for replica, node in seats
+        if job.alive[node] and replica not in job.exited and replica not in job.newcomers
+    ]
+    job.exited.update(dict.fromkeys(left))
+    known = now + job.times.message
+    if job.phase == "running" and left:
+        job.at(known, lambda at: fail_replica(job, left[0], generation, Failed("exit", 1), at))
+    elif left:
+        job.stopped_at = min(job.stopped_at, now)
+        dead = (at for node, at in job.death_known_at.items() if job.members_on(node))
+        job.due = job.gone_at = max([known, job.joint_gone_at, *dead])

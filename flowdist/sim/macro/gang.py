@@ -17,28 +17,25 @@ All functions act on a `Job` at the virtual time `now` in ns. They change the jo
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
-from flowdist.faults.grammar import Fault, Rate
-from flowdist.faults.streams import draw
 from flowdist.graph import FailureKind, format_duration
-from flowdist.sim.macro.job import DeferredFailure, Job
-from flowdist.sim.macro.result import FAILED, NEVER
+from flowdist.sim.macro.ending import complete, fail
+from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
+from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
+from flowdist.sim.macro.result import NEVER
 
 # Failures.
 
 
-def stop_short(job: Job, now: int) -> None:
-    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
+class Failed(NamedTuple):
+    """The way in which a member failed: the kind of the failure, and the exit code or the signal."""
 
-    Called before the controller knows. Nothing changes in phases in which no member steps.
-    """
-    if job.phase == "running":
-        job.halt(now)
-        job.due = NEVER
-    elif job.phase == "stopping":
-        job.halt(min(now, job.halt_at or now))
+    kind: FailureKind
+    exit_code: int = 0
+    signal: str | None = None
 
 
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
@@ -61,8 +58,17 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         job.companions.settle(now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
-    if job.phase == "stopping" and job.due <= now and not awaited:
-        job.on_due(job, now)
+    if job.phase == "stopping" and not awaited and job.result.outcome is None:
+        if not _has_members_left(job):
+            job.due = max(now, job.joint_gone_at)
+        if job.due <= now:
+            job.on_due(job, now)
+
+
+def _has_members_left(job: Job) -> bool:
+    """Return whether a member of the gang, which stops, has not ended by a fault, and its node is not lost."""
+    seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)
+    return any(replica not in job.newcomers and replica not in job.exited for replica in seated)
 
 
 def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
@@ -73,10 +79,11 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
         job.seats.note_loss(node, now)
         _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
+        job.seats.note_loss(node, now)
         _excuse(job, reason, now)
 
 
-def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
+def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
     """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
 
     A failure that would fail the job is deferred while it may follow from the loss of another member's node. The report
@@ -86,20 +93,23 @@ def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, no
         job: The job.
         replica: The index of the member.
         generation: The generation in which it failed.
-        what: The fault, or the rate, that ended it.
+        how: How it failed.
         now: The time, in ns.
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind, signal = FAILED[what.kind]
-    verdict = job.policy.judge(kind, now, int(what.arg) if what.kind == "exit" else 0, signal)
+    kind = how.kind
+    verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.role.name}/{replica} failed: {kind}"
     ends = verdict.action == "fail"
     job.deferred = _deferred(job, replica, kind, f"{reason}; {verdict.because}") if ends else None
     if job.deferred is not None:
         open_incident(job, kind, reason, now)
         return
-    job.seats.blame(replica, kind, now)
+    if verdict.counted and _has_suspects(job, replica, kind):
+        job.unblamed = Unblamed(replica, kind, now)
+    else:
+        job.seats.blame(replica, kind, now)
     _restart(job, kind, reason, verdict, now)
 
 
@@ -116,11 +126,14 @@ def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure
 
     None if no other node can be its cause: the kind of failure does not allow it, or all members are on this node.
     """
-    seats = job.seats
-    node = seats.node_of[replica]
-    if kind not in PEER_KINDS or node is None or seats.taken == len(seats.on[node]):
-        return None
-    return DeferredFailure(reason, replica, node)
+    node = job.seats.node_of[replica]
+    return DeferredFailure(reason, replica, node) if node is not None and _has_suspects(job, replica, kind) else None
+
+
+def _has_suspects(job: Job, replica: int, kind: str) -> bool:
+    """Return whether the failure of a member may follow from the loss of another member's node."""
+    node = job.seats.node_of[replica]
+    return kind in PEER_KINDS and node is not None and job.seats.taken > len(job.seats.on[node])
 
 
 def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
@@ -150,10 +163,10 @@ def _excuse(job: Job, reason: str, now: int) -> None:
     """
     if job.deferred is None:
         job.policy.excuse(job.opened)
-        job.seats.forgive(job.opened)
+    job.unblamed = None
     job.note_incident("node_lost", reason, now)
     job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
-    job.deferred, job.on_due = None, stopped
+    job.deferred, job.on_due, job.due = None, stopped, max(job.due, job.gone_at)
     note_change(job, "node_lost", reason, now)
 
 
@@ -189,17 +202,20 @@ def open_incident(
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = now + job.times.stop - job.times.message
+    job.stopped_at = now + job.stop_ns - job.times.message
     job.halt_at = job.stopped_at if joined or steps_on else None
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
+    seated = enumerate(job.seats.node_of) if job.backoff_ns else ()
+    job.restarting = [replica for replica, node in seated if node is not None]
     if level is None and job.deferred is None:
         note_change(job, kind, reason, now)
         if job.result.outcome is not None:
             return
     _stop_members(job, books.active if joined else job.seats.taken, now)
-    job.due = max(job.due, job.companions.stop(now))
+    job.joint_gone_at = job.companions.stop(now)
+    job.due = max(job.due, job.joint_gone_at)
     if job.due < job.quiet_until() and not job.backoff_ns:
         job.on_due(job, job.due)
 
@@ -214,15 +230,18 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     others = members - len(job.exited) - sum(count for count, _ in dead)
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
-    job.due, job.on_due = now + job.times.stop if others and was_up else now, stopped
-    if job.deferred is not None:
-        job.on_due = _judge_deferred
-    if was_up:
-        job.due = max([job.due, *(known for count, known in dead if count)])
+    job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
+    if not others:
+        job.stopped_at = min(job.stopped_at, now)
+    known = max((known for count, known in dead if count), default=0) if was_up else 0
+    job.gone_at = max(job.due, known)
+    if job.deferred is not None:  # at the answer deadline no living node is a suspect any more (R8)
+        job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
+    job.due = max(job.due, known)
 
 
 def _judge_deferred(job: Job, now: int) -> None:
-    """Fail the job for its deferred failure: all other nodes have answered, so none of them is the cause."""
+    """Fail the job for its deferred failure: all other nodes have answered, or are heard, so none is the cause."""
     assert job.deferred is not None
     if job.seats.node_of[job.deferred.replica] is not None:
         job.seats.blame(job.deferred.replica, job.incident_kind, job.opened)
@@ -233,6 +252,9 @@ def stopped(job: Job, now: int) -> None:
     """Handle that all members are gone: free seats on bad nodes, then begin the back-off or form a generation."""
     job.halt(job.halt_at or now)
     job.halt_at, job.ran_from = None, NEVER
+    blamed, job.unblamed = job.unblamed, None
+    if blamed is not None and job.seats.node_of[blamed.replica] is not None:
+        job.seats.blame(blamed.replica, blamed.kind, blamed.at)
     job.seats.move_away(now)
     if job.backoff_until > now:
         job.phase, job.due, job.on_due = "back-off", job.backoff_until, _reform
@@ -273,6 +295,7 @@ def form(job: Job, now: int) -> None:
     if job.give_up_at is not None:
         job.give_up_at = None
         books.move("re-formation", job.size_max, now)
+    seats.drop_part_of_block()
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
     first = job.first_node() if job.death_known_at else None
@@ -285,11 +308,14 @@ def form(job: Job, now: int) -> None:
 def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
-    books.start(seats.taken, job.backoff_ns, now)
+    again = sum(seats.node_of[replica] is not None for replica in job.restarting) if job.backoff_ns else 0
+    books.start(seats.taken, job.backoff_ns, now, again=again)
+    cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
+    job.slow.clear()
     job.newcomers = set()
-    job.phase, job.is_incomplete = "running", False
+    job.phase, job.is_incomplete, job.is_deaf = "running", False, False
     job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
@@ -297,14 +323,22 @@ def _start(job: Job, now: int) -> None:
     job.formed = now + times.started
     if job.is_counted:
         job.policy.last_counted_ns, job.is_counted = job.formed, False
-    at = now + times.up + load.startup_ns + (load.restore_ns if books.durable else 0)
-    if job.seed:
-        at += job.extra_startup_ns(draw(job.seed, job.role.name, "slowest", job.result.generations), seats.taken)
-    plan_begin(job, at, job.formed)
+    generation, workers = job.result.generations, seats.taken * job.role.procs
+    startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
+    job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
+    plan_begin(job, now + times.up + startup_ns + (load.restore_ns if books.durable else 0), job.formed)
     if job.scope.beside:
         job.at(job.formed, job.companions.settle)
-    elif seats.vacant and seats.free:
+    elif seats.has_block:
         grow(job, job.result.generations, job.formed)
+
+
+def _start_ups(job: Job, now: int) -> tuple[int, int]:
+    """Return how many members begin a cold start-up at `now`, and how many a warm one; those on dead nodes do not."""
+    if job.role.workload.warm_startup_ns is None:
+        return job.seats.taken, 0
+    seated = [node for node in job.seats.node_of if node is not None]
+    return job.warm.split([node for node in seated if job.alive[node]], now)
 
 
 def plan_begin(job: Job, at: int, formed: int) -> None:
@@ -341,31 +375,8 @@ def give_up_waiting(job: Job, now: int) -> None:
 
 
 def begin(job: Job, now: int) -> None:
-    """Begin to step: the last member has started up. The phase ends when all work is done."""
-    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away)), complete
-
-
-# Services without which the gang, while it runs, makes no step (`on_restart="reconnect"`).
-
-
-def stall(job: Job, replica: str, now: int) -> None:
-    """Make the gang wait, without a restart, for a replica of a service that is away. `replica` is its name."""
-    if not job.away and job.books.begun is not None:
-        job.books.stall(now)
-        if job.phase == "running":
-            job.due = NEVER
-    job.away[replica] = None
-
-
-def resume(job: Job, replica: str, now: int) -> None:
-    """End the gang's wait for a replica of a service, which is there again or needed no more.
-
-    The gang steps again if it was the last one. Nothing happens if the gang did not wait for it.
-    """
-    if job.away.pop(replica, replica) is None and not job.away and job.books.begun is not None:
-        done = job.books.resume(now)
-        if job.phase == "running":
-            job.due = done
+    """Begin to work: the last member has started up. The phase ends when all work is done."""
+    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.slowest), complete
 
 
 # Growth.
@@ -399,7 +410,7 @@ def grow(job: Job, generation: int, now: int) -> None:
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not (seats.vacant and seats.free):
+    if not seats.has_block:
         return
     wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
     earliest = max(formed, formed + wait)
@@ -410,67 +421,3 @@ def grow(job: Job, generation: int, now: int) -> None:
     if seats.fill(now):
         job.newcomers = before.difference(seats.vacant)
         open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)
-
-
-# The end of the job: decided once, complete when nothing runs any more (R18).
-
-
-def complete(job: Job, now: int) -> None:
-    """End the job with success, because the work of the gang is done. Auxiliary roles are stopped, dependents first."""
-    job.books.halt(now, done=True)
-    ends = known = now + job.times.message
-    if job.scope.beside:
-        job.books.move("done", job.role.max_replicas, known)
-        ends = job.companions.end_in_order(known)
-    _end(job, "succeeded", f"every primary task has succeeded ({job.role.name})", ends)
-
-
-def fail(job: Job, reason: str, now: int) -> None:
-    """End the job with failure, and stop everything that runs. Nothing happens if the job has an outcome already."""
-    if job.result.outcome is not None:
-        return
-    books = job.books
-    if books.begun is not None:  # the members step until they are stopped, and have nothing more to do
-        stops = job.halt_at or now + job.times.stop - job.times.message
-        job.halt(stops, is_over=stops > now)
-        books.move("done", books.active, stops)
-    elif job.phase == "waiting" and books.bucket == "waiting":
-        books.move("re-formation", job.size_max, now)  # the gang waits for nodes no longer
-    elif books.bucket != "waiting":
-        books.move("done", books.active, now)
-    _end(job, "failed", reason, max(_gang_ends(job, now), job.companions.end_at_once(now)))
-
-
-def _gang_ends(job: Job, now: int) -> int:
-    """Return when, in ns, the last member of the gang has ended if all are ordered to stop now."""
-    if job.phase == "stopping":
-        return max(now, job.due)
-    if job.phase != "running" or not job.seats.taken:
-        return now
-    times = job.times
-    dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
-    ends = [now, *dead.values()]
-    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
-        ends.append(now + times.stop)
-    if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
-        ends.append(job.formed - times.started + times.up + times.stop - 2 * times.message)
-    return max(ends)
-
-
-def _end(job: Job, outcome: str, reason: str, now: int) -> None:
-    """Record the outcome of the job, which is complete at `now`, and complete its result."""
-    job.result.outcome, job.result.reason = outcome, reason
-    job.say(now, "ends", outcome, reason)
-    close(job, now)
-
-
-def close(job: Job, now: int) -> None:
-    """Write what the result still lacks, up to now: the time in buckets, charges, cordoned nodes, auxiliary roles.
-
-    Called at the end of the job, or of the run if the job is not over by then.
-    """
-    result = job.result
-    job.books.close(result, job.halt_at, now)
-    result.charged = job.policy.charged
-    result.cordoned = [job.scope.nodes[node] for node in job.seats.cordoned]
-    job.companions.close(now)

@@ -1,20 +1,24 @@
 """State of one job in macro mode, and the questions about it that more than one part asks.
 
 The parts are functions over this state: `gang` decides, `fault_effects` applies faults, `steady_state` computes many
-failures at once, `auxiliary_roles` plays the roles beside the gang. `macro` puts them together.
+failures at once, `beside` plays the roles beside the gang. `macro` puts them together.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 from flowdist.control.incidents.health import is_healthy
 from flowdist.faults.grammar import Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
+from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
+from flowdist.sim.macro.generation.course import EVEN
+from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
 from flowdist.sim.macro.policy import Policy
 from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
@@ -28,7 +32,7 @@ Tell = Callable[[int, str, str, str], None]  # time, what, name, words: see `Mac
 
 
 class Companions(Protocol):
-    """The roles beside the gang, as the gang sees them. `auxiliary_roles.AuxiliaryRoles` implements it.
+    """The roles beside the gang, as the gang sees them. `beside.auxiliary_roles.AuxiliaryRoles` implements it.
 
     All times, also those returned, are ns.
     """
@@ -75,6 +79,14 @@ class DeferredFailure(NamedTuple):
     node: int
 
 
+class Unblamed(NamedTuple):
+    """A failure that counts against the member's node (R22), unless it turns out to follow from another node's loss."""
+
+    replica: int
+    kind: str
+    at: int
+
+
 class Job:
     """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns.
 
@@ -100,13 +112,20 @@ class Job:
         size_max: The largest number of members of a generation so far.
         give_up_at: When the job fails because the gang is below its minimum (R12); None: it is not.
         backoff_until: When the back-off of the open incident ends; `backoff_ns` is how long it is.
+        restarting: The members that an incident with a back-off restarts.
         is_counted: The open incident is charged to a budget.
         is_incomplete: A member's node died while the generation started, so that not all members ever run.
+        warm: Nodes on which the gang starts warm.
+        pace: How many times longer than nominal the slowest worker of the present generation takes for a step.
+        slow: Members that a fault has made slow, each with its factor.
+        is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
         stopped_at: When the members that were ordered to stop have stopped.
+        gone_at: When the controller knows that all of them have stopped, or that their nodes are lost.
+        joint_gone_at: When the replicas beside the gang that stop with it have stopped.
         halt_at: When these members do their last step; None: they do no steps any more.
         ran_from: While the gang stops: what `formed` was before.
         reported: Checkpoints of the generation that the controller knew of when the last incident opened.
@@ -142,16 +161,20 @@ class Job:
         self.formed = NEVER
         self.size_max = 0
         self.give_up_at: int | None = None
-        self.is_incomplete = False
+        self.is_incomplete = self.is_deaf = False
+        self.slow: dict[int, Fraction] = {}
+        self.warm, self.pace = WarmNodes(role.workload), EVEN
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
+        self.restarting: list[int] = []
+        self.unblamed: Unblamed | None = None
         self.is_counted = False
         self.backoff_ns = self.backoff_until = 0
-        self.stopped_at = 0
+        self.stopped_at = self.gone_at = self.joint_gone_at = 0
         self.halt_at: int | None = None
         self.ran_from = NEVER
         self.reported = 0
@@ -167,6 +190,16 @@ class Job:
         """
         self.serial += 1
         heapq.heappush(self.later, (time, self.serial, action, node))
+
+    @property
+    def stop_ns(self) -> int:
+        """Time from an incident to the report that all members on living nodes have stopped, in ns."""
+        return self.times.stop if not self.is_deaf else 2 * self.times.message + self.role.stop_grace_ns + KILL_NS
+
+    @property
+    def slowest(self) -> Fraction:
+        """How many times longer than nominal the slowest member takes for a step now."""
+        return max([self.pace, *self.slow.values()])
 
     def quiet_until(self) -> int:
         """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
@@ -222,12 +255,10 @@ class Job:
     def extra_startup_ns(self, slowest: float, members: int) -> int:
         """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.
 
-        The start-up time of each member is spread evenly by `startup_spread` in both directions. `slowest` is a number
-        drawn from [0, 1): its root of order `members` is distributed as the largest of that many draws. The result may
-        be negative.
+        `slowest` is a number drawn from [0, 1): see `start_ups`. The result may be negative.
         """
         load = self.role.workload
-        return int(load.startup_ns * (2 * load.startup_spread * slowest ** (1 / members) - load.startup_spread))
+        return extra_startup_ns(load, load.startup_ns, slowest, members)
 
 
 # Questions about the fast path (`steady_state`): whether it may compute the job, and which of its faults.
@@ -246,8 +277,15 @@ def may_become_steady(job: Job) -> bool:
 
 
 def _is_left_out(job: Job) -> bool:
-    """Return whether the job has steps that depend on the size of the gang, or nodes whose repairs are drawn."""
-    return job.role.workload.depends_on_size or any(map(is_drawn, job.plan.rates))
+    """Return whether the job has something of which `SteadyState` does not know.
+
+    That is a mesh, steps that depend on the size of the gang, a workload with more than start-up, steps, blocking
+    checkpoints and restores, or nodes whose repairs are drawn.
+    """
+    role, load = job.role, job.role.workload
+    more = load.warmup_ns or load.lag_ns or load.finish_ns or load.step_spread or load.warm_startup_ns is not None
+    blocks = load.collective in ("hang", "fail")
+    return bool(role.step > 1 or load.depends_on_size or more or blocks or any(map(is_drawn, job.plan.rates)))
 
 
 def _ends_a_node(rate: Rate, job: Job) -> bool:
@@ -262,9 +300,10 @@ def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
     The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
-    and no back-off be in progress. The job may have no `tell`, which needs each change, since changes are only counted.
+    no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each change, since
+    changes are only counted.
     """
-    if job.death_known_at or job.cut_off_since or job.seats.wary or job.tell is not None:
+    if job.death_known_at or job.cut_off_since or job.slow or job.seats.wary or job.tell is not None:
         return False
     if job.phase == "waiting":
         return job.books.bucket == "waiting" and not job.is_counted

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from flowdist.sim.macro.auxiliary_role import AuxiliaryRole
+from flowdist.sim.macro.beside.auxiliary_role import AuxiliaryRole
 from flowdist.sim.macro.gang import give_up_waiting, note_change, open_incident, stopped, take_room
 from flowdist.sim.macro.job import Job
 
@@ -40,7 +40,7 @@ class AuxiliaryRoles:
 
         All services that the gang depends on are up, and a new generation of the gang changes nothing for any role.
         """
-        waits = self._joint or self._job.away or self._job.books.has_stalled
+        waits = self._joint or self._job.away or not self._job.books.is_even
         return not waits and all(role.is_settled for role in self.roles)
 
     def let_gang_form(self, now: int) -> bool:
@@ -100,7 +100,8 @@ class AuxiliaryRoles:
             open_incident(job, "node_lost", reason, now, steps_on=job.phase == "running")
             return
         job.note_incident("node_lost", reason, now)
-        job.due = max(job.due if job.phase == "stopping" else now, self.stop(now))
+        job.joint_gone_at = self.stop(now)
+        job.due = max(job.due if job.phase == "stopping" else now, job.joint_gone_at)
         job.phase, job.on_due = "stopping", stopped
         if job.give_up_at is not None:
             job.at(job.give_up_at, partial(give_up_waiting, job))
