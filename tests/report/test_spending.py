@@ -70,4 +70,7 @@ def test_the_summary_of_a_run_has_a_line_and_that_of_a_report_the_table() -> Non
     brief, full = summary_text(summary, brief=True), summary_text(summary)
     assert "goodput 85.7 %; lost work 14.3 % (trainer reported no progress)" in brief
     assert "Where the time went" not in brief
+    assert full.count("saving without worker.saving()") == 1
+    saved = {"trainer": {**summary["time_s"]["trainer"], "checkpoint": 1.0}}
+    assert "saving without worker.saving()" not in summary_text({**summary, "time_s": saved})
     assert "  trainer  85.7 %      14.3 %\ntrainer reported no progress: it counts as productive" in full

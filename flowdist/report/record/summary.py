@@ -124,7 +124,7 @@ def _times(summary: dict[str, Any]) -> list[str]:
     if not any(summary.get("time_s", {}).values()):
         return []
     lines = ["Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
-    if _is_simulated(summary):
+    if _is_simulated(summary) or any(times.get("checkpoint") for times in summary["time_s"].values()):
         return lines
     return [*lines, "saving without worker.saving() counts as productive, reading as start-up"]
 
