@@ -21,7 +21,9 @@ from flowdist.cli.predict.times import Times, find_times
 from flowdist.cli.run.console import finish
 from flowdist.cli.run.run import command as run_command
 from flowdist.cli.simulate.calibrate import command as calibrate_command
+from flowdist.control.job.facts import Deferred, Failure
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.graph import SECOND, RoleGraph, WorkloadSpec, encode_graph
@@ -303,6 +305,35 @@ def test_a_prediction_whose_process_is_killed_is_made_again_at_the_end(
     assert found is not None and found.job is not None and [one.number for one in found.incidents] == [1, 2, 3]
     assert sum("predicted: the job succeeds" in line for line in lines) == 1 and len(lines) == 4, lines
     assert predicting._process is None
+
+
+def test_a_run_that_is_resumed_keeps_its_predictions_and_asks_for_new_incidents_alone(
+    run_dir: Path, result: SimResult
+) -> None:
+    known = Predictions("times", job=JOB)
+    write_predictions(run_dir, known)
+    predicting = Forecaster(run_dir, Times(""), parse_plan(FAULTS), lambda kind, text: None)
+    predicting.start(result.now)  # it goes on after all its incidents
+    predicting.hear([line for line in result.lines if isinstance(line, Record)][-1])
+    predicting.look(job_of(result), result.now)
+    predicting.finish(job_of(result))
+    assert predicting._process is None and read_predictions(run_dir) == known
+
+
+@pytest.mark.real
+def test_an_incident_is_predicted_when_its_cause_is_known(run_dir: Path, result: SimResult) -> None:
+    """While a node may be the cause of a failure, it is open what restarts: a prediction would have another root."""
+    job = job_of(result)
+    write_predictions(run_dir, Predictions("times", job=JOB))
+    predicting = Forecaster(run_dir, Times(""), parse_plan(FAULTS), lambda kind, text: None)
+    failure = Failure(ReplicaId("trainer", 1), "exit", "exit code 3")
+    job.incidents[0].deferred.append(Deferred(failure, False, False, False, False, False))
+    predicting.look(job, result.now)
+    assert predicting._process is None
+    job.incidents[0].deferred.clear()
+    predicting.look(job, result.now)
+    assert predicting._process is not None
+    predicting.close()
 
 
 @pytest.mark.real

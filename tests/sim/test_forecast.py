@@ -107,6 +107,15 @@ def test_announced_faults_count_until_they_have_happened() -> None:
     assert again.job.lasted_ns == pytest.approx(without.lasted_ns, abs=0.2 * SECOND), "it does not happen twice"
 
 
+def test_a_fault_at_an_event_that_the_simulation_does_not_have_is_played_where_it_was() -> None:
+    """Checkpoints of services are not simulated: a fault that waited for one would never come."""
+    at_ns = next(line.t_ns for line in reversed(failed_at_300().lines) if not isinstance(line, Header))
+    spec = "trainer/0@checkpoint=trainer,99:exit=1"
+    run = failed_at_300(FaultLine(at_ns - MS, spec, "trainer/0/attempt_1/0"))
+    found = expect_incident(basis(run, spec), run, 1)
+    assert found.why == "" and found.lost_ns == {"trainer": 60 * 60 * MS}
+
+
 def test_an_incident_that_the_simulation_does_not_have_is_not_predicted() -> None:
     talk = trainers()
     work(talk, 7, 1, 100, 0.047)

@@ -290,7 +290,7 @@ class _Run(NamedTuple):
             console.close()
             if forecaster is not None:
                 forecaster.close()
-        if forecaster is not None and result.outcome != "cancelled":  # who cancels does not wait for predictions
+        if forecaster is not None and result.outcome != "cancelled":  # a user who cancels waits for nothing
             forecaster.finish(result.job)
         for fault in result.unfired:
             why = why_it_never_fired(fault, result.job, result.job.now)
