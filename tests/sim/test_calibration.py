@@ -306,3 +306,16 @@ def test_the_fault_of_a_real_run_names_the_replica_that_it_hit():
     """A journal has `trainer/1/attempt_2/0`. What was hit was once compared with that, and never found."""
     assert FaultLine(1, "trainer/1@3s", "trainer/1/attempt_2/0").hit == "trainer/1"
     assert FaultLine(1, "node1@3s", "node1").hit == "node1" and FaultLine(1, "ps/0.1@3s").hit == "ps/0.1"
+
+
+def test_a_report_that_is_repeated_to_the_next_controller_is_no_slow_step() -> None:
+    """In the second generation the agent repeats at 850 s that one step is done, which it was at 606 s."""
+    t = Topology("again", nodes=2 * [Node(cpu=1)])
+    load = Workload(steps=1800, checkpoint_every="12m", checkpoint_time="1s")
+    t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=9), workload=load)
+    result = simulate(t, "trainer/1@600s", "controller@850s")
+    header, *lines = result.lines
+    assert isinstance(header, Header)
+    times = calibrate([observe(header, lines)]).roles["trainer"].fields
+    assert times["step_ns"] == pytest.approx(SECOND, rel=0.005)
+    assert times["checkpoint_every_ns"] == pytest.approx(720 * SECOND, rel=0.005)

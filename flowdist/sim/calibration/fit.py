@@ -377,6 +377,9 @@ def _intervals(run: Observed, one: Generation) -> Iterator[Interval]:
     for number, (last, mark) in enumerate(pairwise(clock)):
         if last.is_count != mark.is_count or (exit_ns is not None and exit_ns - mark.at_ns < 2 * MS):
             continue  # the last report comes with the exit, long after the last step
+        after = clock[number + 2 : number + 3]
+        if mark.step == last.step and not any(each.is_count == mark.is_count for each in after):
+            continue  # repeated to the next controller: the steps after it are in no interval, so neither is this time
         if any(since < mark.at_ns and until > last.at_ns for since, until in run.disturbed):
             continue
         saving = one.spent_by("saving", mark.at_ns) - one.spent_by("saving", last.at_ns)
