@@ -19,7 +19,7 @@ from flowdist.text.printable import one_line, printable
 HEADING = ("", "change", "today", "to", "goodput", "better in")
 NOTHING = "Nothing gains more than its uncertainty."
 STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#24292f}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#24292f}"
     "pre{background:#f6f8fa;padding:1em;overflow-x:auto;font-size:13px}"
 )
 

@@ -289,7 +289,7 @@ def _is_left_out(job: Job) -> bool:
 
 
 def _ends_a_node(rate: Rate, job: Job) -> bool:
-    return rate.kind == "kill" and rate.subject in ("node", *job.scope.nodes)
+    return rate.kind == "kill" and (rate.subject == "node" or rate.subject in job.names)
 
 
 def _ends_a_replica(rate: Rate, job: Job) -> bool:
