@@ -37,6 +37,7 @@ from flowdist.control.membership.formation import (
 from flowdist.control.membership.gpus import lose_gpu
 from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, warmed_up
 from flowdist.control.membership.operator import apply_operation
+from flowdist.control.membership.versions import note_acknowledged, note_checked, note_published, why_not_fresh
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
@@ -188,10 +189,11 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             note_stopped(job, replica, event)
             job.facts.append(Ended(replica.id))
         case ev.ReplicaReady():
-            if replica.phase == "running" and job.role_of(replica.id).spec.ready is not None:
-                job.set_phase(replica, "ready")
-                job.due.clear(Due("ready", str(replica.id)))
-                job.notify(f"{replica.id}: ready")
+            note_checked(job, replica)
+        case ev.ReplicaPublished():
+            note_published(job, replica, event)
+        case ev.ReplicaAcknowledged():
+            note_acknowledged(job, replica, event)
         case ev.ReplicaStartsCold():
             role = job.roles[replica.id.role]
             if not role.is_cold:
@@ -385,9 +387,11 @@ def _by_name(job: JobState, name: str) -> Replica:
 
 
 def _unready(job: JobState, replica: Replica) -> None:
-    """Record a failure of a replica that has not passed its readiness check in time."""
+    """Record a failure of a replica that is not ready in time."""
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
+    if spec.versions is not None and (stale := why_not_fresh(job, replica)):
+        why = f"{why}: {stale}"
     job.note_failure(replica, "unready", why)
 
 

@@ -4,7 +4,9 @@ The compiler reports all problems of a topology at once, each at its place in th
 and user code is executed only to build the topology.
 """
 
-from flowdist.dsl.topology import Gate, Role, Template, Topology
+from flowdist.dsl.topology import Gate, Role, Template, Topology, Version
 from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Workload
 
-__all__ = ["Gate", "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload"]
+__all__ = [
+    "Gate", "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Version", "Workload",
+]  # fmt: skip

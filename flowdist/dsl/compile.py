@@ -26,6 +26,7 @@ from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
+from flowdist.dsl.read.versions import read_versions
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
 from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
@@ -176,6 +177,7 @@ class _RoleCompiler:
             gang=fields.flag("gang", not loose),
             primary=fields.flag("primary", True),
             gates=self._gates(fields),
+            versions=read_versions(fields, self._topology),
             restart=restart,
             ready=self._ready(fields, ports),
             state=fields.choice("state", ("none", "memory", "checkpoint")),

@@ -22,7 +22,7 @@ from flowdist.graph.units import COUNT_MAX
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
-NOT_SET = ("like",)  # fields of a role that cannot be written as text
+NOT_SET = ("like", "versions")  # fields of a role that cannot be written as text
 CONDITIONS = ("started", "ready", "succeeded")
 
 

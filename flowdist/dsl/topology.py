@@ -39,6 +39,7 @@ class RoleFields(TypedDict, total=False):
     ports: Sequence[str]
     workdir: str
     depends_on: Sequence[Gate | Role] | Gate | Role
+    versions: Version | None
     restart: Restart | None
     gang: bool | None
     primary: bool
@@ -188,6 +189,25 @@ class Gate(Frozen):
         return ["on_restart"]
 
 
+class Version(Frozen):
+    """Versions of what a role publishes, as another role needs them: `Role.version()` returns it, for `versions=`."""
+
+    def __init__(self, role: Role, max_staleness: int, site: CallSite) -> None:
+        self.role, self.max_staleness, self.site = role, max_staleness, site
+
+    def __repr__(self) -> str:
+        return f"{self.role.name}.version()"
+
+    def _called(self) -> str:
+        return f"the version {self!r}"
+
+    def _written(self, argument: str) -> str:
+        return f"{self.role.name}.version({argument}=...)"
+
+    def _arguments(self) -> list[str]:
+        return ["max_staleness"]
+
+
 class Role(Frozen):
     """Handle of a role, returned by `Topology.role`, for `depends_on=`, `near=` and other arguments of later roles."""
 
@@ -220,7 +240,7 @@ class Role(Frozen):
         return ["name", *ROLE_DEFAULTS]
 
     def _attributes(self) -> list[str]:
-        return ["name", "started", "ready", "succeeded", "addresses"]
+        return ["name", "started", "ready", "succeeded", "version", "addresses"]
 
     @forgiving
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
@@ -254,6 +274,19 @@ class Role(Frozen):
             on_restart: As for `started`.
         """
         return Gate(self, "succeeded", on_restart, call_site((), 3))
+
+    @forgiving
+    def version(self, *, max_staleness: int = 0) -> Version:
+        """Return what another role needs of this one, for `versions=`: versions that this role publishes (R23).
+
+        Workers of this role call `flowdist.worker.publish_version(n)`, for instance when new weights can be fetched. A
+        replica of the other role is ready only after its workers have called `acknowledge_version(n)` in their present
+        attempt, with a version that is fresh enough.
+
+        Args:
+            max_staleness: How much lower than the last published version the acknowledged one may be.
+        """
+        return Version(self, max_staleness, call_site((), 3))
 
     @forgiving
     def addresses(self, port: str) -> str:
@@ -376,6 +409,7 @@ class Topology(Frozen):
             ports: Names of ports; each replica gets a number for each, and keeps it for later attempts on that node.
             workdir: Working folder of the workers (default: the folder of the topology file).
             depends_on: Gates, all of which have to open first, such as `x.ready()`; a bare role means `x.started()`.
+            versions: `x.version(max_staleness=2)`: a replica is ready only with a fresh version of what `x` publishes.
             restart: Restart policy; None: a failure fails the job.
             gang: True: the replicas share one world, and restart as one. Default: true for tasks, false for services
                 and `Restart("replica")`.

@@ -32,7 +32,7 @@ def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
     saved = sum(world.checkpoints for world in worlds)
     step = max(world.step for world in worlds)
     match when.event:
-        case "ready" if role.ready is None:
+        case "ready" if not role.has_readiness:
             return f"{role.name} has no ready_when=: it starts without a check of its readiness"
         case "start" | "ready" | "generation" if generations < max(when.number, 1):
             return _had(role, generations)

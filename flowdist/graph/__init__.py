@@ -9,7 +9,7 @@ from flowdist.graph.codec import decode_graph, encode_graph
 from flowdist.graph.nodes import NODE_MEMBER, NODE_POOL, NODE_PROCS, Cluster, NodeSpec
 from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
 from flowdist.graph.role_graph import Domain, JobOptions, JointWorld, RoleGraph
-from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef, WorkloadSpec
+from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef, VersionEdge, WorkloadSpec
 from flowdist.graph.units import (
     HOUR,
     MINUTE,
@@ -25,6 +25,6 @@ from flowdist.graph.units import (
 __all__ = [
     "HOUR", "MINUTE", "MS", "NODE_MEMBER", "NODE_POOL", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain",
     "FailureKind", "Gate", "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness",
-    "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "WorkloadSpec", "decode_graph",
-    "encode_graph", "format_duration", "format_memory", "parse_duration", "parse_memory",
+    "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "VersionEdge", "WorkloadSpec",
+    "decode_graph", "encode_graph", "format_duration", "format_memory", "parse_duration", "parse_memory",
 ]  # fmt: skip

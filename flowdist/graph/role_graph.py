@@ -102,6 +102,10 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """Return the roles that have a gate on the role `name`, each with that gate."""
         return tuple((role, gate) for role in self.roles for gate in role.gates if gate.role == name)
 
+    def holders_of(self, name: str) -> tuple[RoleSpec, ...]:
+        """Return the roles that need versions of what the role `name` publishes (R23)."""
+        return tuple(role for role in self.roles if role.versions is not None and role.versions.role == name)
+
     def domain_of(self, name: str) -> Domain | None:
         """Return the restart domain of the role; None if it is in none."""
         return next((domain for domain in self.domains if name in domain.roles), None)

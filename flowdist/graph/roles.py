@@ -90,6 +90,17 @@ class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     on_restart: OnRestart = "reconnect"
 
 
+class VersionEdge(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Edge of a role that needs versions of what `role` publishes, such as the weights of a learner (R23).
+
+    A replica is ready only after it has acknowledged a version that is at most `max_staleness` lower than the one that
+    `role` has published last.
+    """
+
+    role: str
+    max_staleness: Number = 0
+
+
 class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Source of a secret environment variable `name`: a variable of flowdist's own environment (`env`), or a file.
 
@@ -204,6 +215,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     gang: bool = True
     primary: bool = True
     gates: tuple[Gate, ...] = ()
+    versions: VersionEdge | None = None  # what its replicas have to acknowledge before they are ready (R23)
     restart: RestartPolicy | None = None
     ready: Readiness | None = None
     ready_timeout_ns: Ns = 5 * MINUTE
@@ -233,6 +245,11 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def step(self) -> int:
         """Number of which a gang's replicas are a multiple, so that their ranks form its mesh; 1 without a mesh."""
         return replica_step(self.parallel, self.procs) if self.parallel else 1
+
+    @property
+    def has_readiness(self) -> bool:
+        """Whether a replica that runs still has to become ready: by a check, by a version, or by both."""
+        return self.ready is not None or self.versions is not None
 
     @property
     def longest_step_ns(self) -> int:

@@ -41,6 +41,9 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
             yield from (
                 f"{kind} {group.name!r}: there is no role {name!r}" for name in group.roles if name not in names
             )
+    for role in graph.roles:
+        if graph.holders_of(role.name) and not role.gang and role.max_replicas > 1:
+            yield f"role {role.name!r}: it publishes versions, and is no gang"
     yield from _of_worlds(graph)
     options = graph.options
     if options.lease_ns <= options.lease_margin_ns + options.heartbeat_ns:
@@ -72,6 +75,8 @@ def _of_names(role: RoleSpec, names: list[str], earlier: Container[str]) -> Iter
     for gate in role.gates:
         if gate.role not in earlier:
             yield f"it waits for {gate.role!r}, which is not declared before it"
+    if role.versions is not None and role.versions.role not in earlier:
+        yield f"it needs versions of {role.versions.role!r}, which is not declared before it"
     yield from (f"there is no role {name!r}" for name in role.address_edges if name not in names)
     others = (*role.placement.near, *role.placement.apart)
     yield from (f"its placement names {name!r}, which is no role" for name in others if name not in names)

@@ -21,10 +21,12 @@ class Run:
 
     start: StartReplica
     is_up: bool = False  # ReplicaStarted was recorded
-    is_ready: bool = False
+    is_checked: bool = False  # it has passed the readiness check of its role
+    is_ready: bool = False  # the same, and it has had a version that was fresh enough, if its role needs one (R23)
     is_stopping: bool = False
     ends_workers: bool = False  # the attempt is stopping, and its workers do not stay in place
     is_elastic: bool = False  # the replica has reported that its workers can stay in place
+    version: int = -1  # the version that the attempt has acknowledged (R23); -1: none
     step: int = -1
     answered_step: int | None = None  # the replica's answer to AskStep
     has_answered: bool = False
@@ -60,6 +62,7 @@ class Facts:
         self.epoch = header.epoch
         self.seats: dict[ReplicaId, NodeName] = {}  # the last node of each replica
         self.is_calm = True  # no node was lost, drained or cordoned, and no failure was ignored
+        self.versions: dict[str, tuple[int, int, int]] = {}  # by role: generation, latest, highest version (R23)
         self.stuck: list[StartReplica] = []  # attempts that outlive SIGKILL
         self.bad_gpus: dict[NodeName, dict[int, None]] = {}  # GPU numbers, since the node has joined
         self.last_ns = -1  # time of the line before the present one
@@ -91,6 +94,32 @@ class Facts:
 
     def hear(self, line: Record) -> None:
         """Update the facts by the event of a line; an event of an attempt that does not run changes nothing."""
+        self._hear(line)
+        for run in self.runs.values():
+            if run.is_up and not run.is_ready and not run.is_stopping:
+                run.is_ready = self.may_be_ready(run)
+
+    def may_be_ready(self, run: Run) -> bool:
+        """Return whether an attempt has passed the check of its role, and has a version that is fresh enough (R23).
+
+        An attempt of a role without a check, and without `versions=`, never gets ready.
+        """
+        spec = self.specs[run.start.replica.role]
+        if spec.ready is not None and not run.is_checked:
+            return False
+        if spec.versions is None:
+            return run.is_checked
+        _, latest, highest = self.versions.get(spec.versions.role, (0, -1, -1))
+        return 0 <= run.version <= highest and latest - run.version <= spec.versions.max_staleness
+
+    def _publish(self, run: Run, version: int) -> None:
+        """Record a published version: the latest one if it is higher, or of a later generation than the latest."""
+        role, generation = run.start.replica.role, run.start.generation
+        last, latest, highest = self.versions.get(role, (0, -1, -1))
+        if generation != last or version > latest:
+            self.versions[role] = (generation, version, max(version, highest))
+
+    def _hear(self, line: Record) -> None:
         event = line.event
         if isinstance(event, ev.NodeJoined | ev.NodeHeard | ev.NodeLeft | ev.NodeGone | ev.NodeSilent):
             self.suspected.pop(event.node, None)
@@ -127,7 +156,11 @@ class Facts:
             case ev.ReplicaStarted():
                 self._note_up(line, run)
             case ev.ReplicaReady():
-                run.is_ready = True
+                run.is_checked = True
+            case ev.ReplicaAcknowledged():
+                run.version = event.version
+            case ev.ReplicaPublished():
+                self._publish(run, event.version)
             case ev.ReplicaProgressed():
                 run.step = event.step
                 self.steps[run.start.world][event.replica] = run.step
@@ -216,7 +249,7 @@ class Facts:
         replica, attempt = run.start.replica, run.start.attempt
         if item.phase in ("running", "ready"):
             self._note_up(line, run)
-            run.is_ready = run.is_ready or item.phase == "ready"
+            run.is_checked = run.is_checked or item.phase == "ready"
         elif item.exited is not None:
             self._end(line, run, item.exited)
         elif item.phase in ("suspended", "stopped"):

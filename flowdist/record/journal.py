@@ -22,9 +22,9 @@ from flowdist.graph import RoleGraph
 
 # of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
 # lines of a journal have a check. Format 4 has the events ReplicaStepped and ReplicaSpent, and a
-# notice of the first step.
-FORMAT = 4
-FORMATS_READ = (1, 2, 3, 4)
+# notice of the first step. Format 5 has the events ReplicaPublished and ReplicaAcknowledged, and `versions` of roles.
+FORMAT = 5
+FORMATS_READ = (1, 2, 3, 4, 5)
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):

@@ -14,6 +14,7 @@ HANGS = re.compile(r"(\S+)/(\d+) failed on \S+: it hangs: no progress")
 LAGS = re.compile(r"(\S+)/(\d+) failed on \S+: it hangs: a collective of \S+ timed out")
 LEADS = re.compile(r"no rank is known to be behind (\S+)/(\d+):")  # so that its own collective's timeout counts
 GROWS = re.compile(r"incident \d+: room for (\S+/\d+)")
+READY = re.compile(r"^(\S+)/(\d+): ready")
 INCIDENT = "incident "  # begins the message about an incident, after its stops
 IGNORED = "; ignored: "
 REFUSED = "is refused"

@@ -18,7 +18,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.facts import Facts, Run
 from flowdist.record.journal import Header, Line, Record
-from flowdist.record.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, LAGS, LEADS, REFUSED
+from flowdist.record.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, LAGS, LEADS, READY, REFUSED
 from flowdist.record.start_rules import Found, count, in_place, opens, starts
 
 
@@ -83,6 +83,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     yield from _services(was_running, facts, line)
     yield from _too_early(was_running, facts, line)
     yield from _refusals(facts, line)
+    yield from _versions(facts, line)
     facts.follow(line)
     if any(isinstance(effect, fx.FinishJob) for effect in line.effects):
         yield from (("R18", f"the job is over while {replica} runs") for replica in [*facts.runs, *facts.suspended])
@@ -94,6 +95,17 @@ def _epochs(facts: Facts, line: Record) -> Found:
         if line.event.epoch <= facts.epoch:
             yield "R21", f"a controller of epoch {line.event.epoch} follows one of epoch {facts.epoch}"
         facts.epoch = line.event.epoch
+
+
+def _versions(facts: Facts, line: Record) -> Found:
+    """Check that a replica of a role with `versions=` gets ready only with a published version, fresh enough (R23)."""
+    named = [READY.match(effect.text) for effect in line.effects if isinstance(effect, fx.Notify)]
+    names = {ReplicaId(found[1], int(found[2])) for found in named if found is not None}
+    for replica in sorted(names):
+        run = facts.runs.get(replica)
+        if facts.specs[replica.role].versions is not None and (run is None or not facts.may_be_ready(run)):
+            has = run.version if run is not None else -1
+            yield "R23", f"{replica} is ready with version {has}, which is not fresh or was never published"
 
 
 def _stops_in_order(facts: Facts, line: Record) -> Found:

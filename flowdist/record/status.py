@@ -16,11 +16,12 @@ from flowdist.control.job.facts import Incident, IncidentPhase
 from flowdist.control.job.parts import Node, Replica, Role, World
 from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
 from flowdist.control.job.state import JobState
+from flowdist.control.membership.versions import why_not_fresh
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
-from flowdist.graph import SECOND, WHOLE
+from flowdist.graph import SECOND, WHOLE, VersionEdge
 from flowdist.graph.roles import RoleKind
 from flowdist.record.accounts import Bucket, Spent, goodput_of
 from flowdist.record.journal import Record
@@ -92,6 +93,22 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     has_seat_to_come: bool  # the replica waits for a seat: its number is below the target of the role
 
 
+class VersionStatus(msgspec.Struct, frozen=True):
+    """Versions of the role `of` that the live replicas of `role` have (R23).
+
+    `published` is the version that `of` has published last, -1: none. `replicas` has the version that the present
+    attempt of each replica has acknowledged, -1: none. `waiting` says of each replica that runs and is not ready what
+    is wrong with its version.
+    """
+
+    role: str
+    of: str
+    max_staleness: Count
+    published: Step
+    replicas: dict[str, Step]
+    waiting: dict[str, str]
+
+
 class NodeStatus(msgspec.Struct, frozen=True):
     """Node and its resources at one moment.
 
@@ -156,6 +173,7 @@ class Status(msgspec.Struct, frozen=True):
     said: tuple[Decision, ...]
     time_ns: dict[str, dict[Bucket, Count]] = {}  # by role and bucket; empty: unknown
     goodput: Annotated[float, Meta(ge=0, le=1)] | None = None  # share of the time of tasks, 0 to 1
+    versions: tuple[VersionStatus, ...] = ()  # of roles with `versions=`
 
 
 class RecentDecisions:
@@ -240,6 +258,20 @@ def status_of(
         said=tuple(lately.said),
         time_ns=spent or {},
         goodput=goodput_of(job.graph, spent) if spent is not None else None,
+        versions=tuple(_versions(job, role, edge) for role in job.roles.values() if (edge := role.spec.versions)),
+    )
+
+
+def _versions(job: JobState, role: Role, edge: VersionEdge) -> VersionStatus:
+    live = [replica for replica in job.replicas_of(role) if replica.is_live]
+    waiting = [replica for replica in live if replica.phase == "running"]
+    return VersionStatus(
+        role.spec.name,
+        edge.role,
+        edge.max_staleness,
+        job.roles[edge.role].version,
+        {str(replica.id): replica.version for replica in live},
+        {str(replica.id): why for replica in waiting if (why := why_not_fresh(job, replica))},
     )
 
 
@@ -278,7 +310,7 @@ def role_status(job: JobState, role: Role, steps_per_s: float | None = None) -> 
         min_replicas=spec.min_replicas,
         max_replicas=spec.max_replicas,
         target=role.target,
-        has_readiness=spec.ready is not None,
+        has_readiness=spec.has_readiness,
         phases={phase: role.count(phase) for phase in PHASES if role.count(phase)},
         workers=sum(replica.procs for replica in replicas if replica.is_live and replica.phase != "starting"),
         generation=max(world.generation for world in worlds),

@@ -164,7 +164,16 @@ class Timesheet:
     def _changed(self, event: ev.Event) -> list[ReplicaId]:
         """Return the replicas whose phase the event may have changed."""
         match event:
-            case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaExited() | ev.ReplicaStopped():
+            case ev.ReplicaPublished():
+                holders = [spec.name for spec in self._job.graph.holders_of(event.replica.role)]
+                return [replica for replica in self._node if replica.role in holders]
+            case (
+                ev.ReplicaStarted()
+                | ev.ReplicaReady()
+                | ev.ReplicaAcknowledged()
+                | ev.ReplicaExited()
+                | ev.ReplicaStopped()
+            ):
                 return [event.replica] if event.replica in self._node else []
             case ev.NodeJoined() | ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent():
                 return list(self._on.get(event.node, ()))
@@ -185,7 +194,7 @@ class Timesheet:
         spec = self._job.role_of(replica.id).spec
         world = self._job.worlds[replica.world]
         if spec.kind == "service":
-            is_up = spec.ready is None or replica.phase == "ready"
+            is_up = not spec.has_readiness or replica.phase == "ready"
             if is_up and self._accounts.bucket_of(replica.id) == "start-up":
                 self._accounts.move(replica.id, "productive", now)
         elif self._work[world.name].segment is None and self._is_formed(world):
@@ -195,7 +204,7 @@ class Timesheet:
         """Return whether all members of the world run, and have passed their readiness checks."""
         if world.formed_ns is None:
             return False
-        checked = [role.spec.name for role in self._job.roles_of(world) if role.spec.ready is not None]
+        checked = [role.spec.name for role in self._job.roles_of(world) if role.spec.has_readiness]
         if not checked or not world.counts["running"]:
             return True
         return all(member.phase != "running" for member in self._job.members_of(world) if member.id.role in checked)

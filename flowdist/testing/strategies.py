@@ -183,7 +183,7 @@ def _ignores(spec: RoleSpec) -> bool:
 def _conditions(other: RoleSpec) -> list[GateCondition]:
     """Return the conditions that a gate on the role can have; "succeeded" twice, to be drawn more often."""
     conditions: list[GateCondition] = ["started"]
-    conditions += ["ready"] if other.ready is not None else []
+    conditions += ["ready"] if other.has_readiness else []
     conditions += ["succeeded", "succeeded"] if other.kind == "task" else []
     return conditions
 

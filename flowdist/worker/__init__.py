@@ -8,6 +8,7 @@ A training script may call these functions::
     if worker.should_stop(step):        # true on every rank at one step, when the job has to leave a node
         save_and_exit()
     worker.progress(step)               # reports a completed step
+    worker.publish_version(step)        # new weights can be fetched; others: acknowledge_version(step)
     path = worker.latest()              # the checkpoint to resume from, or None
     with worker.saving():               # what saving takes is no training time; restoring() for reading
         torch.save(state, path)
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from flowdist.worker.agent_link import Info, info, is_managed
 from flowdist.worker.api import (
+    acknowledge_version,
     backend,
     checkpoint_dir,
     commit,
@@ -36,6 +38,7 @@ from flowdist.worker.api import (
     peers,
     port,
     progress,
+    publish_version,
     ready,
     should_stop,
 )
@@ -47,6 +50,7 @@ from flowdist.worker.save_timer import restoring, saving
 __all__ = [
     "ElasticState",
     "Info",
+    "acknowledge_version",
     "backend",
     "checkpoint_dir",
     "commit",
@@ -58,6 +62,7 @@ __all__ = [
     "peers",
     "port",
     "progress",
+    "publish_version",
     "ready",
     "restoring",
     "run",

@@ -7,6 +7,7 @@ questions are answered for this process alone; `port` and `peers` have no answer
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from flowdist.worker.step_counter import step_counter
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+VERSION_MAX = 1 << 62  # of what a role publishes: as in `control.protocol.ids`, which workers do not import
 
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
@@ -77,6 +80,56 @@ def ready() -> None:
     The replica is ready once all its workers have called this. Without flowdist the call does nothing.
     """
     link.send({"ready": True})
+
+
+def publish_version(version: int) -> None:
+    """Report that a version of what this role makes can be fetched, such as new weights (rule R23).
+
+    First write the weights where others fetch them, then publish. The last published number is the one by which roles
+    with `versions=` on this one measure how old their own is. Within a generation a number that is not higher changes
+    nothing; after a restart from a checkpoint a lower one may be published again. One worker may publish for its whole
+    role. A report is one small write to a socket; of many in a short time only the newest is used. If no role needs
+    versions of this one, and without flowdist, the call does nothing.
+
+    Args:
+        version: A number that grows, such as the step whose weights these are.
+
+    Raises:
+        ValueError: if the version is negative or larger than 2**62.
+        TypeError: if it is no whole number.
+    """
+    link.send({"published": version_of("publish_version", version)})
+
+
+def acknowledge_version(version: int) -> None:
+    """Report that this worker has received this version and uses it from now on (rule R23).
+
+    Call this after the weights are in place: in each attempt anew, and for each newer version. A replica of a role with
+    `versions=learner.version(max_staleness=2)` is ready once all its workers have acknowledged a version that the
+    learner has published, and that is at most 2 lower than the last published one. Without `versions=`, and without
+    flowdist, the call does nothing.
+
+    Args:
+        version: The number that the other role has published.
+
+    Raises:
+        ValueError: if the version is negative or larger than 2**62.
+        TypeError: if it is no whole number.
+    """
+    link.send({"acknowledged": version_of("acknowledge_version", version)})
+
+
+def version_of(function: str, version: int) -> int:
+    """Return the version as an int. Raises TypeError or ValueError if it is no number that flowdist takes."""
+    if isinstance(version, bool):
+        raise TypeError(f"{function}({version}): a version is a whole number")
+    try:
+        number = operator.index(version)
+    except TypeError:
+        raise TypeError(f"{function}({version!r}): a version is a whole number") from None
+    if not 0 <= number <= VERSION_MAX:
+        raise ValueError(f"{function}({number}): a version is between 0 and 2**62")
+    return number
 
 
 def progress(step: int) -> None:

@@ -81,6 +81,12 @@ class Context(Protocol):
     def latest(self) -> str | None:
         """Return the name of the checkpoint that was committed last, in whatever attempt; None if there is none."""
 
+    def publish_version(self, version: int) -> None:
+        """Report that a version of what this role makes can be fetched: see `flowdist.worker.publish_version`."""
+
+    def acknowledge_version(self, version: int) -> None:
+        """Report that this worker uses this version: see `flowdist.worker.acknowledge_version`."""
+
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
         """Return a stream of random numbers, at its beginning. It is the same in every attempt.
 
@@ -228,6 +234,12 @@ class RealContext:
     def latest(self) -> str | None:
         path = worker.latest()
         return path.name if path is not None else None
+
+    def publish_version(self, version: int) -> None:
+        worker.publish_version(version)
+
+    def acknowledge_version(self, version: int) -> None:
+        worker.acknowledge_version(version)
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
         return stream_of(self.info, self._seed, purpose, n, shared)

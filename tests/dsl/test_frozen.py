@@ -21,6 +21,7 @@ WORDS: list[Callable[[], Frozen]] = [
     lambda: Topology("x"),
     lambda: Topology("x").role("a", "true"),
     lambda: Topology("x").role("a", "true").ready(),
+    lambda: Topology("x").role("a", "true").version(),
     lambda: Template(cpu=2),
     Node,
     On,

@@ -133,6 +133,14 @@ CASES = [
     ("FD106", MAIN + 't.role("a", "true", workload=Workload(step_time={1: "2s", 4: "soon"}))', '"soon"'),
     ("FD134", MAIN + 't.role("a", "true", workload=Workload(step_time={"one": "2s"}))', '"2s"'),
     ("FD134", MAIN + 't.role("a", "true", workload=Workload(step_time={}))', "{}"),
+    ("FD135", MAIN + 't.role("a", "true", versions="main")', '"main"'),
+    ("FD105", MAIN + 't.role("a", "true", versions=main.version(max_staleness=-1))', "-1"),
+    ("FD134", MAIN + 't.role("a", "true", versions=main.version(max_staleness="2 steps"))', '"2 steps"'),
+    (
+        "FD170",
+        MAIN + 'x = t.role("x", "true", replicas=2, gang=False)\nt.role("a", "true", versions=x.version())',
+        "x.version()",
+    ),
     ("FD169", MAIN + 't.role("a", "true", replicas=2, workload=Workload(step_time={1: "2s"}))', '{1: "2s"}'),
     (
         "FD169",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from flowdist.control.agent import signs, stores, suspended
+from flowdist.control.agent import signs, stores, suspended, versions
 from flowdist.control.agent.attempts import Attempt, exit_event, first_date, name_culprit
 from flowdist.control.agent.lease import Lease
 from flowdist.control.protocol import agent_io as io
@@ -146,6 +146,8 @@ class Agent:
                 self._report(ev.ReplicaUnkillable(attempt.order.replica, attempt.order.attempt))
             if attempt.report_at_ns is not None and attempt.report_at_ns <= self._now:
                 signs.report_news(attempt, self._now, self._report)
+            if attempt.versions_at_ns is not None and attempt.versions_at_ns <= self._now:
+                versions.report_versions(attempt, self._now, self._report)
             if attempt.look_at_ns is not None and attempt.look_at_ns <= self._now:
                 attempt.look_at_ns = None
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
@@ -229,6 +231,7 @@ class Agent:
         for attempt in self.attempts.values():
             if not attempt.is_over:
                 signs.resend(attempt, self._now, self._report)
+                versions.resend_versions(attempt, self._now, self._report)
 
     def _fence(self) -> None:
         """Kill every worker and store of the node, without grace: the controller may soon start them elsewhere (R19).
@@ -418,6 +421,8 @@ class Agent:
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
         if attempt.report_at_ns is not None:
             signs.report_news(attempt, self._now, self._report)
+        if attempt.versions_at_ns is not None:
+            versions.report_versions(attempt, self._now, self._report)
         attempt.phase = "suspended" if is_suspended else "stopped"
         if was_suspended or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
             self._report(ev.ReplicaStopped(order.replica, order.attempt, is_suspended))
@@ -433,6 +438,8 @@ class Agent:
         match event:
             case io.WorkerProgressed() | io.WorkerStepped() | io.WorkerSpent():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
+            case io.WorkerPublished() | io.WorkerAcknowledged():
+                versions.note_version(attempt, event, self._now, self.graph, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)
             case io.SpawnFailed():

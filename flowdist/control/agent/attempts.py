@@ -52,6 +52,12 @@ class Attempt:
     spent_reported: dict[Activity, int] = field(default_factory=dict)  # the same, as the controller knows it
     reported_ns: int | None = None  # when `step_reported` or `count_reported` was reported
     report_at_ns: int | None = None  # when a newer step, or time spent, is due to be reported
+    published: int = -1  # the highest version that a worker has published (R23); -1: none
+    published_reported: int = -1  # the same, as the controller knows it
+    acknowledged: dict[int, int] = field(default_factory=dict)  # the version that each local rank has
+    acknowledged_reported: int = -1  # the version of the whole replica, as the controller knows it
+    versions_reported_ns: int | None = None  # when a version was reported last
+    versions_at_ns: int | None = None  # when another version is due to be reported
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
     look_at_ns: int | None = None  # when the driver has to look for signs of life
     stalled: ev.ReplicaStalled | None = None  # the report of a stall that has not ended; None: there is none
@@ -95,10 +101,16 @@ class Attempt:
         """Return whether the attempt runs or is ready, and nothing is pending.
 
         Pending are an order or a notice to stop, an offered checkpoint that the controller has not answered, a newer
-        step or time spent that the agent still has to report, and a stall.
+        step, version or time spent that the agent still has to report, and a stall.
         """
         busy = self.stalled is not None or self.is_noticed or self.stop_grace_ns is not None
+        busy = busy or self.versions_at_ns is not None
         return self.phase in ("running", "ready") and not busy and self.report_at_ns is None and not self.offers
+
+    @property
+    def version(self) -> int:
+        """Return the lowest version that a worker has acknowledged last; -1 until all workers have acknowledged one."""
+        return min(self.acknowledged.values()) if len(self.acknowledged) == self.role.procs else -1
 
     @property
     def step(self) -> int:
@@ -269,10 +281,10 @@ def first_date(attempts: Iterable[Attempt]) -> int | None:
     first = None
     for attempt in attempts:
         kill_at, unkillable_at = attempt.kill_at_ns, attempt.unkillable_at_ns
-        report_at, look_at = attempt.report_at_ns, attempt.look_at_ns
-        if kill_at is None and unkillable_at is None and report_at is None and look_at is None:
+        report_at, look_at, versions_at = attempt.report_at_ns, attempt.look_at_ns, attempt.versions_at_ns
+        if kill_at is None and unkillable_at is None and report_at is None and look_at is None and versions_at is None:
             continue
-        for date in (kill_at, unkillable_at, report_at, look_at):
+        for date in (kill_at, unkillable_at, report_at, look_at, versions_at):
             if date is not None and (first is None or date < first):
                 first = date
     return first

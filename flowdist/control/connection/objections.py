@@ -19,7 +19,7 @@ from typing import assert_never
 
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.ids import NodeName, OfAttempt, ReplicaId
+from flowdist.control.protocol.ids import VERSION_MAX, NodeName, OfAttempt, ReplicaId
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
 from flowdist.graph import NodeSpec
 
@@ -149,6 +149,18 @@ def _of_report(event: ev.Event, node: NodeName, job: JobState) -> Iterator[str]:
             assert ev.is_of_attempt(event)
             yield from _of_attempt(event, node, job)
             yield from _of_details(event)
+            yield from _of_version(event, job)
+
+
+def _of_version(event: ev.AttemptEvent, job: JobState) -> Iterator[str]:
+    """Yield why a version cannot be meant: no role needs what this one publishes, or it needs none itself (R23)."""
+    role = event.replica.role
+    if isinstance(event, ev.ReplicaPublished | ev.ReplicaAcknowledged):
+        yield from _of_number("version", event.version, 0, VERSION_MAX)
+    if isinstance(event, ev.ReplicaPublished) and not job.graph.holders_of(role):
+        yield f"no role needs versions of {role[:100]!r}"
+    if isinstance(event, ev.ReplicaAcknowledged) and role in job.roles and job.roles[role].spec.versions is None:
+        yield f"{role} needs no versions of another role"
 
 
 def _of_details(event: ev.AttemptEvent) -> Iterator[str]:

@@ -118,8 +118,8 @@ def _is_settled(job: JobState, world: World) -> bool:
         counts, roles = world.counts, job.roles_of(world)
         up = counts["ready"] + counts["succeeded"] + counts["running"]
         if len(roles) == 1:
-            return up - (counts["running"] if roles[0].spec.ready else 0) == len(world.members)
-        return up - sum(role.count("running") for role in roles if role.spec.ready) == len(world.members)
+            return up - (counts["running"] if roles[0].spec.has_readiness else 0) == len(world.members)
+        return up - sum(role.count("running") for role in roles if role.spec.has_readiness) == len(world.members)
     role = job.roles[world.roles[0]]
     if world.phase == "waiting" and not role.spec.gang:
         return job.replicas[world.pool[0]].node is None and role.seats >= role.spec.min_replicas

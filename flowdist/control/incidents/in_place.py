@@ -83,12 +83,15 @@ def take_suspended(job: JobState, replica: Replica) -> bool:
 def note_start(job: JobState, replica: Replica, world: World, continues: bool) -> None:
     """Record a start of the replica in its counts and in the open incident of its world, if there is one.
 
+    The new attempt has no version: workers that continue in place may have lost theirs, and have to say so (R23).
+
     The start counts as in place if it continues suspended workers (`continues`), and none of them was lost in the
     incident.
     """
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = continues and (incident is None or replica.id not in incident.lost)
     replica.starts_in_place += stays
+    replica.version, replica.is_checked, replica.was_refused, replica.admitted = -1, False, False, None
     if incident is not None:
         incident.restarted[replica.id] = None
         incident.stayed.pop(replica.id, None)

@@ -18,6 +18,7 @@ from flowdist.control.job.state import Incident, JobState, Node, Replica, Role, 
 from flowdist.control.placement.chooser import candidate
 from flowdist.control.placement.placement import takes_more
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import VersionEdge
 from flowdist.graph.capacity import offered, subtract, without
 
 
@@ -135,7 +136,9 @@ def check_sums(job: JobState) -> None:
     for role in job.roles.values():
         seated = role.seated
         live[role.depth] += seated["starting"] + seated["running"] + seated["ready"] + seated["stopping"]
-        if role.spec.ready is not None and seated["running"] and job.ending is None:
+        edge = role.spec.versions
+        has_deadline = edge is None or job.roles[edge.role].version >= 0
+        if role.spec.has_readiness and has_deadline and seated["running"] and job.ending is None:
             wait += [str(id) for id in role.replicas if job.replicas[id].phase == "running"]
     assert live == job.live_at, f"{live} live, by the depth of their roles, not {job.live_at}"
     due = sorted([due.name for due in job.due if due.what == "ready"])
@@ -160,6 +163,18 @@ def check_replica(job: JobState, replica: Replica, role: Role) -> None:
         assert job.nodes[order.node].usable or phase == "stopping", f"{replica.id} runs on a lost node"
     if replica.id in job.suspended:
         _check_suspended(job, replica)
+    if phase == "ready" and role.spec.versions is not None:
+        _check_version(job, replica, role.spec.versions)
+
+
+def _check_version(job: JobState, replica: Replica, edge: VersionEdge) -> None:
+    """Check that a replica got ready with a version that was published, and fresh enough at that time (R23)."""
+    assert replica.admitted is not None, f"{replica.id} is ready without a version of {edge.role}"
+    version, latest = replica.admitted
+    highest = job.roles[edge.role].highest_version
+    assert 0 <= version <= highest, f"{replica.id} is ready with version {version} of {edge.role}, not up to {highest}"
+    assert latest - version <= edge.max_staleness, f"{replica.id} is ready with version {version}, and {latest} is out"
+    assert replica.version >= 0, f"{replica.id} is ready and has acknowledged nothing"
 
 
 def _check_suspended(job: JobState, replica: Replica) -> None:

@@ -58,6 +58,10 @@ class Replica:
     ports_node: NodeName | None = None  # where the ports were chosen: later attempts there keep them
     member_since: int = 0  # first generation of its present unbroken membership; 0: it is no member
     step: int = -1  # the last step that its present attempt reported; -1: none yet
+    version: int = -1  # the version that its present attempt has acknowledged (R23); -1: none
+    is_checked: bool = False  # its attempt has passed the check of its role, and still needs a version
+    was_refused: bool = False  # a notice says that the version of its attempt is too old
+    admitted: tuple[int, int] | None = None  # its version, and the latest one, when its attempt became ready
     order: StartReplica | None = None  # the start order of its present attempt
     started_ns: int = 0  # when that order was given (ns)
     stop_grace_ns: int = 0  # grace of its last order to stop
@@ -175,6 +179,9 @@ class Role:
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # replicas with a seat whose ports are not chosen yet
     warning_sent: bool = False  # a notice says that the role finds no room
     has_stepped: bool = False  # a world of it has reported a step: each new generation is expected to
+    version: int = -1  # the version that it has published last (R23); -1: none
+    version_generation: int = 0  # the generation of its world that has published it
+    highest_version: int = -1  # the highest that it has ever published
     is_cold: bool = False  # a notice says that its workers are not forked
     outcome: RoleOutcome | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: when its dependents were last marked

@@ -189,7 +189,7 @@ class JobState:
 
     def forget_readiness(self, replica: Replica) -> None:
         """Clear the deadline by which the replica has to be ready, if there is one."""
-        if self.roles[replica.id.role].spec.ready is not None:
+        if self.roles[replica.id.role].spec.has_readiness:
             self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:

@@ -10,6 +10,7 @@ from flowdist.control.job.facts import Failure, Loss
 from flowdist.control.job.state import JobState, Replica, World
 from flowdist.control.membership.drain import note_left
 from flowdist.control.membership.formation import note_formed
+from flowdist.control.membership.versions import await_readiness, judge_readiness
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol import events as ev
 
@@ -28,8 +29,9 @@ def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> N
         job.touch(world)
     if replica.phase == "starting":
         job.set_phase(replica, "running")
-        if role.spec.ready is not None and job.ending is None:
-            job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
+        await_readiness(job, replica)
+        if role.spec.versions is not None:
+            judge_readiness(job, replica)  # its workers may have acknowledged a version already
         note_formed(job, world)
 
 

@@ -6,7 +6,9 @@ from flowdist.control.incidents.suspects import awaited_nodes
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.formation import closed_gates, why_not_admitted
+from flowdist.control.membership.versions import why_not_fresh
 from flowdist.control.placement.placement import explain
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import format_duration
 
 
@@ -30,7 +32,8 @@ def held_up_by(job: JobState) -> list[str]:
         )
     lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
-    lines += [f"{name} to get ready" for name in _due_names(job, "ready")]
+    lines += [f"{name} to get ready{_needed_version(job, name)}" for name in _due_names(job, "ready")]
+    lines += _first_versions(job)
     for incident in job.open_incidents():
         if names := awaited_nodes(job, incident):
             lines.append(f"{', '.join(names)} to be heard, or lost: incident {incident.number} may follow from that")
@@ -40,6 +43,24 @@ def held_up_by(job: JobState) -> list[str]:
     for world in job.worlds.values():
         for role in job.roles_of(world):
             lines += _reasons_of_world(job, role, world)
+    return lines
+
+
+def _needed_version(job: JobState, name: str) -> str:
+    """Return `: ` and which version a replica still needs before it is ready (R23); empty if it needs none."""
+    role, _, index = name.rpartition("/")
+    replica = job.replicas[ReplicaId(role, int(index))]
+    why = why_not_fresh(job, replica) if job.roles[role].spec.versions is not None else ""
+    return f": {why}" if why else ""
+
+
+def _first_versions(job: JobState) -> list[str]:
+    """Return the roles that have published no version although replicas of other roles need one (R23)."""
+    lines = []
+    for role in job.roles.values():
+        edge = role.spec.versions
+        if edge is not None and job.roles[edge.role].version < 0 and role.count("running"):
+            lines.append(f"{edge.role} to publish a first version, without which {role.spec.name} does not get ready")
     return lines
 
 

@@ -112,6 +112,20 @@ class WorkerSpent(OfAttempt, frozen=True, tag=True):
     ns: int
 
 
+class WorkerPublished(OfAttempt, frozen=True, tag=True):
+    """A worker called flowdist.worker.publish_version(version)."""
+
+    local_rank: int
+    version: int
+
+
+class WorkerAcknowledged(OfAttempt, frozen=True, tag=True):
+    """A worker called flowdist.worker.acknowledge_version(version)."""
+
+    local_rank: int
+    version: int
+
+
 class WorkerOffered(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.commit(path) in `generation`: it offers a checkpoint and waits for the answer."""
 
@@ -200,6 +214,8 @@ WorkerInput = (  # of one attempt
     | WorkerProgressed
     | WorkerStepped
     | WorkerSpent
+    | WorkerPublished
+    | WorkerAcknowledged
     | WorkerOffered
     | WorkerReady
     | WorkerElastic

@@ -174,6 +174,21 @@ class ReplicaSpent(OfAttempt, frozen=True, tag=True):
     ns: int
 
 
+class ReplicaPublished(OfAttempt, frozen=True, tag=True):
+    """A worker of the replica published a version of what its role makes, such as its weights (R23)."""
+
+    version: int
+
+
+class ReplicaAcknowledged(OfAttempt, frozen=True, tag=True):
+    """All workers of the replica have a version of the role that its role names in `versions=` (R23).
+
+    `version` is the lowest that a worker of the attempt has acknowledged last.
+    """
+
+    version: int
+
+
 class ReplicaElastic(OfAttempt, frozen=True, tag=True):
     """All workers of the replica are inside elastic code, and can leave their generation without ending."""
 
@@ -284,6 +299,8 @@ AttemptEvent = (  # of one attempt of a replica
     ReplicaProgressed
     | ReplicaStepped
     | ReplicaSpent
+    | ReplicaPublished
+    | ReplicaAcknowledged
     | ReplicaStarted
     | ReplicaStartsCold
     | ReplicaReady

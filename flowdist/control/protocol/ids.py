@@ -33,6 +33,7 @@ class OfAttempt(msgspec.Struct, frozen=True):
     attempt: int
 
 
+VERSION_MAX = 1 << 62  # of what a role publishes (R23)
 RANK_DIGITS = 10  # more than any number of nodes has
 
 

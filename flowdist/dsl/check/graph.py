@@ -10,6 +10,7 @@ from flowdist.dsl.read.commands import macros_of
 from flowdist.dsl.read.fields import DOUBLE, Fields, owner_of
 from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
+from flowdist.dsl.read.versions import check_versions
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
 from flowdist.graph import RoleGraph, RoleSpec
@@ -26,6 +27,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         fields = Fields.of_role(role, problems)
         for gate in spec.gates:
             _check_gate(fields, spec, gate, specs)
+        check_versions(fields, spec, specs)
         _check_addresses(fields, spec, specs)
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
@@ -50,7 +52,7 @@ def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str,
         _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
         return
     is_wrong = functools.partial(fields.problems.is_wrong, owner_of(upstream))
-    if gate.condition == "ready" and upstream.ready is None and not is_wrong("ready_when"):
+    if gate.condition == "ready" and not upstream.has_readiness and not is_wrong("ready_when", "versions"):
         help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
         message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
         _gate_error(fields, gate, "FD115", message, help)

@@ -138,6 +138,7 @@ class Keys:
             "started_ns": options.cause_window_ns,
             "opened_ns": options.cause_window_ns + 1,
             "acked_ns": options.lease_ns,
+            "versions_reported_ns": options.heartbeat_ns,
             "refused_ns": options.lease_ns,
             "outage_since_ns": options.controller_outage_ns,
         }

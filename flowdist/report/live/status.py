@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.graph import format_duration
-from flowdist.record.status import Decision, NodePhase, NodeStatus, ReplicaStatus, RoleStatus, Status
+from flowdist.record.status import Decision, NodePhase, NodeStatus, ReplicaStatus, RoleStatus, Status, VersionStatus
 from flowdist.report.record.trace import stamp
 from flowdist.text.printable import joined
 
@@ -84,7 +84,7 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
     lines = [_head(status, state or status.state)]
     if status.reason:
         lines.append([Span(status.reason)])
-    lines += [[], *_roles(status.roles, limits.roles)]
+    lines += [[], *_roles(status.roles, limits.roles), *_versions(status.versions)]
     unusual = [*_unusual_replicas(status), *_unusual_nodes(status.nodes), *_open_incidents(status)]
     nodes = _nodes(status.nodes)
     lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
@@ -188,6 +188,21 @@ def _open_incidents(status: Status) -> Iterable[Line]:
         since = _seconds(status.now_ns - incident.opened_ns)
         text = f"  incident {incident.number}, {incident.phase} for {since}{awaits}: {incident.reason}"
         yield [Span(text, "yellow")]
+
+
+def _versions(versions: Sequence[VersionStatus]) -> Iterable[Line]:
+    """Yield a line for each role with `versions=`: the latest version, and which replicas have which (R23)."""
+    for each in versions:
+        latest = f"version {each.published}" if each.published >= 0 else "no version yet"
+        yield [Span(f"  {each.of} has published {latest}; {each.role} may be {each.max_staleness} behind")]
+        groups: dict[int, list[str]] = {}
+        for replica, version in each.replicas.items():
+            groups.setdefault(version, []).append(replica)
+        for version, names in sorted(groups.items(), reverse=True):
+            has = f"version {version}" if version >= 0 else "no version"
+            is_late = any(name in each.waiting for name in names)
+            text = f"    {has}: {_listed(names)}" + (", not ready" if is_late and len(names) == 1 else "")
+            yield [Span(text, "yellow" if is_late else "")]
 
 
 def _unusual_replicas(status: Status) -> Iterable[Line]:

@@ -85,7 +85,10 @@ _KINDS: dict[str, tuple[type[ev.Event], ...]] = {
     "o": (ev.StoreOpened,),
     "^": (ev.ReplicaStarted,),
     "*": (ev.ReplicaReady,),
-    ".": (ev.ReplicaProgressed, ev.ReplicaStepped, ev.ReplicaSpent),
+    ".": (
+        *(ev.ReplicaProgressed, ev.ReplicaStepped, ev.ReplicaSpent),
+        *(ev.ReplicaPublished, ev.ReplicaAcknowledged),
+    ),
     "=": (ev.ReplicaElastic,),
     "v": (ev.ReplicaStopped,),
     '"': (ev.ReplicaRevived,),

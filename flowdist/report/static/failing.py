@@ -198,7 +198,7 @@ def _is_killed(text: str, spec: RoleSpec, argument: str) -> _End:
 
 
 def _is_unready(text: str, spec: RoleSpec, argument: str) -> _End:
-    if spec.ready is None:
+    if not spec.has_readiness:
         raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
     return _End("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
 

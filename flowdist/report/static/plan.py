@@ -171,6 +171,9 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     if spec.ready is not None:
         how = spec.ready.how + (f":{spec.ready.target}" if spec.ready.target else "")
         lines.append(f"    ready when {how}, within {format_duration(spec.ready_timeout_ns)}")
+    if spec.versions is not None:
+        behind = f"at most {spec.versions.max_staleness} behind" if spec.versions.max_staleness else "the latest one"
+        lines.append(f"    needs a version of {spec.versions.role}, {behind}, before it is ready")
     lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in _times(spec) if ns is not None))
     if rules := seating_words(spec):
         lines.append(f"    placed {', '.join(rules)}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.control.protocol import agent_io as io
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import VERSION_MAX, ReplicaId
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.left_files import clean
 
@@ -114,6 +114,10 @@ class WorkerSocket:
                 self._handle(io.WorkerStepped(replica, attempt, local_rank, _number(steps)))
             case {"spent": {"on": "saving" | "restoring" as on, "ns": int(ns)}}:
                 self._handle(io.WorkerSpent(replica, attempt, local_rank, on, _number(ns)))
+            case {"published": int(version)}:
+                self._handle(io.WorkerPublished(replica, attempt, local_rank, _version(version)))
+            case {"acknowledged": int(version)}:
+                self._handle(io.WorkerAcknowledged(replica, attempt, local_rank, _version(version)))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:
@@ -133,6 +137,14 @@ class WorkerSocket:
 def _hello(content: dict[str, Any]) -> _Identity:
     role, _, index = str(content["replica"]).rpartition("/")
     return ReplicaId(clean(role), _number(index)), _number(content["attempt"]), _number(content["local_rank"])
+
+
+def _version(value: Any) -> int:
+    """Return a version that a worker has sent. Raises ValueError if it is no number from 0 to VERSION_MAX."""
+    number = _number(value)
+    if not 0 <= number <= VERSION_MAX:
+        raise ValueError(f"version {number} is out of range")
+    return number
 
 
 def _number(value: Any) -> int:

@@ -15,6 +15,7 @@ from flowdist.sim.user_code.answers import copied, sample_of
 from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker import Info
+from flowdist.worker.api import version_of
 from flowdist.worker.model import stream_of
 
 OURS = (__file__, answers.__file__)  # frames of these files are left out at the top of tracebacks
@@ -47,6 +48,9 @@ class Surroundings(Protocol):
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
         """Pass a commit that a model made outside of a checkpoint to its agent."""
+
+    def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:
+        """Pass a version that a model has published or acknowledged to its agent."""
 
     def addresses(self, role: str, port: str) -> list[str]:
         """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
@@ -105,6 +109,14 @@ class ModelWorker:
     def latest(self) -> str | None:
         """Return the name of the checkpoint of this world that was accepted last; None if there is none."""
         return self._code.latest.get(self.world)
+
+    def publish_version(self, version: int) -> None:
+        """Report that a version of what this role makes can be fetched (R23)."""
+        self._code.tell_version(self, version_of("publish_version", version), published=True)
+
+    def acknowledge_version(self, version: int) -> None:
+        """Report that this worker uses a version of the role that its own role needs (R23)."""
+        self._code.tell_version(self, version_of("acknowledge_version", version), published=False)
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
         """Return a stream of random numbers, the same in every attempt: see `Context.random`."""

@@ -42,12 +42,14 @@ class UserCode:
         on_offer: Called with replica and attempt for each `commit()`, just before the agent gets it.
         plays_steps: Give each step an entry of the queue of its own. Otherwise one entry plays all steps that end
             before the next entry.
+        on_version: Called with the start order of a worker and the version that its model has published.
     """
 
     ctx: Context
     nodes: dict[NodeName, SimNode]
     on_offer: Callable[[ReplicaId, int], None]
     plays_steps: bool = False
+    on_version: Callable[[StartReplica, int], None] | None = None
     disk: Disk = field(default_factory=Disk)
     latest: dict[str, str] = field(default_factory=dict)  # name of the last checkpoint that was accepted, by world
     played: Played = field(default_factory=Played)
@@ -384,6 +386,23 @@ class UserCode:
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
             self.disk.damage(role, found[int(draw(self.ctx.seed, spec, "damage") * len(found))], how)
+
+    def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:
+        """Pass a version that a model has published or acknowledged to its agent, at the time of the step (R23).
+
+        Nothing happens if the worker has ended by then.
+        """
+        kind = io.WorkerPublished if published else io.WorkerAcknowledged
+        event = kind(worker.replica, worker.attempt, worker.local_rank, version)
+
+        def tell() -> None:
+            node = self.nodes[worker.start.node]
+            if worker.local_rank in node.workers.get((worker.replica, worker.attempt), ()):
+                node.tell(event)
+                if published and self.on_version is not None:
+                    self.on_version(worker.start, version)
+
+        self.ctx.queue.at(max(self._at_ns, self.ctx.queue.now), tell)
 
     # services
 

@@ -27,6 +27,7 @@ from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.peer_memory import PeerMemory
 from flowdist.sim.workers.services import Services, StalledServices
 from flowdist.sim.workers.start_ups import StartUps
+from flowdist.sim.workers.versions import Versions
 from flowdist.sim.workers.worlds import Worlds
 
 PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
@@ -60,6 +61,7 @@ class Work:
         self.services = Services(ctx, self.worlds, self.partitions, code, accounts)
         self.stalled_services = StalledServices(ctx, self.worlds)
         self.collectives = Collectives(ctx, nodes, self.worlds, self.partitions)
+        self.versions = Versions(ctx, nodes, self.worlds, code)
         self.disks = Disks(ctx, code.disk)
         self.fast_forward = FastForward(
             ctx,
@@ -170,12 +172,15 @@ class Work:
             self.services.begin(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
             node.tell_of_workers(io.WorkerElastic, *key)
+        if self.versions.is_used:
+            self.versions.started_up(start)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self._peers.begin(start.world, model)
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
                 self.worlds.begin_work(model)
+                self.versions.saved(model, model.first_step)
             self.partitions.update(start.world)
             self._plan(start.world, model)
             for one in list(model.members.values()):
@@ -189,6 +194,7 @@ class Work:
         """
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
+        self.versions.ended(replica, attempt)
         world = self._ctx.job.replicas[replica].world
         model = self.models.get(world)
         start = model.members.get(replica) if model is not None else None
@@ -366,9 +372,10 @@ class Work:
     def is_awaited(self) -> bool:
         """Return whether something in the workers keeps fast-forward from skipping checkpoints.
 
-        That is: a fault waits for a step, a disk is full or slow, or user code is played.
+        That is: a fault waits for a step, a disk is full or slow, user code is played, or checkpoints are published as
+        versions.
         """
-        return bool(self._step_waits) or self.disks.has_fault or self.code.plays_any
+        return bool(self._step_waits) or self.disks.has_fault or self.code.plays_any or self.versions.is_used
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
         """Complete the checkpoint of a world that is due: report the step, and offer the checkpoint to the controller.
@@ -388,6 +395,7 @@ class Work:
         first = min(model.members)
         start = model.members[first]
         step = model.steps.of_checkpoint(model.offered)
+        self.versions.saved(model, step)
         full = self.disks.full_role(world)
         if full is not None and not self.code.plays(world):
             self._ctx.note_unsaved(world, step, full)

@@ -1,0 +1,123 @@
+"""Versions on edges (R23): a replica is ready only with a version that is fresh enough.
+
+A role publishes versions of what it makes, such as the weights of a learner. A role with `versions=` on it needs them:
+each attempt of its replicas has to acknowledge a version before it is ready. What an earlier attempt, or another
+replica, has acknowledged counts for nothing: its weights are gone, or elsewhere.
+
+    learner   publishes 7 ........ 8 ........ 9
+    actor/0                  starts, acknowledges 6: not ready (max_staleness=1)
+                                       acknowledges 8: ready, and stays so when 9 is published
+
+The agents of publisher and holder report on their own connections, so an acknowledgement may arrive before the
+publication that it follows from. It counts from then on. A later generation of the publisher may begin from an earlier
+checkpoint and publish a lower number: that number is the latest one then.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import JobState, Replica
+from flowdist.control.protocol import events as ev
+
+
+def note_published(job: JobState, replica: Replica, event: ev.ReplicaPublished) -> None:
+    """Record a version that a role has published, and judge the replicas that wait for one.
+
+    Within a generation a version that is not higher than the latest one changes nothing.
+    """
+    role, order = job.role_of(replica.id), replica.order
+    assert order is not None
+    if order.generation == role.version_generation and event.version <= role.version:
+        return
+    is_first = role.version < 0
+    role.version, role.version_generation = event.version, order.generation
+    role.highest_version = max(role.highest_version, event.version)
+    for spec in job.graph.holders_of(role.spec.name):
+        for holder in job.replicas_of(job.roles[spec.name]):
+            if holder.phase == "running":
+                if is_first:
+                    await_readiness(job, holder)
+                judge_readiness(job, holder)
+
+
+def note_acknowledged(job: JobState, replica: Replica, event: ev.ReplicaAcknowledged) -> None:
+    """Record the version that an attempt has, and judge whether it is ready with it."""
+    if job.role_of(replica.id).spec.versions is not None:
+        replica.version = event.version
+        judge_readiness(job, replica)
+
+
+def note_checked(job: JobState, replica: Replica) -> None:
+    """Record that a running attempt has passed the readiness check of its role, if there is one."""
+    spec = job.role_of(replica.id).spec
+    if replica.phase == "running" and spec.ready is not None:
+        replica.is_checked = spec.versions is not None
+        judge_readiness(job, replica, passed=True)
+
+
+def await_readiness(job: JobState, replica: Replica) -> None:
+    """Set the deadline by which a replica that runs has to be ready.
+
+    There is none as long as there is no version that it could acknowledge: a learner may load its data for an hour.
+    """
+    if awaits_readiness(job, replica) and job.ending is None:
+        timeout_ns = job.role_of(replica.id).spec.ready_timeout_ns
+        job.due.set(Due("ready", str(replica.id)), job.now + timeout_ns)
+
+
+def awaits_readiness(job: JobState, replica: Replica) -> bool:
+    """Return whether a replica that runs could be ready by now, if its workers did all that they have to."""
+    spec = job.role_of(replica.id).spec
+    return spec.has_readiness and (spec.versions is None or job.roles[spec.versions.role].version >= 0)
+
+
+def judge_readiness(job: JobState, replica: Replica, *, passed: bool = False) -> None:
+    """Turn a running replica to "ready" if it has passed its check and has a version that is fresh enough.
+
+    One that has an old version gets a notice, once in an attempt.
+
+    Args:
+        job: The state of the job.
+        replica: The replica.
+        passed: It has just passed the check of its role.
+    """
+    spec = job.role_of(replica.id).spec
+    if replica.phase != "running" or not (spec.ready is None or passed or replica.is_checked):
+        return
+    with_version = ""
+    if spec.versions is not None:
+        if why := why_not_fresh(job, replica):
+            if is_stale(job, replica) and not replica.was_refused:
+                replica.was_refused = True
+                job.notify(f"{replica.id} is not ready: {why}", "warning")
+            return
+        publisher = job.roles[spec.versions.role]
+        replica.admitted = (replica.version, publisher.version)
+        with_version = f" with version {replica.version} of {publisher.spec.name}"
+    job.set_phase(replica, "ready")
+    job.due.clear(Due("ready", str(replica.id)))
+    job.notify(f"{replica.id}: ready{with_version}")
+
+
+def is_stale(job: JobState, replica: Replica) -> bool:
+    """Return whether the replica has acknowledged a version that is older than its role allows."""
+    edge = job.role_of(replica.id).spec.versions
+    behind = edge is not None and job.roles[edge.role].version - replica.version > edge.max_staleness
+    return behind and replica.version >= 0
+
+
+def why_not_fresh(job: JobState, replica: Replica) -> str:
+    """Return why the version of a replica, whose role has `versions=`, is not fresh enough; empty if it is."""
+    edge = job.role_of(replica.id).spec.versions
+    assert edge is not None
+    publisher = job.roles[edge.role]
+    latest = f"the latest is {publisher.version}"
+    if publisher.version < 0:
+        return f"{edge.role} has published no version"
+    if replica.version < 0:
+        return f"it has acknowledged no version of {edge.role}; {latest}"
+    if replica.version > publisher.highest_version:
+        return f"it has acknowledged version {replica.version} of {edge.role}, which was never published; {latest}"
+    if is_stale(job, replica):
+        return f"it has version {replica.version} of {edge.role}; {latest}, and max_staleness={edge.max_staleness}"
+    return ""
