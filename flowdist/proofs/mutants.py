@@ -25,6 +25,7 @@ from flowdist.proofs.conversation import conversations, judge_conversation
 from flowdist.proofs.mutations import MUTANTS, Mutant, Property, mutated
 from flowdist.proofs.network import judge_network, networks
 from flowdist.proofs.runs import judge_restart, judge_run, quiet_runs, restarts, runs
+from flowdist.proofs.versions import judge_versions, version_cases
 from flowdist.record.restart_rules import Complaint
 
 SEED = 0
@@ -51,6 +52,7 @@ PROPERTIES: dict[Property, Checked] = {
     "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
     "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 600),
     "repeated": Checked(repeated_failures, judge_repeated_failures, lambda case: len(case.hits), 1000),
+    "versions": Checked(version_cases, judge_versions, lambda case: len(case.moves), 600),
 }
 
 

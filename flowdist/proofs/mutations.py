@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple
 
-Property = Literal["conversation", "run", "quiet", "restart", "network", "repeated"]
+Property = Literal["conversation", "run", "quiet", "restart", "network", "repeated", "versions"]
 
 
 class Mutant(NamedTuple):
@@ -208,6 +208,19 @@ MUTANTS: tuple[Mutant, ...] = (
       "placement.bad_nodes:blame", "cordon(job, replica.node, why)", "pass", "repeated"),
     M("never-elsewhere", "R22", "a replica that fails repeatedly on a node keeps its seat there",
       "placement.bad_nodes:moves_away", "if name not in bad and not job.nodes[name].cordoned:", "if True:", "repeated"),
+    M("old-weights", "R23", "a replica that comes back is ready with the version of its last attempt",
+      "incidents.in_place:note_start", "replica.version, replica.is_checked, replica.was_refused, replica.admitted = -1,",
+      "replica.is_checked, replica.was_refused, replica.admitted =", "versions"),
+    M("unpublished", "R23", "a replica is ready with a version that was never published",
+      "membership.versions:why_not_fresh", "if replica.version > publisher.highest_version:", "if False:", "versions"),
+    M("other-publisher", "R23", "a version of another role makes a replica ready",
+      "membership.versions:why_not_fresh", "publisher = job.roles[edge.role]",
+      "publisher = max(job.roles.values(), key=lambda role: role.highest_version)", "versions"),
+    M("other-holder", "R23", "a version that another replica has acknowledged makes a replica ready",
+      "membership.versions:note_acknowledged", "replica.version = event.version",
+      "job.replicas_of(job.role_of(replica.id))[0].version = replica.version = event.version", "versions"),
+    M("any-version", "R23", "a replica is ready with a version that is too old",
+      "membership.versions:is_stale", "return behind and", "return False and", "versions"),
     M("bad-gpu-again", "GPU", "a GPU that failed is assigned again",
       "placement.placement:_given_back", "return without(add(left, role.need, devices), tuple(node.bad_gpus))",
       "return add(left, role.need, devices)"),

@@ -7,7 +7,7 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.graph import SECOND, VersionEdge
-from tests.control.agent_harness import A, Talk, T, start
+from tests.control.agent_harness import A, T, Talk, start
 from tests.control.harness import graph, r, role
 
 

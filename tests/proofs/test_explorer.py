@@ -37,6 +37,8 @@ PART_THAT_FINDS = {
     "no-patience": Part(JOBS["loose"], 1, True, 20_000),
     "no-fence": Part(JOBS["loose"], 1, True, 10_000),
     "too-soon": Part(JOBS["loose"], 1, True, 10_000),
+    "old-weights": Part(JOBS["versions"], 1, True, 10_000),
+    "unpublished": Part(JOBS["versions"], 0, False, 10_000),
 }
 
 
@@ -97,7 +99,7 @@ def test_the_command_names_the_known_jobs(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         explorer.main(["--roles", "gnag"])
     assert (
-        "no such job: gnag; known: gang, asking, staying, gate, loose, domain, helper, address, ignore"
+        "no such job: gnag; known: gang, asking, staying, gate, loose, domain, helper, address, versions, ignore"
         in capsys.readouterr().err
     )
 

@@ -14,6 +14,7 @@ import msgspec
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.invariants.invariants import check_job
+from flowdist.control.job.state import Replica
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
 from flowdist.control.protocol.events import (
@@ -24,13 +25,15 @@ from flowdist.control.protocol.events import (
     GpuFailed,
     NodeGone,
     NodeWarm,
+    ReplicaAcknowledged,
+    ReplicaPublished,
     StoreLost,
     StoreOpened,
     TimePassed,
 )
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
-from flowdist.graph import RoleGraph
+from flowdist.graph import RoleGraph, VersionEdge
 from flowdist.proofs.explorer.common import START_NS, Numbered, Process
 from flowdist.proofs.explorer.copies import Keys, copy_of, digest_of
 
@@ -261,9 +264,14 @@ class _Handling:
         if job.outcome is not None:
             return
         before = {replica.id: replica.attempt for replica in job.replicas.values()}
+        unready = [replica for replica in job.replicas.values() if replica.phase != "ready"]
         effects = snapshot.controller.handle(event, snapshot.now)
         snapshot.record = (snapshot.record, event, snapshot.now)
         check_job(job)
+        for replica in unready:
+            edge = job.role_of(replica.id).spec.versions
+            if edge is not None and replica.phase == "ready":
+                self._check_version(replica, edge)
         for effect in effects:
             match effect:
                 case Notify():
@@ -274,6 +282,23 @@ class _Handling:
                     self.sends.append((effect.node, snapshot.sessions.order(effect)))
             if isinstance(effect, StartReplica) and effect.attempt > before[effect.replica]:  # no resent order
                 self._must_be_gone(effect)
+
+    def _check_version(self, replica: Replica, edge: VersionEdge) -> None:
+        """Check, on the record, that the attempt of a replica that gets ready has a published version (R23).
+
+        Raises:
+            AssertionError: The attempt has acknowledged none, or one that its publisher has never published.
+        """
+        acknowledged, published, entry = list[int](), list[int](), self._snapshot.record
+        while entry is not None:
+            match entry[1]:
+                case ReplicaAcknowledged() as event if (event.replica, event.attempt) == (replica.id, replica.attempt):
+                    acknowledged.append(event.version)
+                case ReplicaPublished() as event if event.replica.role == edge.role:
+                    published.append(event.version)
+            entry = entry[0]
+        assert acknowledged, f"{replica.id} is ready, and attempt {replica.attempt} of it has acknowledged no version"
+        assert acknowledged[0] in published, f"{replica.id} is ready with version {acknowledged[0]}, never published"
 
     def _must_be_gone(self, start: StartReplica) -> None:
         """Record, in `gone`, the attempts that must have ended before this start: those of its restart set (R6).

@@ -16,6 +16,7 @@ from flowdist.graph import (
     RestartPolicy,
     RoleGraph,
     RoleSpec,
+    VersionEdge,
 )
 from flowdist.graph.policies import Scope, Then
 
@@ -112,6 +113,12 @@ def _domain() -> RoleGraph:
     return _graph(actor, learner, slots=2, domains=(Domain("core", ("actor", "learner")),))
 
 
+def _versions() -> RoleGraph:
+    policy = _restart("replica", max_restarts=1, then="ignore")
+    actor = _role("actor", policy, gang=False, primary=False, versions=VersionEdge("learner"))
+    return _graph(_role("learner", _restart("role", max_restarts=1)), actor, slots=1)
+
+
 JOBS = {
     job.name: job
     for job in (
@@ -123,6 +130,7 @@ JOBS = {
         SmallJob("domain", "two roles that restart together", _domain()),
         SmallJob("helper", "a task, and a helper that is ignored when its budget is used up", _helper()),
         SmallJob("address", "a service, and a task without budget that has its address in its command", _address()),
+        SmallJob("versions", "a learner that publishes versions, and an actor that needs the latest", _versions()),
         SmallJob("ignore", "two replicas without a gang, ignored when they fail", _ignore()),
     )
 }
@@ -130,6 +138,7 @@ JOBS = {
 STATES_MAX = 1_000_000
 PARTS = (  # the explorations of the default run: small jobs in whole, of the others the shortest paths
     *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
+    Part(JOBS["versions"], 1, True, STATES_MAX),
     *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "staying", "domain")),
     *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "staying", "gate", "loose")),
     *(Part(JOBS[name], 2, True, 90_000) for name in ("ignore", "address", "domain", "helper")),

@@ -283,6 +283,8 @@ class NodeStates:
                 if life == "up" and role.ready is not None:
                     ready = agents.set_life(number, process, "ready", io.ProbePassed(*process))
                     add("gets ready", Pace.SOON, ready)
+                for text, said in self._versions_of(process) if life == "up" else ():
+                    add(text, Pace.SOON, agents.set_life(number, process, "ready", said))
                 if life == "asked":
                     add("waits for the agreed step", Pace.SOON, agents.set_life(number, process, "waits"))
                 if life == "saving":
@@ -292,6 +294,19 @@ class NodeStates:
                     add("finishes", Pace.FREE, self._ends(node, process))
                 add("fails", Pace.FAULT, self._ends(node, process, code=1))
         return steps
+
+    def _versions_of(self, process: Process) -> list[tuple[str, io.AgentInput]]:
+        """Return what a process may publish or acknowledge: it publishes the number of its attempt as a version.
+
+        A process that needs a version acknowledges any that may ever be there, published or not: the controller has to
+        judge it.
+        """
+        role = self._graph.role(process[0].role)
+        if role.versions is not None:
+            return [(f"acknowledges version {n}", io.WorkerAcknowledged(*process, 0, n)) for n in (1, 2)]
+        if self._graph.holders_of(role.name):
+            return [(f"publishes version {process[1]}", io.WorkerPublished(*process, 0, process[1]))]
+        return []
 
     def _ends(self, node: NodeState, process: Process, code: int = 0, signal: str | None = None) -> Reaction:
         """Return the agent's reaction to the end of a process."""

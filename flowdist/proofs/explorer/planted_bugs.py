@@ -27,6 +27,8 @@ PLANTED_BUGS = {
         "connection.failure_detector:FailureDetector.watch", "self._silent.pop(node, None)", "patience_ns = 0"),
     "no-fence": _OF_BENCH["no-fence"],
     "too-soon": _OF_BENCH["replaced-too-soon"],
+    "old-weights": _OF_BENCH["old-weights"],
+    "unpublished": _OF_BENCH["unpublished"],
 }  # fmt: skip
 
 

@@ -44,6 +44,8 @@ def _content(item: Any) -> str:  # ev.Event | fx.Order
             more = " in place"
         case ev.StepTold() | fx.StopAtStep():
             more = f" {item.step}"
+        case ev.ReplicaPublished() | ev.ReplicaAcknowledged():
+            more = f" version {item.version}"
         case fx.StartReplica():
             more = f" of generation {item.generation}"
     return f"{name} {item.replica}#{item.attempt}{more}" if hasattr(item, "attempt") else name
