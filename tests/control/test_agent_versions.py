@@ -1,4 +1,4 @@
-"""An agent reports what its workers publish and acknowledge: at once first, then the newest once in a heartbeat (R23)."""
+"""An agent reports what its workers publish and acknowledge: the first at once, then the newest once a heartbeat (R23)."""
 
 from __future__ import annotations
 

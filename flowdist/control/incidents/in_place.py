@@ -91,7 +91,8 @@ def note_start(job: JobState, replica: Replica, world: World, continues: bool) -
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = continues and (incident is None or replica.id not in incident.lost)
     replica.starts_in_place += stays
-    replica.version, replica.is_checked, replica.was_refused, replica.admitted = -1, False, False, None
+    replica.version = -1
+    replica.is_checked, replica.was_refused, replica.admitted = False, False, None
     if incident is not None:
         incident.restarted[replica.id] = None
         incident.stayed.pop(replica.id, None)
