@@ -1,4 +1,4 @@
-"""An agent reports what its workers publish and acknowledge: the first at once, then the newest once a heartbeat (R23)."""
+"""An agent reports what its workers publish and acknowledge (R23): the first at once, the newest in a heartbeat."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import msgspec
 
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Notify, OpenStore, StartReplica
-from flowdist.graph import SECOND, Gate
+from flowdist.graph import SECOND, Gate, VersionEdge
 from flowdist.record.journal import record
 from flowdist.record.status import RATE_WINDOW_NS, SAID_MAX, Decision, RecentDecisions, RestartCount, Status, status_of
 from tests.control.harness import TCP, Talk, graph, r, restart, role
@@ -222,3 +222,19 @@ def test_the_last_reason_of_a_loss_is_shown_until_the_node_is_back():
     assert status(talk).nodes[1].because == "its agent died 6 times and is not started again"
     talk.join("node1")
     assert (status(talk).nodes[1].phase, status(talk).nodes[1].because) == ("up", "")
+
+
+def test_which_replica_has_which_version_and_what_is_wrong_with_it():
+    actor = role("actor", max_replicas=2, primary=False, restart=restart("replica"), versions=VersionEdge("learner", 1))
+    talk = talk_of(role("learner", restart=restart()), actor)
+    (told,) = status(talk).versions
+    why = "learner has published no version"
+    assert (told.published, told.replicas, told.waiting["actor/0"]) == (-1, {"actor/0": -1, "actor/1": -1}, why)
+    talk.tell(ev.ReplicaPublished(r("learner/0"), 1, 7))
+    talk.tell(ev.ReplicaAcknowledged(r("actor/0"), 1, 6))
+    talk.tell(ev.ReplicaAcknowledged(r("actor/1"), 1, 5))
+    (told,) = status(talk).versions
+    assert (told.role, told.of, told.max_staleness, told.published) == ("actor", "learner", 1, 7)
+    assert told.replicas == {"actor/0": 6, "actor/1": 5}
+    assert told.waiting == {"actor/1": "it has version 5 of learner; the latest is 7, and max_staleness=1"}
+    assert status(talk_of(trainers(1, 1))).versions == ()

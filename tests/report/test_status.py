@@ -13,7 +13,7 @@ import pytest
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
-from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph
+from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph, VersionEdge
 from flowdist.record.journal import record
 from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.report.live.status import TIGHTER, fitted, one_line, plain, status_text
@@ -173,6 +173,19 @@ def test_gpus_that_are_bad_are_named_with_their_reason() -> None:
     feed.tell(ev.NodeJoined("node1", NodeSpec("node1", gpu=2), incarnation=2, bad_gpus=((1, "Xid 79"),)))
     feed.tell(ev.GpuFailed("node1", 0, "Xid 48", 48))
     assert "  x node1 without GPU 1: Xid 79, GPU 0: Xid 48\n" in status_text(feed.status())
+
+
+def test_versions_are_listed_by_replica() -> None:
+    edge = VersionEdge("learner", 1)
+    actor = role("actor", max_replicas=2, primary=False, restart=restart("replica"), versions=edge)
+    feed = Feed(graph(role("learner", restart=restart()), actor))
+    assert "  learner has published no version yet; actor may be 1 behind\n" in status_text(feed.status())
+    feed.tell(ev.ReplicaPublished(r("learner/0"), 1, 7))
+    feed.tell(ev.ReplicaAcknowledged(r("actor/0"), 1, 6))
+    feed.tell(ev.ReplicaAcknowledged(r("actor/1"), 1, 5))
+    told = status_text(feed.status())
+    assert "  learner has published version 7; actor may be 1 behind\n" in told
+    assert "    version 6: actor/0\n    version 5: actor/1, not ready\n" in told
 
 
 def test_a_job_in_a_line() -> None:

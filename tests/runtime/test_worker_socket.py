@@ -80,6 +80,13 @@ BAD = [
     {"commit": 5},
     b"\n".join(json.dumps(line).encode() for line in (OTHER, {"counted": 1})),
     {"elastic": 5},
+    {"published": -1},
+    {"published": 1 << 63},
+    {"published": True},
+    {"published": "7"},
+    {"acknowledged": -1},
+    {"acknowledged": 1.5},
+    {"acknowledged": 10**30},
 ]
 
 
@@ -90,12 +97,15 @@ def test_a_line_that_makes_no_sense_is_no_input(line: object) -> None:
 
 def test_lines_that_make_sense_are_inputs() -> None:
     of = (ReplicaId("trainer", 0), 1)
-    inputs, _ = inputs_of(HELLO, {"progress": 3}, {"counted": 4}, {"commit": COMMIT}, {"ready": True})
+    versions = {"published": 7}, {"acknowledged": 0}
+    inputs, _ = inputs_of(HELLO, {"progress": 3}, {"counted": 4}, {"commit": COMMIT}, {"ready": True}, *versions)
     assert inputs == [
         io.WorkerProgressed(*of, 0, 3),
         io.WorkerStepped(*of, 0, 4),
         io.WorkerOffered(*of, 1, "/tmp/x", 5),
         io.WorkerReady(*of, 0),
+        io.WorkerPublished(*of, 0, 7),
+        io.WorkerAcknowledged(*of, 0, 0),
     ]
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -230,3 +231,23 @@ def test_under_torchrun_each_rank_is_a_replica_of_its_own(monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     me = worker.info()
     assert (me.replica, me.replica_index, me.rank, me.local_rank) == ("worker/3", 3, 3, 1)
+
+
+def test_versions_are_sent_as_numbers(managed: AgentSide) -> None:
+    worker.publish_version(7)
+    worker.acknowledge_version(0)
+    assert managed.wait_for(3)[1:] == [{"published": 7}, {"acknowledged": 0}]
+
+
+@pytest.mark.parametrize("call", [worker.publish_version, worker.acknowledge_version])
+@pytest.mark.parametrize(
+    ("version", "error"), [(-1, ValueError), (1 << 63, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_a_version_that_is_no_number_is_refused_with_the_call(call: Any, version: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=call.__name__):
+        call(version)
+
+
+def test_versions_go_nowhere_without_flowdist() -> None:
+    worker.publish_version(1)
+    worker.acknowledge_version(1)
