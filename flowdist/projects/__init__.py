@@ -14,7 +14,7 @@ from pathlib import Path
 from flowdist.dsl.read.fields import NAME
 from flowdist.errors import FlowdistError
 
-TEMPLATES = ("ddp", "ps")
+TEMPLATES = ("ddp", "ps", "rl")
 
 
 def write_project(folder: Path, template: str) -> list[Path]:

@@ -15,8 +15,8 @@ from flowdist.errors import FlowdistError
 from flowdist.projects import TEMPLATES, write_project
 
 ROOT = Path(__file__).parents[2]
-FAULTS = {"ddp": "trainer/1@step=trainer,60", "ps": "ps/0@step=trainer,20"}
-STEPS = {"ddp": 1000, "ps": 200}
+FAULTS = {"ddp": "trainer/1@step=trainer,60", "ps": "ps/0@step=trainer,20", "rl": "actor/0@step=learner,20"}
+STEPS = {"ddp": 1000, "ps": 200, "rl": 200}
 
 
 def run(*words: str, cwd: Path) -> str:

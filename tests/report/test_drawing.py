@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flowdist.graph import Domain, Gate, JointWorld, Placement, Resources, RoleGraph, RoleSpec
+from flowdist.graph import Domain, Gate, JointWorld, Placement, Resources, RoleGraph, RoleSpec, VersionEdge
 from flowdist.report.static.drawing import dot, graph_of, mermaid, size_text
 
 HOSTILE = 'a"]; r9[x] -->\n r0\\ <b>#35;%%{init: {}}%%'
@@ -145,3 +145,15 @@ def test_no_name_of_a_world_or_label_breaks_out() -> None:
     roles = (RoleSpec("a", ("true",), placement=placement), RoleSpec("b", ("true",)))
     text = mermaid(RoleGraph("x", roles, worlds=(JointWorld(HOSTILE, ("a", "b")),)))
     assert "%%" not in text and "<b>" not in text and text.count("\n") == 8
+
+
+def test_versions_are_lines_with_a_circle() -> None:
+    edges = [VersionEdge("learner", 2), VersionEdge("learner")]
+    holders = [RoleSpec(name, ("true",), versions=edge) for name, edge in zip(("actor", "judge"), edges, strict=True)]
+    found = RoleGraph("rl", (RoleSpec("learner", ("true",)), *holders))
+    assert graph_of(found)["versions"] == [
+        {"from": "learner", "to": "actor", "max_staleness": 2},
+        {"from": "learner", "to": "judge", "max_staleness": 0},
+    ]
+    assert 'r0 -.-o|"versions, at most 2 behind"| r1' in mermaid(found)
+    assert 'r0 -> r2 [label="the latest version", style=dotted, arrowhead=odot]' in dot(found)

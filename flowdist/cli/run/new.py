@@ -24,6 +24,7 @@ def command(name: str, template: str, as_json: bool) -> None:
     \b
     flowdist new night                  DistributedDataParallel with AdamW, whose trainers come and go
     flowdist new words --template ps    a parameter server and trainers; it needs no torch
+    flowdist new arms --template rl     a learner, actors with versions of its weights, and a replay buffer; no torch
 
     The last part of NAME is also the name of the topology.
     """

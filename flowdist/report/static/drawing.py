@@ -1,8 +1,9 @@
 """Drawings of the role graph as text for other programs: Mermaid, and the dot language of graphviz.
 
-An arrow points from a role to the roles that have a gate on it: starts and restarts follow the arrows. Roles have
-numbers in the text, `r0`, `r1`, ..., so that no name can be a word of the language: names are in labels only, escaped.
-The same graph gives the same text.
+An arrow points from a role to the roles that have a gate on it: starts and restarts follow the arrows. A line with a
+circle leads to the roles that need versions of what the role publishes. Roles have numbers in the text, `r0`, `r1`,
+..., so that no name can be a word of the language: names are in labels only, escaped. The same graph gives the same
+text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import string
 from collections.abc import Callable
 from typing import Any, Literal
 
-from flowdist.graph import WHOLE, Domain, Gate, JointWorld, Resources, RoleGraph, RoleSpec, format_memory
+from flowdist.graph import WHOLE, Domain, Gate, JointWorld, Resources, RoleGraph, RoleSpec, VersionEdge, format_memory
 
 TextFormat = Literal["mermaid", "dot"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
@@ -21,7 +22,8 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
 def graph_of(graph: RoleGraph) -> dict[str, Any]:
     """Return roles, gates, restart domains and joint worlds as plain values, for `flowdist graph --json`.
 
-    `nodes` are the roles, and `edges` lead from a role to those with a gate on it. Memory is in bytes.
+    `nodes` are the roles, and `edges` lead from a role to those with a gate on it; `versions` lead to those that need
+    versions of it. Memory is in bytes.
     """
     return {
         "name": graph.name,
@@ -30,6 +32,9 @@ def graph_of(graph: RoleGraph) -> dict[str, Any]:
             {"from": gate.role, "to": spec.name, "condition": gate.condition, "on_restart": gate.on_restart}
             for spec in graph.roles
             for gate in spec.gates
+        ],
+        "versions": [
+            {"from": edge.role, "to": spec.name, "max_staleness": edge.max_staleness} for spec, edge in _versions(graph)
         ],
         "domains": [{"name": domain.name, "roles": list(domain.roles)} for domain in graph.domains],
         "worlds": [{"name": world.name, "roles": list(world.roles)} for world in graph.worlds],
@@ -105,6 +110,8 @@ def mermaid(graph: RoleGraph) -> str:
     for spec, gate in _edges(graph):
         arrow = "==>" if gate.on_restart == "restart" else "-.->"
         lines.append(f'    {ids[gate.role]} {arrow}|"{_edge_label(gate)}"| {ids[spec.name]}')
+    for spec, edge in _versions(graph):
+        lines.append(f'    {ids[edge.role]} -.-o|"{_version_label(edge)}"| {ids[spec.name]}')
     if auxiliary := [ids[spec.name] for spec in graph.roles if _is_auxiliary(spec)]:
         lines += ["    classDef auxiliary stroke-dasharray: 4 3", f"    class {','.join(auxiliary)} auxiliary"]
     return "\n".join(lines) + "\n"
@@ -132,6 +139,9 @@ def dot(graph: RoleGraph) -> str:
     for spec, gate in _edges(graph):
         style = "bold" if gate.on_restart == "restart" else "dashed"
         lines.append(f'    {ids[gate.role]} -> {ids[spec.name]} [label="{_edge_label(gate)}", style={style}]')
+    for spec, edge in _versions(graph):
+        style = f'label="{_version_label(edge)}", style=dotted, arrowhead=odot'
+        lines.append(f"    {ids[edge.role]} -> {ids[spec.name]} [{style}]")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -141,6 +151,15 @@ DRAWERS: dict[TextFormat, Callable[[RoleGraph], str]] = {"mermaid": mermaid, "do
 def _ids(graph: RoleGraph) -> dict[str, str]:
     """Return the number of each role in the text: `r0`, `r1`, ..."""
     return {spec.name: f"r{i}" for i, spec in enumerate(graph.roles)}
+
+
+def _versions(graph: RoleGraph) -> list[tuple[RoleSpec, VersionEdge]]:
+    """Return each role with `versions=`, together with that edge."""
+    return [(spec, spec.versions) for spec in graph.roles if spec.versions is not None]
+
+
+def _version_label(edge: VersionEdge) -> str:
+    return f"versions, at most {edge.max_staleness} behind" if edge.max_staleness else "the latest version"
 
 
 def _edges(graph: RoleGraph) -> list[tuple[RoleSpec, Gate]]:
