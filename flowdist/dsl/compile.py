@@ -26,13 +26,12 @@ from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
-from flowdist.dsl.read.versions import read_versions
 from flowdist.dsl.read.workload import read_workload
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, Version
 from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
 from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate as GateSpec
-from flowdist.graph.roles import Readiness, RoleSpec
+from flowdist.graph.roles import Readiness, RoleSpec, VersionEdge
 from flowdist.graph.units import COUNT_MAX
 
 # Durations of a role whose defaults a topology can set.
@@ -177,7 +176,7 @@ class _RoleCompiler:
             gang=fields.flag("gang", not loose),
             primary=fields.flag("primary", True),
             gates=self._gates(fields),
-            versions=read_versions(fields, self._topology),
+            versions=self._versions(fields),
             restart=restart,
             ready=self._ready(fields, ports),
             state=fields.choice("state", ("none", "memory", "checkpoint")),
@@ -305,6 +304,22 @@ class _RoleCompiler:
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())
+
+    def _versions(self, fields: Fields) -> VersionEdge | None:
+        """Return the edge of `versions=`; None if there is none.
+
+        Anything but `x.version()` with a role of this topology adds an error, and returns None.
+        """
+        value = fields.values["versions"]
+        if value is None:
+            return None
+        if not isinstance(value, Version) or value.role.topology is not self._topology:
+            message = f"versions={value!r} is no version of a role of this topology"
+            fields.error("FD135", "versions", message, "write versions=learner.version(max_staleness=2)")
+            return None
+        given = {"max_staleness": value.max_staleness}
+        reader = Fields(fields.owner, given, value.site, self._problems, part="versions.")
+        return VersionEdge(value.role.name, reader.whole("max_staleness", least=0, default=0))
 
     def _ready(self, fields: Fields, ports: tuple[str, ...]) -> Readiness | None:
         """Return the readiness check of `ready_when=`; None if there is none.

@@ -399,8 +399,7 @@ class Topology(Frozen):
             kind: A task ends by itself; a service runs until it is stopped, and its end is a failure.
             replicas: `[MIN:]MAX[xPROCS]`, with PROCS workers in each replica; N means N replicas, no fewer.
             resources: Name of the size of one replica; `cpu`, `gpu` and `memory` win over it.
-            cpu, gpu, memory: Cores (1), GPUs or a share of one such as 0.5 (0), and memory such as `"64GiB"` (0) of
-                one replica.
+            cpu, gpu, memory: Cores (1), GPUs, or a share of one (0), and memory such as `"64GiB"` (0) of one replica.
             placement: `spread` takes the node with the most room first, `pack` the node with the least.
             near: Roles, declared before, of which a replica has to be on the same node.
             apart: True: no two replicas of this role on one node. Roles: no replica on a node with one of theirs.

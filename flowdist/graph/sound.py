@@ -41,9 +41,7 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
             yield from (
                 f"{kind} {group.name!r}: there is no role {name!r}" for name in group.roles if name not in names
             )
-    for role in graph.roles:
-        if graph.holders_of(role.name) and not role.gang and role.max_replicas > 1:
-            yield f"role {role.name!r}: it publishes versions, and is no gang"
+    yield from _of_publishers(graph)
     yield from _of_worlds(graph)
     options = graph.options
     if options.lease_ns <= options.lease_margin_ns + options.heartbeat_ns:
@@ -103,6 +101,13 @@ def _of_policy(role: RoleSpec, graph: RoleGraph) -> Iterator[str]:
         for rule in policy.rules:
             if rule.signal is not None and rule.signal not in SIGNAL_NAMES.values():
                 yield f"a rule of its restart policy names signal {rule.signal!r}"
+
+
+def _of_publishers(graph: RoleGraph) -> Iterator[str]:
+    """Yield the roles that publish versions although their replicas are worlds of their own."""
+    for role in graph.roles:
+        if graph.holders_of(role.name) and not role.gang and role.max_replicas > 1:
+            yield f"role {role.name!r}: it publishes versions, and is no gang"
 
 
 def _of_worlds(graph: RoleGraph) -> Iterator[str]:

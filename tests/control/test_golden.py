@@ -12,7 +12,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, Notify
-from flowdist.graph import Gate
+from flowdist.graph import Gate, VersionEdge
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -73,7 +73,25 @@ def a_node_falls_silent_and_its_peer_fails_before_it_is_lost() -> list[str]:
     )  # fmt: skip
 
 
+def an_actor_comes_back_with_old_weights_and_then_with_new_ones() -> list[str]:
+    learner = role("learner", restart=restart())
+    edge = VersionEdge("learner", 1)
+    actor = role("actor", primary=False, restart=restart("replica"), versions=edge)
+    key = r("actor/0")
+    return conversation(
+        Talk(graph(learner, actor, cpu=2), auto=False),
+        [
+            (0, "node0"), (0, "go"),
+            (5, ev.ReplicaAcknowledged(key, 1, 3)), (6, ev.ReplicaPublished(r("learner/0"), 1, 3)),
+            (10, ev.ReplicaExited(key, 1, "exit", 1)), (10, "go"), (20, ev.ReplicaPublished(r("learner/0"), 1, 9)),
+            (21, ev.ReplicaAcknowledged(key, 1, 9)), (22, ev.ReplicaAcknowledged(key, 2, 3)),
+            (23, ev.ReplicaAcknowledged(key, 2, 8)), (60, ev.ReplicaExited(r("learner/0"), 1)), (60, "go"),
+        ],
+    )  # fmt: skip
+
+
 CONVERSATIONS = [
+    an_actor_comes_back_with_old_weights_and_then_with_new_ones,
     a_server_dies_and_takes_its_trainers_along,
     a_budget_is_used_up_by_a_crash_loop,
     a_silent_node_leaves_too_few_and_the_operator_gives_up,

@@ -21,6 +21,7 @@ from flowdist.graph import (
     RoleGraph,
     RoleSpec,
     Rule,
+    VersionEdge,
     WorkloadSpec,
     decode_graph,
     encode_graph,
@@ -74,6 +75,16 @@ def test_a_sound_graph_has_no_contradiction():
         (with_trainer(resources=Resources(gpu=2, gpu_share=500)), "a share is of one GPU"),
         (with_trainer(workload=WorkloadSpec(checkpoint_ns=1, checkpoint_blocks_ns=2)), "blocks longer than"),
         (with_trainer(address_edges=("nosuch",)), "role 'trainer': there is no role 'nosuch'"),
+        (
+            with_trainer(versions=VersionEdge("nosuch")),
+            "it needs versions of 'nosuch', which is not declared before it",
+        ),
+        (
+            replace(
+                GRAPH, roles=(replace(PS, max_replicas=2), replace(TRAINER, versions=VersionEdge("ps")), EVALUATOR)
+            ),
+            "role 'ps': it publishes versions, and is no gang",
+        ),
         (with_trainer(placement=Placement(apart=("nosuch",))), "its placement names 'nosuch', which is no role"),
         (with_trainer(ready=Readiness("http", "web/health")), "its readiness check is of port 'web'"),
         (with_policy(then="widen"), "its restart policy widens to nothing"),

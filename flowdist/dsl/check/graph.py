@@ -10,7 +10,6 @@ from flowdist.dsl.read.commands import macros_of
 from flowdist.dsl.read.fields import DOUBLE, Fields, owner_of
 from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
-from flowdist.dsl.read.versions import check_versions
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
 from flowdist.graph import RoleGraph, RoleSpec
@@ -27,7 +26,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         fields = Fields.of_role(role, problems)
         for gate in spec.gates:
             _check_gate(fields, spec, gate, specs)
-        check_versions(fields, spec, specs)
+        _check_versions(fields, spec, specs)
         _check_addresses(fields, spec, specs)
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
@@ -71,6 +70,17 @@ def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: s
     items = fields.items("depends_on", Gate, Role)
     roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
     fields.error(code, "depends_on", message, help, fields.element("depends_on", roles.index(gate.role)))
+
+
+def _check_versions(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
+    """Add an error if the role that is to publish versions has several worlds, whose numbers would differ (FD170)."""
+    publisher = specs.get(spec.versions.role) if spec.versions is not None else None
+    if publisher is None or publisher.gang or publisher.max_replicas == 1 or fields.is_wrong("versions"):
+        return
+    if not fields.problems.is_wrong(owner_of(publisher), "gang", "replicas", "kind", "restart"):
+        message = f"the replicas of {publisher.name!r} have no common version: each is a world of its own"
+        help = f"make {publisher.name!r} a gang (gang=True), or give it one replica"
+        fields.error("FD170", "versions", message, help)
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
