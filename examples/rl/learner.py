@@ -18,7 +18,8 @@ import wire
 
 from flowdist import worker
 
-EPISODES, STALENESS, RATE = 8, 3, 10.0  # of one update of one rank; versions that episodes may be old; learning rate
+EPISODES, RATE = 8, 4.0  # of one update of one rank; learning rate
+STALENESS = 1  # versions that an episode may be old: REINFORCE learns from what its own policy does
 UPDATE_S = 0.1  # no update is shorter, so that a short example can be watched, and broken
 
 

@@ -27,7 +27,7 @@ class Replay:
         self.episodes = deque(fresh, EPISODES_MAX)
         if len(self.episodes) < message["count"]:
             return []
-        return [self.episodes.popleft() for _ in range(message["count"])]
+        return [self.episodes.pop() for _ in range(message["count"])]  # the newest ones
 
 
 if __name__ == "__main__":
