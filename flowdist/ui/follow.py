@@ -52,8 +52,9 @@ class FollowedRun:
         end = time.monotonic() + WAIT_S
         while size_of(self._folder / JOURNAL) <= size and time.monotonic() < end and self.state() == "running":
             time.sleep(LOOK_S)
-        timeline = self.timeline()
-        return {"size": self._read, "state": self.state(), "data": page_data(timeline)}
+        state = self.state()  # before the journal is read: what the browser gets with the end is the whole run
+        timeline = self.timeline(at_once=state != "running")
+        return {"size": self._read, "state": state, "data": page_data(timeline)}
 
     def state(self) -> str:
         """Return the state of the run: running, succeeded, failed, cancelled or died."""
@@ -78,10 +79,14 @@ class FollowedRun:
                 parts.append(f"{log.name} {log.stream}\n{data.decode(errors='replace')}")
         return "\n".join(parts)
 
-    def timeline(self) -> Timeline:
-        """Return the timeline of the journal as it is now. A damaged line and all after it are left out."""
+    def timeline(self, *, at_once: bool = False) -> Timeline:
+        """Return the timeline of the journal as it is now. A damaged line and all after it are left out.
+
+        Args:
+            at_once: Also read what is new if the last timeline is younger than REST allows.
+        """
         with self._lock:
-            if self._timeline is None or (self._has_grown() and self._is_rested()):
+            if self._timeline is None or (self._has_grown() and (at_once or self._is_rested())):
                 began = time.monotonic()
                 self._read_more()
                 assert self._header is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import secrets
+import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +23,51 @@ from flowdist.text.printable import printable_values
 from flowdist.ui.follow import FollowedRun
 
 ADDRESS = "127.0.0.1"
+NOT_YET = (
+    "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=1><title>flowdist</title>The run begins ..."
+)
+
+
+class Readers:
+    """The browsers that ask for the data of a run, and how many of them know its end. Several threads may use it.
+
+    A browser asks again as soon as it has an answer, until an answer has the end. So the number of browsers is the
+    greatest number of questions that were open at once; a browser that has gone is counted nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open = self._most = self._told = 0
+
+    @contextlib.contextmanager
+    def question(self) -> Iterator[None]:
+        """Count a question while it is open."""
+        with self._changed:
+            self._open += 1
+            self._most = max(self._most, self._open)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open -= 1
+
+    def told_the_end(self) -> None:
+        """Count a browser that has got the end of the run."""
+        with self._changed:
+            self._told += 1
+            self._changed.notify_all()
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until all browsers know the end, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._told >= self._most, seconds)
 
 
 class RunServer(ThreadingHTTPServer):
     """The server of one run. `url` is what the user opens.
 
     Args:
-        run: The run.
+        run: The run; None if it has not begun, see `followed`.
         port: The port; 0: any that is free.
 
     Raises:
@@ -37,13 +76,17 @@ class RunServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, run: FollowedRun, port: int) -> None:
-        self.run, self.token = run, secrets.token_urlsafe(16)
+    def __init__(self, run: FollowedRun | None, port: int) -> None:
+        self.run, self.token, self.readers = run, secrets.token_urlsafe(16), Readers()
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
             raise FlowdistError(f"port {port} of {ADDRESS} cannot be used: {error.strerror}") from None
         self.url = f"http://{ADDRESS}:{self.server_port}/{self.token}/"
+
+    def followed(self) -> FollowedRun | None:
+        """Return the run; None if it has not begun."""
+        return self.run
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: a browser that leaves a page cuts its connections."""
@@ -68,16 +111,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode())
 
     def _answer_to(self, page: str, words: dict[str, str]) -> None:
-        run = self.server.run
-        if page == "":
+        run = self.server.followed()
+        if run is None:
+            self._answer(HTTPStatus.OK if page == "" else HTTPStatus.NOT_FOUND, "text/html", NOT_YET.encode())
+        elif page == "":
             self._answer(HTTPStatus.OK, "text/html", run.page().encode())
         elif page == "data":
-            data = printable_values(run.data_after(int(words.get("after", "0"))))
-            self._answer(HTTPStatus.OK, "application/json", msgspec.json.encode(data))
+            self._answer_data(run, int(words.get("after", "0")))
         elif page == "logs":
             self._answer(HTTPStatus.OK, "text/plain", run.logs(words["replica"], int(words["attempt"])).encode())
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is nothing here\n")
+
+    def _answer_data(self, run: FollowedRun, after: int) -> None:
+        with self.server.readers.question():
+            data = run.data_after(after)
+            self._answer(HTTPStatus.OK, "application/json", msgspec.json.encode(printable_values(data)))
+        if data["state"] != "running":
+            self.server.readers.told_the_end()
 
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)

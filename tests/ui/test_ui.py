@@ -1,4 +1,4 @@
-"""`flowdist ui` with a real run: what the browser gets, that it gets it at once, and who gets nothing."""
+"""`flowdist ui` and `run --ui` with a real run: what the browser gets and when, and who gets nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
+from flowdist.cli.run.execution import DisplayOptions
 from flowdist.errors import FlowdistError
+from flowdist.ui.beside import PageBeside
 from flowdist.ui.follow import FollowedRun
 from flowdist.ui.server import RunServer, serving
 from tests.report.browser import Browser, find_browser
@@ -38,11 +41,15 @@ for step in range(10_000):
 """
 
 
+def write_job(folder: Path) -> None:
+    (folder / "topology.py").write_text(TOPOLOGY)
+    (folder / "train.py").write_text(TRAIN)
+
+
 @contextmanager
 def shown(tmp_path: Path) -> Iterator[tuple[Job, RunServer]]:
     """A run of two trainers, and its page."""
-    (tmp_path / "topology.py").write_text(TOPOLOGY)
-    (tmp_path / "train.py").write_text(TRAIN)
+    write_job(tmp_path)
     with Job(tmp_path) as job:
         for _ in range(2):
             job.until("at work")
@@ -56,9 +63,10 @@ def shown(tmp_path: Path) -> Iterator[tuple[Job, RunServer]]:
                 thread.join()
 
 
-def asked(server: RunServer, path: str, host: str | None = None) -> tuple[int, str]:
-    """Return status and text of what the server answers to a path."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+def asked(server: RunServer | int, path: str, host: str | None = None) -> tuple[int, str]:
+    """Return status and text of what the server, or that at a port, answers to a path."""
+    port = server if isinstance(server, int) else server.server_port
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path, headers={} if host is None else {"Host": host})
         answer = connection.getresponse()
@@ -125,6 +133,60 @@ def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path: Path) -> 
         line = page.until("http://127.0.0.1:")
         page.process.send_signal(signal.SIGINT)
         assert page.finish() == 0, line
+
+
+def followed(port: int, base: str, answers: list[dict[str, Any]]) -> None:
+    """Ask for the data of a run as a browser does, until it is over, and append each answer."""
+    while not answers or answers[-1]["state"] == "running":
+        status, text = asked(port, f"{base}data?after={answers[-1]['size'] if answers else 0}")
+        assert status == 200, text
+        answers.append(json.loads(text))
+
+
+def test_a_run_shows_itself_until_it_ends_and_its_readers_get_all_of_it(tmp_path: Path) -> None:
+    write_job(tmp_path)
+    with Job(tmp_path, "--ui") as job:
+        address = urlsplit(job.until("in the browser, until the run ends: ").rpartition(" ")[2])
+        assert address.hostname == "127.0.0.1" and address.port
+        assert asked(address.port, address.path)[0] == 200  # whether or not the job has begun
+        assert asked(address.port, "/")[0] == 404
+        for _ in range(2):
+            job.until("at work")
+        answers: list[dict[str, Any]] = []
+        reader = threading.Thread(target=followed, args=(address.port, address.path, answers), daemon=True)
+        reader.start()
+        os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+        job.until("incident 1")
+        os.kill(job.process.pid, signal.SIGTERM)
+        assert job.finish() == 130
+        reader.join(60)
+        assert answers[0]["state"] == "running" and answers[-1]["state"] == "cancelled"
+        assert "signal SIGKILL" in answers[-1]["data"]["incidents"][0][5]
+        assert answers[-1]["size"] == (tmp_path / "runs/latest/journal.jsonl").stat().st_size
+        with pytest.raises(ConnectionRefusedError):
+            asked(address.port, address.path)
+        assert job.alive() == []
+
+
+def test_before_the_journal_begins_the_page_asks_again_by_itself(tmp_path: Path) -> None:
+    page = PageBeside(0)
+    page.begin(tmp_path)
+    address = urlsplit(page.url)
+    assert address.port
+    status, text = asked(address.port, address.path)
+    assert status == 200 and "http-equiv=refresh" in text
+    assert asked(address.port, f"{address.path}data?after=0")[0] == 404
+    page.end()
+    with pytest.raises(ConnectionRefusedError):
+        asked(address.port, address.path)
+
+
+def test_a_run_in_the_background_has_no_page_of_its_own() -> None:
+    assert DisplayOptions(False, False, True, None, False, None).page_port() is None
+    assert DisplayOptions(False, False, False, None, True, None).page_port() == 0
+    assert DisplayOptions(False, False, False, None, False, 8080).page_port() == 8080
+    with pytest.raises(FlowdistError, match="--ui does not go with --detach"):
+        DisplayOptions(False, False, True, None, True, None).page_port()
 
 
 def test_a_port_in_use_and_what_is_no_run_are_named(tmp_path: Path) -> None:

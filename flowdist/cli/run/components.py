@@ -93,7 +93,14 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
             for note in _notes(topology, of_component, os.environ):
                 paint(f"flowdist: {note}", fg="yellow", err=True)
         shown = Shown(display.quiet, as_json, live=not display.plain)
-        settings = RunSettings(Path(base), plan, shown=shown, detach=display.detach, metrics_port=display.metrics_port)
+        settings = RunSettings(
+            Path(base),
+            plan,
+            shown=shown,
+            detach=display.detach,
+            metrics_port=display.metrics_port,
+            page_port=display.page_port(),
+        )
         execute(loaded.graph, settings)
 
     decorated: Any = run

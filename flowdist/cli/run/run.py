@@ -119,6 +119,7 @@ def command(
     flowdist run train.py --replicas 1:4x2 --max-restarts 3 -- --epochs 5
                                                         a script, as torchrun would; its own arguments after --
     flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
+    flowdist run --ui                                   with its timeline in the browser, live; the address is printed
     flowdist run --detach                               in the background: status, logs -f, scale, drain, cancel
     flowdist run --resume latest                        continue a run where it was killed
     flowdist run --listen host0:29400                   with each host that runs flowdist join host0:29400
@@ -165,6 +166,7 @@ def _settings(plan: Plan, named: TopologyOptions, start: StartOptions, display: 
         Shown(display.quiet, named.as_json, live=not display.plain),
         display.detach,
         display.metrics_port,
+        display.page_port(),
         start.seed or 0,
         truncate_at=start.truncate_at,
         prefix="--in-controller-job" if start.in_controller_job else "",

@@ -29,7 +29,7 @@ async function follow() {
       ({ size, state: run } = found);
       $("live").textContent = run === "running" ? "live" : run;
     } catch (error) {
-      $("live").textContent = "flowdist ui has ended";
+      $("live").textContent = "the server of this page has ended";
       await new Promise((done) => setTimeout(done, 1000));
     }
   }
@@ -37,8 +37,8 @@ async function follow() {
 
 async function showLogs(item) {
   if (!item || item.kind !== "attempt") return;
-  const answer = await fetch(`logs?replica=${encodeURIComponent(names[item.replica])}&attempt=${item.number}`);
-  const text = await answer.text();
+  const path = `logs?replica=${encodeURIComponent(names[item.replica])}&attempt=${item.number}`;
+  const text = await fetch(path).then((answer) => answer.text(), () => "this page has no server any more: flowdist ui shows logs");
   if (keyOf(state.focus) !== keyOf(item)) return; // another item was selected meanwhile
   const old = $("details").querySelector("pre"), made = document.createElement("pre");
   made.textContent = text || "no output yet";
