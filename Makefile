@@ -101,6 +101,7 @@ check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the pictur
 	$(BIN)/lint-imports
 	$(BIN)/python tools/draw_architecture.py --check
 	$(BIN)/python tools/house.py
+	$(BIN)/python tools/check_workflows.py
 
 check: check-static test  ## what to run before every commit
 
