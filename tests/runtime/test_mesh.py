@@ -59,7 +59,7 @@ def exchange(uneven: bool) -> tuple[list[list[float]], list[list[float]]]:
     """What a rank receives of its neighbours, and the gradient of a sum that weighs it with its place there."""
     import torch
 
-    from flowdist.parallel import all_to_all, mesh
+    from flowdist.worker.device_mesh import all_to_all, mesh
 
     made = mesh(backends={"ep": "gloo"})
     rank = made.get_local_rank("ep")
@@ -95,7 +95,7 @@ def test_all_to_all_of_uneven_pieces_and_its_gradient(tmp_path: Path) -> None:
 
 ENDING = """
 import atexit, os, sys, time
-from flowdist.parallel import mesh
+from flowdist.worker.device_mesh import mesh
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -137,7 +137,7 @@ def test_one_process_is_a_mesh_too_and_what_forms_none_is_refused(tmp_path: Path
 def mesh_names() -> tuple[str, ...]:
     import torch.distributed as dist
 
-    from flowdist.parallel import mesh
+    from flowdist.worker.device_mesh import mesh
 
     try:
         return tuple(mesh().mesh_dim_names or ())
