@@ -149,7 +149,7 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
 
     Raises:
         FileNotFoundError: if there is no such file or folder, from which a worker could resume.
-        RuntimeError: if another run owns the folder of checkpoints; see docs/run.md.
+        RuntimeError: if another run owns the folder of checkpoints; see docs/resume.md.
         TimeoutError: if there is no answer within 30 s; the checkpoint may have been accepted or not.
     """
     path = str(Path(path).absolute())

@@ -118,7 +118,7 @@ def test_time_metrics_are_left_out_when_the_time_is_unknown() -> None:
 
 
 def test_the_docs_have_every_metric_and_no_other() -> None:
-    page = (Path(__file__).parents[2] / "docs/day_to_day.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
     table = page.partition("| metric (")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     samples, _ = read(metrics_text(status()))

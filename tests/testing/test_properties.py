@@ -421,7 +421,7 @@ def test_a_plan_and_words_of_the_grammar_go_together() -> None:
 
 
 def test_what_the_page_says_of_the_state_is_there() -> None:
-    page = (ROOT / "docs/testing.md").read_text().partition("| of `job` | |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs/reference/properties.md").read_text().partition("| of `job` | |")[2].partition("\n\n")[0]
     job = simulate(ROOT / "scenarios/topologies/gang.py", "node2@3m/2m").job
     parts = {
         'worlds["trainer"]': job.worlds["trainer"],

@@ -83,7 +83,7 @@ display_options = gathered(
 
 
 learned_option = click.option(
-    "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/run.md."
+    "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/warm_starts.md."
 )
 
 

@@ -261,7 +261,7 @@ def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
     if not token:
         if not is_loopback(address):
             door = f"{address or 'any address of this machine'}, port {endpoint.port}"
-            text = f"every machine that reaches {door}, may join: docs/hosts.md says how {TOKEN} keeps others out"
+            text = f"every machine that reaches {door}, may join: docs/hosts_trust.md says how {TOKEN} keeps others out"
             paint(f"flowdist: {text}", fg="yellow", err=True)
     elif can_encrypt():
         paint("flowdist: flowdist's connections to other hosts are encrypted (TLS)", dim=True, err=True)

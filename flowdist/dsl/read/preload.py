@@ -69,7 +69,7 @@ def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
     """Add a warning if the role has `preload=` or `warm=True`, but its workers cannot be forked (FD305)."""
     asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
     if asked and not fields.is_wrong(*WAYS) and (why := cold_because(spec, sys.executable, sys.executable)):
-        help = "leave it out, or see 'Warm workers' in docs/run.md"
+        help = "leave it out, or see docs/warm_starts.md"
         fields.warn("FD305", asked, f"{asked}= has no effect, because workers start cold: {why}", help)
 
 
