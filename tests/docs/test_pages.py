@@ -26,7 +26,7 @@ def test_a_page_outside_the_reference_is_no_longer_than_a_reader_reads_at_once(p
 
 
 def test_words_are_counted_without_code() -> None:
-    text = "# Two words\n\n| a | b |\n|---|---|\n\n```python\nx = 1\n```\n\n    flowdist run\n\n[One](page.md) of `three`.\n"
+    text = "# Two words\n\n| a | b |\n|--|--|\n\n```python\nx = 1\n```\n\n    flowdist run\n\n[One](a.md) of `three`.\n"
     assert words_of(text) == 7
     assert words_of("* item\n\n  more of it\n") == 4
 
