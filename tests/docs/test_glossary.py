@@ -118,7 +118,8 @@ def test_a_missing_link_is_named_with_its_line() -> None:
 
 
 def test_a_row_of_a_table_becomes_a_section_with_links_to_others() -> None:
-    text = "## A\n\n| word | meaning |\n|---|---|\n| role | A group of *replicas*. |\n| replica | One. |\n\n## Retired words\n\n| a | b |\n"
+    rows = "| word | meaning |\n|---|---|\n| role | A group of *replicas*. |\n| replica | One. |\n"
+    text = f"## A\n\n{rows}\n## Retired words\n\n| a | b |\n"
     new = sections_of_rows(text)
     assert "### role\n\nA group of [replicas](#replica).\n\n### replica\n\nOne.\n" in new
     assert new.endswith("## Retired words\n\n| a | b |\n") and sections_of_rows(new) == new
