@@ -51,10 +51,19 @@ class Block(NamedTuple):
 
 
 def sections_of_rows(glossary: str) -> str:
-    """Return the glossary with each row of its tables as a section, but for the table of retired words."""
+    """Return the glossary with each row of its tables as a section, but for the table of retired words.
+
+    A row whose word has a section already is left out: two versions of the page were merged.
+    """
     text, mark, retired = glossary.partition("## Retired words")
+    there = set(re.findall(r"^### (.+)$", text, re.M))
     text = re.sub(r"^\| word \| meaning \|\n\|[-|]+\|\n", "", text, flags=re.M)
-    text = re.sub(r"^\| ([^|]+) \| (.+) \|\n", r"### \1\n\n\2\n\n", text, flags=re.M)
+    text = re.sub(
+        r"^\| ([^|]+) \| (.+) \|\n",
+        lambda row: "" if row[1] in there else f"\n### {row[1]}\n\n{row[2]}\n\n",
+        text,
+        flags=re.M,
+    )
     known = {form.lower(): term for term in terms_of(text) for form in term.forms}
 
     def cross(found: re.Match[str]) -> str:

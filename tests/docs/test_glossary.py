@@ -117,6 +117,11 @@ def test_a_missing_link_is_named_with_its_line() -> None:
     assert missing_in("# Page\n\nOne\nrole.\n", "page.md", terms_of(SMALL)) == [(4, "role")]
 
 
+def test_a_row_of_a_word_that_has_a_section_is_left_out() -> None:
+    text = "### role\n\nA group.\n\n| role | An older text. |\n| node | A machine. |\n\n## Retired words\n"
+    assert sections_of_rows(text) == "### role\n\nA group.\n\n### node\n\nA machine.\n\n## Retired words\n"
+
+
 def test_a_row_of_a_table_becomes_a_section_with_links_to_others() -> None:
     rows = "| word | meaning |\n|---|---|\n| role | A group of *replicas*. |\n| replica | One. |\n"
     text = f"## A\n\n{rows}\n## Retired words\n\n| a | b |\n"
