@@ -175,7 +175,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, options in (("a", ""), ("b", " --fail trainer/3@step=trainer,4")):
         done = typed(folder, f"flowdist run{options}")
         assert done.returncode == 0, done.stdout
-        (folder / "runs" / name).symlink_to(os.readlink(folder / "runs/latest"))
+        (folder / "runs" / name).symlink_to((folder / "runs/latest").readlink())
     return folder
 
 
