@@ -182,11 +182,13 @@ def test_before_the_journal_begins_the_page_asks_again_by_itself(tmp_path: Path)
 
 
 def test_a_run_in_the_background_has_no_page_of_its_own() -> None:
-    assert DisplayOptions(False, False, True, None, False, None).page_port() is None
-    assert DisplayOptions(False, False, False, None, True, None).page_port() == 0
-    assert DisplayOptions(False, False, False, None, False, 8080).page_port() == 8080
+    assert DisplayOptions(False, False, True, None, False, None).page() is None
+    for wanted, port in ((True, None), (False, 0)):
+        page = DisplayOptions(False, False, False, None, wanted, port).page()
+        assert page is not None
+        page.end()
     with pytest.raises(FlowdistError, match="--ui does not go with --detach"):
-        DisplayOptions(False, False, True, None, True, None).page_port()
+        DisplayOptions(False, False, True, None, True, None).page()
 
 
 def test_a_port_in_use_and_what_is_no_run_are_named(tmp_path: Path) -> None:

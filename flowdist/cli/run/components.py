@@ -99,7 +99,7 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
             shown=shown,
             detach=display.detach,
             metrics_port=display.metrics_port,
-            page_port=display.page_port(),
+            page=display.page(),
         )
         execute(loaded.graph, settings)
 

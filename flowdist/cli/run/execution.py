@@ -46,17 +46,19 @@ class DisplayOptions(NamedTuple):
     ui: bool
     ui_port: int | None
 
-    def page_port(self) -> int | None:
-        """Return the port for the page of the run; 0: any free one; None: no page.
+    def page(self) -> PageBeside | None:
+        """Return the page of the run for the browser, whose port is bound; None if it is not wanted.
 
         Raises:
-            FlowdistError: --ui with --detach.
+            FlowdistError: --ui with --detach; or the port is in use, or may not be used.
         """
         if not self.ui and self.ui_port is None:
             return None
         if self.detach:
             raise FlowdistError("--ui does not go with --detach", help="write flowdist ui when the run has begun")
-        return self.ui_port or 0
+        from flowdist.ui.beside import PageBeside  # a web server: not needed by most runs
+
+        return PageBeside(self.ui_port or 0)
 
 
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show events of flowdist, but no output of workers.")
@@ -93,7 +95,7 @@ interface_option = click.option(
 
 
 class RunSettings(NamedTuple):
-    """Settings of one run: faults, folder, terminal, background, metrics, page and other hosts."""
+    """Settings of one run: faults, folder, terminal, background, metrics and other hosts."""
 
     base: Path  # folder with the folders of runs
     plan: Plan = Plan(())
@@ -101,7 +103,7 @@ class RunSettings(NamedTuple):
     shown: Shown = LINES
     detach: bool = False  # run in the background, and exit with 0 once the job has started
     metrics_port: int | None = None  # port for Prometheus; 0: any free one; None: no metrics
-    page_port: int | None = None  # port for the page in the browser; 0: any free one; None: no page
+    page: PageBeside | None = None  # for the browser, while the run lasts
     seed: int = 0  # of the faults at random
     prefix: str = ""  # first part of the name of the run's folder; empty: the name of the topology
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
@@ -160,7 +162,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     if run_dir is not None and settings.truncate_at is not None:
         warnings = [*warnings, truncate_journal(run_dir, settings.truncate_at)]
     metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None
-    page = _page(settings.page_port)
     console = Console(settings.shown, mask)
     console.now_ns = lambda: 0  # the job has not begun
     for warning in warnings:
@@ -174,26 +175,13 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
         run = _Run(
-            graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, page, early, claims
+            graph, gpus, run_dir, settings, mask, metrics.fileno() if metrics is not None else None, early, claims
         )
         if settings.detach:
             from flowdist.cli.run.detaching import detached  # as above
 
             detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
         sys.exit(run.supervise(console))
-
-
-def _page(port: int | None) -> PageBeside | None:
-    """Return the page for the browser at a port; None without a port.
-
-    Raises:
-        FlowdistError: The port is in use, or may not be used.
-    """
-    if port is None:
-        return None
-    from flowdist.ui.beside import PageBeside  # a web server: not needed by most runs
-
-    return PageBeside(port)
 
 
 def _take_claims(
@@ -225,7 +213,6 @@ class _Run(NamedTuple):
     settings: RunSettings
     mask: Mask
     metrics: int | None  # file descriptor of the listening socket
-    page: PageBeside | None  # for the browser
     early: StartupSignals
     claims: Sequence[OwnerFile]
 
@@ -235,8 +222,8 @@ class _Run(NamedTuple):
         If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled; after that, the
         KeyboardInterrupt is raised again.
         """
-        if self.page is not None:
-            self.page.begin(self.run_dir)
+        if self.settings.page is not None:
+            self.settings.page.begin(self.run_dir)
         try:
             return EXIT_CODES[self._run_job(console)]
         except KeyboardInterrupt:
@@ -244,8 +231,8 @@ class _Run(NamedTuple):
                 return EXIT_CODES["cancelled"]
             raise
         finally:
-            if self.page is not None:
-                self.page.end()
+            if self.settings.page is not None:
+                self.settings.page.end()
 
     def _run_job(self, console: Console) -> str:
         """Run the job, write and show its summary, and return its outcome."""
@@ -261,8 +248,8 @@ class _Run(NamedTuple):
             console.host = own[0].name if own else socket.gethostname().partition(".")[0]
         try:
             console.show("event", f"run {self.run_dir}")
-            if self.page is not None:
-                console.show("event", f"in the browser, until the run ends: {self.page.url}")
+            if self.settings.page is not None:
+                console.show("event", f"in the browser, until the run ends: {self.settings.page.url}")
             if plan.rates:
                 console.show("event", f"faults at random, by --seed {self.settings.seed}: {self._expected_faults()}")
             write_environment(self.run_dir, self.graph, self.mask, __version__)

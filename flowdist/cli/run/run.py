@@ -166,7 +166,7 @@ def _settings(plan: Plan, named: TopologyOptions, start: StartOptions, display: 
         Shown(display.quiet, named.as_json, live=not display.plain),
         display.detach,
         display.metrics_port,
-        display.page_port(),
+        display.page(),
         start.seed or 0,
         truncate_at=start.truncate_at,
         prefix="--in-controller-job" if start.in_controller_job else "",

@@ -162,7 +162,9 @@ def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:
         code = getattr(check, "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
         message = f"property {name}{where} raises {type(error).__name__}: {error}"
-        raise FlowdistError(message, help="it is given the state of the job: see docs/reference/properties.md") from error
+        raise FlowdistError(
+            message, help="it is given the state of the job: see docs/reference/properties.md"
+        ) from error
 
 
 def properties_of(
