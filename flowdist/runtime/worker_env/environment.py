@@ -2,7 +2,8 @@
 
 Torchrun's variables have torchrun's meaning, as its documentation defines it
 (https://pytorch.org/docs/stable/elastic/run.html); where that is silent, the behaviour of torch 2.13 counts: see
-docs/reference/environment.md. flowdist adds its own variables (`FLOWDIST_...`), and replaces the macros (`${rank}`) of the command.
+docs/reference/environment.md. flowdist adds its own variables (`FLOWDIST_...`), and replaces the macros (`${rank}`) of
+the command.
 """
 
 from __future__ import annotations
