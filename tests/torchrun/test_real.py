@@ -27,7 +27,8 @@ open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w").write(json.dumps(told))
 dist.barrier()
 dist.destroy_process_group()
 """
-# Variables with a path or a port of the run, and those that flowdist adds: see docs/torchrun.md and docs/reference/environment.md.
+# Variables with a path or a port of the run, and those that flowdist adds: see docs/torchrun.md and
+# docs/reference/environment.md.
 OTHERWISE = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 ADDED = {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "PYTHONUNBUFFERED"}
 TAKEN_AWAY = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
