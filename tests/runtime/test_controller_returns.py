@@ -89,7 +89,7 @@ def test_no_other_program_gets_the_port_between_two_controllers_and_hosts_that_c
 
 
 def test_no_worker_is_restarted_when_the_controller_is_killed_again_and_again() -> None:
-    """Beside few busy processes, because other tests run meanwhile; docs/hosts_failures.md has those beside 8 of them."""
+    """Beside few busy processes, as other tests run meanwhile; docs/hosts_failures.md has numbers beside 8 of them."""
     program = Path(__file__).parents[2] / "benchmarks/controller_returns.py"
     command = [sys.executable, str(program), "--times", "3", "--load", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
