@@ -18,6 +18,7 @@ import pytest
 
 from flowdist.cli.run.execution import DisplayOptions
 from flowdist.errors import FlowdistError
+from flowdist.ui import follow
 from flowdist.ui.beside import PageBeside
 from flowdist.ui.follow import FollowedRun
 from flowdist.ui.server import RunServer, serving
@@ -166,6 +167,18 @@ def test_a_run_shows_itself_until_it_ends_and_its_readers_get_all_of_it(tmp_path
         with pytest.raises(ConnectionRefusedError):
             asked(address.port, address.path)
         assert job.alive() == []
+
+
+def test_the_end_is_whole_however_long_the_page_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shown(tmp_path) as (job, server):
+        base = urlsplit(server.url).path
+        first = json.loads(asked(server, f"{base}data?after=0")[1])
+        monkeypatch.setattr(follow, "REST", 1e9)  # while a run goes on, the page would not be made again
+        os.kill(job.process.pid, signal.SIGTERM)
+        assert job.finish() == 130
+        last = json.loads(asked(server, f"{base}data?after={first['size']}")[1])
+        assert last["state"] == "cancelled"
+        assert last["size"] == (tmp_path / "runs/latest/journal.jsonl").stat().st_size > first["size"]
 
 
 def test_before_the_journal_begins_the_page_asks_again_by_itself(tmp_path: Path) -> None:
