@@ -29,7 +29,7 @@ class PageBeside:
 
     def __init__(self, port: int) -> None:
         self._server = _ServerOfNewRun(port)
-        self.url = self._server.url
+        self.url, self.readers = self._server.url, self._server.readers
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="page", daemon=True)
 
     def begin(self, run_dir: Path) -> None:
@@ -44,7 +44,7 @@ class PageBeside:
     def end(self) -> None:
         """Wait until the browsers have the end of the run, at most END_S seconds, and close the port."""
         if self._thread.is_alive():
-            self._server.readers.wait_for_end(END_S)
+            self.readers.wait_for_end(END_S)
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()

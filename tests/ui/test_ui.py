@@ -18,7 +18,7 @@ import pytest
 
 from flowdist.cli.run.execution import DisplayOptions
 from flowdist.errors import FlowdistError
-from flowdist.ui import follow
+from flowdist.ui import beside, follow
 from flowdist.ui.beside import PageBeside
 from flowdist.ui.follow import FollowedRun
 from flowdist.ui.server import RunServer, serving
@@ -192,6 +192,22 @@ def test_before_the_journal_begins_the_page_asks_again_by_itself(tmp_path: Path)
     page.end()
     with pytest.raises(ConnectionRefusedError):
         asked(address.port, address.path)
+
+
+def test_the_page_stays_until_a_browser_that_asks_knows_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "END_S", 60.0)
+    page = PageBeside(0)
+    page.begin(tmp_path)
+    with page.readers.question():
+        ending = threading.Thread(target=page.end, daemon=True)
+        ending.start()
+        ending.join(0.5)
+        assert ending.is_alive()
+        page.readers.told_the_end()
+    ending.join(30)
+    assert not ending.is_alive()
 
 
 def test_a_run_in_the_background_has_no_page_of_its_own() -> None:
