@@ -63,7 +63,7 @@ from flowdist import Restart, Topology, Workload
 
 t = Topology("watched", nodes=4)
 t.role(
-    "trainer", ["python", "train.py"], replicas="2:4", resources={"cpu": 1}, apart=True,
+    "trainer", ["python", "train.py"], replicas="2:4", apart=True,
     restart=Restart("role", max_restarts=3), workload=Workload(steps=300, step_time="1s", checkpoint_every="1m"),
 )
 """
@@ -80,7 +80,7 @@ print("CUDA error: out of memory, says no one")
 USES = {
     ("models.md", "t.role("): (
         "topology.py",
-        'from flowdist import Topology, Workload\n\nt = Topology("modelled", nodes=3)\n',
+        'from flowdist import Restart, Topology, Workload\n\nt = Topology("modelled", nodes=3)\n',
     ),
     ("models.md", "class Worker:  # of a task"): ("skeleton.py", ""),
     ("models.md", "from flowdist.testing"): ("test_model.py", ""),
@@ -170,7 +170,8 @@ def test_each_block_has_a_use_and_each_exception_is_one() -> None:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a topology, its script and two runs of it, the newest with a second attempt."""
     folder = tmp_path_factory.mktemp("bench")
-    (folder / "topology.py").write_text(TOPOLOGY)
+    for name in ("topology.py", "jobs.py"):
+        (folder / name).write_text(TOPOLOGY)
     (folder / "train.py").write_text(TRAIN)
     for name, options in (("a", ""), ("b", " --fail trainer/3@step=trainer,4")):
         done = typed(folder, f"flowdist run{options}")
@@ -219,7 +220,7 @@ def test_the_commands_of_a_page_run(page: str, bench: Path, tmp_path: Path) -> N
     for block in blocks_of(page, (DOCS / page).read_text()):
         if block.language == "python" and (use := use_of(block)) is not None:
             (folder / use[0]).write_text(use[1])
-            for script in re.findall(r'"(\w+\.py)"', use[1]):  # the scripts of a topology, which is not run
+            for script in re.findall(r'["\s](\w+\.py)"', use[1]):  # the scripts of a topology, which is not run
                 (folder / script).touch()
     for line in steps_of(page):
         if line.text.partition(" | ")[2].startswith("jq") and shutil.which("jq") is None:
