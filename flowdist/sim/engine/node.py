@@ -23,7 +23,6 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
 
 SPAWN_NS = 5 * MS
-TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys, in macro mode; else its workload says it
 KILL_NS = 1 * MS
 LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
 RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker

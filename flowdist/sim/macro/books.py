@@ -6,10 +6,13 @@ and all others of the role are in the bucket "waiting".
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from flowdist.graph import WorkloadSpec
 from flowdist.record.accounts import BUCKETS, Bucket
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.macro.result import NEVER, MacroResult
+from flowdist.sim.macro.generation.course import EVEN, Course
+from flowdist.sim.macro.result import MacroResult
 
 ANSWER_NS = 2 * LATENCY_NS  # from the end of a checkpoint until its worker has the answer that it is accepted
 
@@ -26,7 +29,8 @@ class Books:
         spent: By bucket: wall time, summed over all replicas.
         active: How many replicas have been in the bucket `bucket` since `since`.
         durable: The step of the last checkpoint that counts, from which a restart resumes.
-        begun: When the present generation began to step; None: no generation steps.
+        begun: When the last member of the present generation had started up, so that its warm-up or its steps began;
+            None: no generation works.
         progressed: The controller knows of a checkpoint of the generation that stepped last.
         step_ns: Time of a step of the present generation.
         lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
@@ -35,14 +39,15 @@ class Books:
 
     def __init__(self, load: WorkloadSpec, replicas: int, procs: int = 1) -> None:
         self._load, self._all, self._procs = load, replicas, procs
-        self._cycle_ns = load.checkpoint_every_ns + load.checkpoint_ns
+        self._cycle_ns = load.cycle_ns
         self.spent: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)
         self.active = 0
         self.bucket: Bucket = "waiting"
         self.since = 0
         self.durable = self._first = 0  # `_first`: the step from which the present generation began
         self.begun: int | None = None
-        self._stalls: list[list[int]] = []  # waits of the present generation: from, to; to NEVER: it still waits
+        self._course = Course(0, 0, EVEN, is_stalled=False)  # of the present generation, if one works
+        self._end_ns = 0  # the position at which that generation has done all steps
         self.progressed = False
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
@@ -71,57 +76,76 @@ class Books:
         self.progressed = False
         self.step_ns = self._load.step_ns_at(members * self._procs)
 
-    def begin(self, now: int, *, is_stalled: bool = False) -> int:
-        """Begin to step at the end of the start-up, and return when all work is done if nothing goes wrong.
+    def begin(self, now: int, *, is_stalled: bool = False, pace: Fraction = EVEN) -> int:
+        """Begin to work at the end of the start-up, and return when all workers have exited if nothing goes wrong.
 
-        The last part of the start-up is booked as the restore, if there is a checkpoint. With `is_stalled` the
-        generation waits for a service from the first moment, and NEVER is returned.
+        The work is the warm-up, all steps that are left, and the exit. The last part of the start-up is booked as the
+        restore, if there is a checkpoint.
+
+        Args:
+            now: The time, in ns.
+            is_stalled: The generation waits for a service from the first moment, and NEVER is returned.
+            pace: How many times longer than the workload says the slowest worker takes for a step.
         """
+        load = self._load
         if self.durable:
-            part = min(self._load.restore_ns, now - self.since) * self.active
+            part = min(load.restore_ns, now - self.since) * self.active
             self.spent["restore"] += part
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)
         self.begun, self._first = now, self.durable
-        self._stalls = [[now, NEVER]] if is_stalled else []
-        return NEVER if is_stalled else self.end(now)
+        self._course = Course(now, load.warmup_ns, pace, is_stalled=is_stalled)
+        self._end_ns = self._length(self.durable)
+        return self._exits()
+
+    def _length(self, first: int) -> int:
+        """Return the nominal time, in ns, from the first step after the step `first` to the last step of the task."""
+        work = (self._load.steps - first) * self.step_ns
+        return work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.blocking_ns
+
+    def _exits(self) -> int:
+        """Return when the workers exit after their last step, in ns, if nothing changes; NEVER while they wait."""
+        return self._course.time_of(self._end_ns + self._load.finish_ns)
 
     def end(self, begun: int) -> int:
-        """Return when all work is done if the generation begins to step at `begun` and nothing goes wrong.
+        """Return when all workers have exited if the generation begins to work at `begun` and nothing goes wrong.
 
-        It is the present generation, or the next one if none steps.
+        It is the present generation, or the next one if none works. No member is slow.
         """
-        work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self.step_ns
-        return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
+        first = self.durable if self.begun is None else self._first
+        return begun + self._load.warmup_ns + self._length(first) + self._load.finish_ns
 
     @property
     def has_stalled(self) -> bool:
-        """Return whether the present generation waits, or has waited, for a service after it began to step."""
-        return bool(self._stalls)
+        """Return whether the present generation waits, or has waited, for a service after it began to work."""
+        return self._course.has_stalled
 
     def stall(self, now: int) -> None:
-        """Make the generation, which steps, do no step until `resume`."""
-        self._stalls.append([now, NEVER])
+        """Make the generation, which works, do no step until `resume`."""
+        self._course.stall(now)
 
     def resume(self, now: int) -> int:
         """End the wait that `stall` began: the generation steps again from `now` on.
 
         Returns:
-            When all work is done if nothing goes wrong, in ns since the start of the job.
+            When all workers have exited if nothing goes wrong, in ns since the start of the job.
         """
-        assert self.begun is not None
-        self._stalls[-1][1] = now
-        return self.end(now - self._position(now))
+        self._course.resume(now)
+        return self._exits()
 
-    def _position(self, time: int) -> int:
-        """Return how long, in ns, the present generation has worked and saved by `time`, without waits."""
-        assert self.begun is not None
-        return time - self.begun - sum(min(end, time) - start for start, end in self._stalls if start < time)
+    def _split(self, time: int) -> tuple[int, int, int, int]:
+        """Return how long the present generation has warmed up, worked, saved and ended its workers by `time`, in ns.
 
-    def _worked(self, time: int) -> int:
-        """Return how long, in ns, the present generation has worked by `time`, without checkpoints and waits."""
-        cycles, rest = divmod(self._position(time), self._cycle_ns)
-        return cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
+        The times are nominal. What waits and slow members add is in none of them.
+        """
+        load, position = self._load, self._course.position(time)
+        if position < 0:
+            return load.warmup_ns + position, 0, 0, 0
+        ending = max(0, position - self._end_ns)
+        position -= ending
+        cycles, rest = divmod(position, self._cycle_ns)
+        worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
+        return load.warmup_ns, worked, position - worked, ending
 
     def halt(
         self,
@@ -147,7 +171,8 @@ class Books:
         """
         if self.begun is None:
             return
-        load, position, worked, step = self._load, self._position(now), self._worked(now), self.step_at(now)
+        load, step = self._load, self.step_at(now)
+        warmed, worked, saving, ending = self._split(now)
         saved = self.reported((now if answered_until is None else answered_until) - ANSWER_NS)
         if done:
             self.durable = load.steps
@@ -155,11 +180,12 @@ class Books:
             self.durable = self._first + saved * load.checkpoint_every_ns // self.step_ns
             self.progressed = True
         kept = min(worked, (self.durable - self._first) * self.step_ns)
-        spent, active = self.spent, self.active
-        spent["productive"] -= active * (now - self.begun - kept)  # `move` books all of the time there
+        spent, active, passed = self.spent, self.active, now - self.begun
+        spent["productive"] -= active * (passed - kept - ending)  # `move` books all of the time there
+        spent["start-up"] += active * warmed
         spent["unsaved at the end" if is_over else "lost work"] += active * (worked - kept)
-        spent["checkpoint"] += active * (position - worked)
-        spent["stalled"] += active * (now - self.begun - position)
+        spent["checkpoint"] += active * saving
+        spent["stalled"] += active * (passed - warmed - worked - saving - ending)
         if is_over:
             self.unsaved_steps = step - self.durable
         else:
@@ -173,14 +199,20 @@ class Books:
         return self.progressed or self.reported(now - LATENCY_NS) > 0
 
     def reported(self, time: int) -> int:
-        """Return how many checkpoints of the present generation are complete by `time`; 0 if none steps."""
-        return max(0, self._position(time) // self._cycle_ns) if self.begun is not None else 0
+        """Return how many checkpoints of the present generation are complete by `time`; 0 if none works.
+
+        A checkpoint that would be complete only when the work is done is not counted.
+        """
+        if self.begun is None:
+            return 0
+        position = min(self._course.position(time), self._end_ns - 1)
+        return max(0, (position - self._load.lag_ns) // self._cycle_ns)
 
     def step_at(self, now: int) -> int:
-        """Return the step that the world has reached, saved or not; if it does not step, the saved one."""
+        """Return the step that the world has reached, saved or not; if it does not work, the saved one."""
         if self.begun is None:
             return self.durable
-        return min(self._load.steps, self._first + self._worked(now) // self.step_ns)
+        return min(self._load.steps, self._first + self._split(now)[1] // self.step_ns)
 
     def close(self, result: MacroResult, halts: int | None, now: int) -> None:
         """Book everything up to now, and write step, time and lost work into the result.

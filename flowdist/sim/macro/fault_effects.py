@@ -71,6 +71,8 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
             job.connected_at[node] = back
             job.at(back, lambda now: _reconnect(job, node))
             return
+    else:
+        job.warm.forget(node)
     job.alive[node] = False
     job.workers_end_at[node], job.dead_since[node] = dies, now
     if back is not None:

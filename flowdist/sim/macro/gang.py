@@ -21,8 +21,9 @@ from functools import partial
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
 from flowdist.faults.grammar import Fault, Rate
-from flowdist.faults.streams import draw
 from flowdist.graph import FailureKind, format_duration
+from flowdist.sim.macro.ending import complete, fail
+from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
 from flowdist.sim.macro.job import DeferredFailure, Job
 from flowdist.sim.macro.result import FAILED, NEVER
 
@@ -35,10 +36,21 @@ def stop_short(job: Job, now: int) -> None:
     Called before the controller knows. Nothing changes in phases in which no member steps.
     """
     if job.phase == "running":
+        job.is_deaf = job.is_deaf or _breaks_collective(job, now)
         job.halt(now)
         job.due = NEVER
     elif job.phase == "stopping":
         job.halt(min(now, job.halt_at or now))
+
+
+def _breaks_collective(job: Job, now: int) -> bool:
+    """Return whether the end of a member leaves the others in a collective from which only SIGKILL takes them.
+
+    That is so with `collective="hang"` while the members step, not while they start up or wait for a service, and not
+    when they have done all steps.
+    """
+    load, books = job.role.workload, job.books
+    return load.collective == "hang" and books.begun is not None and not job.away and books.step_at(now) < load.steps
 
 
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
@@ -189,7 +201,7 @@ def open_incident(
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = now + job.times.stop - job.times.message
+    job.stopped_at = now + job.stop_ns - job.times.message
     job.halt_at = job.stopped_at if joined or steps_on else None
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
@@ -214,7 +226,7 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     others = members - len(job.exited) - sum(count for count, _ in dead)
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
-    job.due, job.on_due = now + job.times.stop if others and was_up else now, stopped
+    job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
     if job.deferred is not None:
         job.on_due = _judge_deferred
     if was_up:
@@ -273,6 +285,7 @@ def form(job: Job, now: int) -> None:
     if job.give_up_at is not None:
         job.give_up_at = None
         books.move("re-formation", job.size_max, now)
+    seats.drop_part_of_block()
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
     first = job.first_node() if job.death_known_at else None
@@ -286,10 +299,11 @@ def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
     books.start(seats.taken, job.backoff_ns, now)
+    cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
     job.newcomers = set()
-    job.phase, job.is_incomplete = "running", False
+    job.phase, job.is_incomplete, job.is_deaf = "running", False, False
     job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
@@ -297,14 +311,22 @@ def _start(job: Job, now: int) -> None:
     job.formed = now + times.started
     if job.is_counted:
         job.policy.last_counted_ns, job.is_counted = job.formed, False
-    at = now + times.up + load.startup_ns + (load.restore_ns if books.durable else 0)
-    if job.seed:
-        at += job.extra_startup_ns(draw(job.seed, job.role.name, "slowest", job.result.generations), seats.taken)
-    plan_begin(job, at, job.formed)
+    generation, workers = job.result.generations, seats.taken * job.role.procs
+    startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
+    job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
+    plan_begin(job, now + times.up + startup_ns + (load.restore_ns if books.durable else 0), job.formed)
     if job.scope.beside:
         job.at(job.formed, job.companions.settle)
-    elif seats.vacant and seats.free:
+    elif seats.has_block:
         grow(job, job.result.generations, job.formed)
+
+
+def _start_ups(job: Job, now: int) -> tuple[int, int]:
+    """Return how many members begin a cold start-up at `now`, and how many a warm one; those on dead nodes do not."""
+    if job.role.workload.warm_startup_ns is None:
+        return job.seats.taken, 0
+    seated = [node for node in job.seats.node_of if node is not None]
+    return job.warm.split([node for node in seated if job.alive[node]], now)
 
 
 def plan_begin(job: Job, at: int, formed: int) -> None:
@@ -341,8 +363,8 @@ def give_up_waiting(job: Job, now: int) -> None:
 
 
 def begin(job: Job, now: int) -> None:
-    """Begin to step: the last member has started up. The phase ends when all work is done."""
-    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away)), complete
+    """Begin to work: the last member has started up. The phase ends when all work is done."""
+    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.pace), complete
 
 
 # Services without which the gang, while it runs, makes no step (`on_restart="reconnect"`).
@@ -399,7 +421,7 @@ def grow(job: Job, generation: int, now: int) -> None:
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not (seats.vacant and seats.free):
+    if not seats.has_block:
         return
     wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
     earliest = max(formed, formed + wait)
@@ -410,67 +432,3 @@ def grow(job: Job, generation: int, now: int) -> None:
     if seats.fill(now):
         job.newcomers = before.difference(seats.vacant)
         open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)
-
-
-# The end of the job: decided once, complete when nothing runs any more (R18).
-
-
-def complete(job: Job, now: int) -> None:
-    """End the job with success, because the work of the gang is done. Auxiliary roles are stopped, dependents first."""
-    job.books.halt(now, done=True)
-    ends = known = now + job.times.message
-    if job.scope.beside:
-        job.books.move("done", job.role.max_replicas, known)
-        ends = job.companions.end_in_order(known)
-    _end(job, "succeeded", f"every primary task has succeeded ({job.role.name})", ends)
-
-
-def fail(job: Job, reason: str, now: int) -> None:
-    """End the job with failure, and stop everything that runs. Nothing happens if the job has an outcome already."""
-    if job.result.outcome is not None:
-        return
-    books = job.books
-    if books.begun is not None:  # the members step until they are stopped, and have nothing more to do
-        stops = job.halt_at or now + job.times.stop - job.times.message
-        job.halt(stops, is_over=stops > now)
-        books.move("done", books.active, stops)
-    elif job.phase == "waiting" and books.bucket == "waiting":
-        books.move("re-formation", job.size_max, now)  # the gang waits for nodes no longer
-    elif books.bucket != "waiting":
-        books.move("done", books.active, now)
-    _end(job, "failed", reason, max(_gang_ends(job, now), job.companions.end_at_once(now)))
-
-
-def _gang_ends(job: Job, now: int) -> int:
-    """Return when, in ns, the last member of the gang has ended if all are ordered to stop now."""
-    if job.phase == "stopping":
-        return max(now, job.due)
-    if job.phase != "running" or not job.seats.taken:
-        return now
-    times = job.times
-    dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
-    ends = [now, *dead.values()]
-    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
-        ends.append(now + times.stop)
-    if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
-        ends.append(job.formed - times.started + times.up + times.stop - 2 * times.message)
-    return max(ends)
-
-
-def _end(job: Job, outcome: str, reason: str, now: int) -> None:
-    """Record the outcome of the job, which is complete at `now`, and complete its result."""
-    job.result.outcome, job.result.reason = outcome, reason
-    job.say(now, "ends", outcome, reason)
-    close(job, now)
-
-
-def close(job: Job, now: int) -> None:
-    """Write what the result still lacks, up to now: the time in buckets, charges, cordoned nodes, auxiliary roles.
-
-    Called at the end of the job, or of the run if the job is not over by then.
-    """
-    result = job.result
-    job.books.close(result, job.halt_at, now)
-    result.charged = job.policy.charged
-    result.cordoned = [job.scope.nodes[node] for node in job.seats.cordoned]
-    job.companions.close(now)

@@ -1,7 +1,7 @@
 """State of one job in macro mode, and the questions about it that more than one part asks.
 
 The parts are functions over this state: `gang` decides, `fault_effects` applies faults, `steady_state` computes many
-failures at once, `auxiliary_roles` plays the roles beside the gang. `macro` puts them together.
+failures at once, `beside` plays the roles beside the gang. `macro` puts them together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from flowdist.control.incidents.health import is_healthy
 from flowdist.faults.grammar import Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
+from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
+from flowdist.sim.macro.generation.course import EVEN
+from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
 from flowdist.sim.macro.policy import Policy
 from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
@@ -28,7 +31,7 @@ Tell = Callable[[int, str, str, str], None]  # time, what, name, words: see `Mac
 
 
 class Companions(Protocol):
-    """The roles beside the gang, as the gang sees them. `auxiliary_roles.AuxiliaryRoles` implements it.
+    """The roles beside the gang, as the gang sees them. `beside.auxiliary_roles.AuxiliaryRoles` implements it.
 
     All times, also those returned, are ns.
     """
@@ -102,6 +105,9 @@ class Job:
         backoff_until: When the back-off of the open incident ends; `backoff_ns` is how long it is.
         is_counted: The open incident is charged to a budget.
         is_incomplete: A member's node died while the generation started, so that not all members ever run.
+        warm: Nodes on which the gang starts warm.
+        pace: How many times longer than nominal the slowest worker of the present generation takes for a step.
+        is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
@@ -142,7 +148,8 @@ class Job:
         self.formed = NEVER
         self.size_max = 0
         self.give_up_at: int | None = None
-        self.is_incomplete = False
+        self.is_incomplete = self.is_deaf = False
+        self.warm, self.pace = WarmNodes(role.workload), EVEN
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
@@ -167,6 +174,11 @@ class Job:
         """
         self.serial += 1
         heapq.heappush(self.later, (time, self.serial, action, node))
+
+    @property
+    def stop_ns(self) -> int:
+        """Time from an incident to the report that all members on living nodes have stopped, in ns."""
+        return self.times.stop if not self.is_deaf else 2 * self.times.message + self.role.stop_grace_ns + KILL_NS
 
     def quiet_until(self) -> int:
         """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
@@ -222,12 +234,10 @@ class Job:
     def extra_startup_ns(self, slowest: float, members: int) -> int:
         """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.
 
-        The start-up time of each member is spread evenly by `startup_spread` in both directions. `slowest` is a number
-        drawn from [0, 1): its root of order `members` is distributed as the largest of that many draws. The result may
-        be negative.
+        `slowest` is a number drawn from [0, 1): see `start_ups`. The result may be negative.
         """
         load = self.role.workload
-        return int(load.startup_ns * (2 * load.startup_spread * slowest ** (1 / members) - load.startup_spread))
+        return extra_startup_ns(load, load.startup_ns, slowest, members)
 
 
 # Questions about the fast path (`steady_state`): whether it may compute the job, and which of its faults.
@@ -246,8 +256,15 @@ def may_become_steady(job: Job) -> bool:
 
 
 def _is_left_out(job: Job) -> bool:
-    """Return whether the job has steps that depend on the size of the gang, or nodes whose repairs are drawn."""
-    return job.role.workload.depends_on_size or any(map(is_drawn, job.plan.rates))
+    """Return whether the job has something of which `SteadyState` does not know.
+
+    That is a mesh, steps that depend on the size of the gang, a workload with more than start-up, steps, blocking
+    checkpoints and restores, or nodes whose repairs are drawn.
+    """
+    role, load = job.role, job.role.workload
+    more = load.warmup_ns or load.lag_ns or load.finish_ns or load.step_spread or load.warm_startup_ns is not None
+    hangs = load.collective == "hang"
+    return bool(role.step > 1 or load.depends_on_size or more or hangs or any(map(is_drawn, job.plan.rates)))
 
 
 def _ends_a_node(rate: Rate, job: Job) -> bool:

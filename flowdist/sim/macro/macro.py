@@ -6,9 +6,10 @@ import heapq
 from functools import partial
 
 from flowdist.faults.grammar import Fault, Plan, Rate
-from flowdist.sim.macro.auxiliary_roles import AuxiliaryRoles
+from flowdist.sim.macro.beside.auxiliary_roles import AuxiliaryRoles
+from flowdist.sim.macro.ending import close
 from flowdist.sim.macro.fault_effects import apply_fault
-from flowdist.sim.macro.gang import add_node, close, form, grow
+from flowdist.sim.macro.gang import add_node, form, grow
 from flowdist.sim.macro.job import Job, Tell, is_steady, may_become_steady
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from flowdist.control.placement.repeats import recent, repeated
-from flowdist.graph import JobOptions, RoleSpec
+from flowdist.graph import JobOptions, NodeSpec, RoleSpec
+from flowdist.graph.capacity import fits, needed, offered, slots
 
 
 class Seats:
@@ -56,9 +57,29 @@ class Seats:
         self.failures: list[tuple[int, str, int, int]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
         self.wary = False
+        self._step = role.step
         for node in range(known):
             self.free += room[node]
             self._offer(node)
+
+    @property
+    def _block(self) -> int:
+        """Number of replicas that get their seats together: as many as complete the mesh of the role's ranks."""
+        return self._step - self.taken % self._step
+
+    @property
+    def has_block(self) -> bool:
+        """Return whether the replicas without a seat, and the free seats, are enough for a larger mesh."""
+        return min(len(self.vacant), self.free) >= self._block
+
+    def drop_part_of_block(self) -> None:
+        """Take the seats of the highest replicas away that are too many for a mesh; none without a mesh."""
+        for _ in range(self.taken % self._step):
+            replica = max(index for index, node in enumerate(self.node_of) if node is not None)
+            node = self.node_of[replica]
+            assert node is not None
+            insort(self.vacant, replica)
+            self._empty(node, replica)
 
     def _offer(self, node: int) -> None:
         """Add a node with free seats to the candidates; nothing if it is full, not usable or cordoned."""
@@ -91,14 +112,18 @@ class Seats:
     def fill(self, now: int, most: int | None = None) -> int:
         """Give free seats to replicas without one, lowest replica first, and return how many got one.
 
-        A replica gets a seat on a node on which it failed repeatedly only if no other node has a free seat (R22).
+        Replicas of a mesh get their seats in whole blocks. A replica gets a seat on a node on which it failed
+        repeatedly only if no other node has a free seat (R22).
 
         Args:
             now: The time, in ns.
             most: How many replicas get a seat at most; None: as many as there are seats.
         """
-        before = self.taken
+        before, left = self.taken, 0
         while self.vacant and self.free and (most is None or self.taken - before < most):
+            if not left and not self.has_block:
+                break
+            left = (left or self._block) - 1
             replica = self.vacant[0]
             node = self._best(self._avoided(replica, now) if self.failures else [])
             if node is None:
@@ -229,3 +254,13 @@ class Seats:
         """Return whether any other node has a free seat."""
         here = sum(self.room[node] - len(self.on[node]) for node in nodes if self._is_open(node))
         return self.free > here
+
+
+def seats_on(role: RoleSpec, node: NodeSpec) -> int:
+    """Return how many replicas of the role the empty node has room for, by resources, labels and `apart`."""
+    if not fits(needed(role.resources), offered(node)):
+        return 0
+    labels = dict(node.labels)
+    if any(labels.get(key) != value for key, value in role.placement.where):
+        return 0
+    return 1 if role.placement.apart else slots(needed(role.resources), offered(node))

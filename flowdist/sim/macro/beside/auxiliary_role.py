@@ -19,9 +19,10 @@ from flowdist.control.incidents.health import exceeds_row, is_healthy, next_free
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.streams import spread
 from flowdist.graph import RoleSpec, format_duration
-from flowdist.sim.engine.node import TERM_NS
 from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.gang import fail, resume, stall
+from flowdist.sim.macro.ending import fail
+from flowdist.sim.macro.gang import resume, stall
+from flowdist.sim.macro.generation.start_ups import WarmNodes, pace_of
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
 from flowdist.sim.macro.seats import Seats
@@ -74,6 +75,7 @@ class AuxiliaryRole:
         self.replicas = [AuxiliaryReplica(Books(role.workload, 1, role.procs)) for _ in range(role.max_replicas)]
         self.depth = len(role.gates) + (1 if role.gates and job.role.gates else 0)
         self.gate = next((gate for gate in job.role.gates if gate.role == role.name), None)
+        self._warm = WarmNodes(role.workload)
         self._serving: dict[int, None] = {}  # replicas that the gang can use now, with `on_restart="reconnect"`
         self._away: dict[int, None] = {}  # replicas that served, and for which the gang waits now
         # Replicas of which the controller does not know that they run or are over. In a large role they are few.
@@ -152,6 +154,8 @@ class AuxiliaryRole:
             node: The dead node.
             at: When its workers end: at once, or when the agent fences them.
         """
+        if at == self._job.dead_since[node]:  # it was killed; one that is cut off keeps what it has imported
+            self._warm.forget(node)
         for index in self.seats.on[node]:
             replica = self.replicas[index]
             if replica.phase == "running":
@@ -309,14 +313,18 @@ class AuxiliaryRole:
             return
         replica.formed = now + job.times.started
         entity = f"{ReplicaId(self.role.name, index)}#{replica.attempt}"
-        startup = round(load.startup_ns * spread(job.seed, entity, "startup", load.startup_spread))
+        is_warm = self._warm.split([node], now + job.times.up)[1] > 0
+        nominal_ns = load.warm_startup_ns if is_warm and load.warm_startup_ns is not None else load.startup_ns
+        startup = round(nominal_ns * spread(job.seed, entity, "startup", load.startup_spread))
         up = now + job.times.up + startup + (load.restore_ns if replica.books.durable else 0)
         self._plan(replica, up, lambda at: self._begin(index, replica, at))
 
     def _begin(self, index: int, replica: AuxiliaryReplica, now: int) -> None:
         """Begin the work of a task that has started up, or the service of a replica that the gang depends on."""
         if self.role.kind == "task":
-            self._plan(replica, replica.books.begin(now), lambda at: self._complete(index, replica, at))
+            entity = f"{ReplicaId(self.role.name, index)}#{replica.attempt}"
+            pace = pace_of(self.role.workload, self.role.procs, self._job.seed, entity, 0)
+            self._plan(replica, replica.books.begin(now, pace=pace), lambda at: self._complete(index, replica, at))
         elif self.gate is not None:
             if not self._restarts_gang:
                 self._serving[index] = None
@@ -377,7 +385,7 @@ class AuxiliaryRole:
             return job.death_known_at.get(node, now)
         told = max(now, job.connected_at[node] + times.message) if node in job.cut_off_since else now
         spawned = replica.ordered + times.started - times.message
-        return max(told + times.message, spawned) + TERM_NS + times.message
+        return max(told + times.message, spawned) + self.role.workload.stop_ns + times.message
 
     def close(self, now: int) -> None:
         """End the work of all replicas, and write generation and saved step of each into `MacroResult.beside`."""

@@ -1,0 +1,88 @@
+"""Refusals of faults and rates: the part of their text that macro mode cannot play, underlined, and what it can."""
+
+from __future__ import annotations
+
+from flowdist.faults.grammar import Fault, Plan, Rate, refuse
+from flowdist.graph import RoleGraph, RoleSpec
+
+KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}  # kinds of fault that it plays
+LEAST_AWAY_NS = 1_000_000_000  # the shortest duration of a fault: a node that is back sooner may join before it is lost
+
+Refused = tuple[str, str]  # why a fault or a rate is not played, and what the user can do
+
+
+def check_plan(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> None:
+    """Raise FaultError for the first fault or rate of the plan that macro mode cannot play with this gang."""
+    for fault in plan.faults:
+        _check_fault(fault, graph, gang)
+    for rate in plan.rates:
+        _check_rate(rate, graph, gang)
+
+
+def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
+    """Raise FaultError if macro mode cannot play the rate."""
+    of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
+    refused = _unplayed(rate, rate.name, rate.subject, of_replicas=of_replicas)
+    if refused is None and of_replicas:
+        refused = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
+    _refuse(rate, len(rate.name), refused)
+
+
+def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
+    """Raise FaultError if macro mode cannot play the fault."""
+    role, slash, rest = fault.target.partition("/")
+    of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
+    refused = _unplayed(fault, f"{fault.kind!r} of {fault.target}", fault.target, of_replicas=of_replicas)
+    if refused is None and of_replicas:
+        refused = _of_replicas(role, graph, gang, f"{gang.name}{slash}{rest}@...")
+    if refused is None and fault.when.at_ns is None:
+        refused = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
+    _refuse(fault, len(fault.spec), refused)
+
+
+def _unplayed(what: Fault | Rate, name: str, target: str, *, of_replicas: bool) -> Refused | None:
+    """Return why macro mode does not play this kind of fault on its target, and what it plays; None if it plays it.
+
+    Args:
+        what: The fault or rate.
+        name: What the text calls it.
+        target: The target of the fault, or the subject of the rate.
+        of_replicas: The target is a replica or a role, not a node.
+    """
+    known = KINDS["replica"] if of_replicas else KINDS["node"]
+    if target != "controller" and what.kind in known:
+        return None
+    return f"macro mode cannot play {name}", f"it can: {', '.join(known)}"
+
+
+def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Refused | None:
+    """Return why macro mode does not play faults that hit replicas alone, not nodes; None if it plays these.
+
+    Args:
+        who: A role, "all" or "replica".
+        graph: The job.
+        gang: Its gang.
+        instead: What the user can write instead.
+    """
+    if gang.gates:
+        text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
+        return text, "name nodes, or leave --macro out"
+    if who != gang.name and len(graph.roles) > 1:
+        return f"macro mode has roles beside {gang.name} fail with their nodes alone", f"write {instead}"
+    return None
+
+
+def _refuse(what: Fault | Rate, end: int, refused: Refused | None) -> None:
+    """Raise FaultError if the fault or rate is refused, or if its duration is too short; else return.
+
+    Args:
+        what: The fault or rate.
+        end: How many characters of its text are underlined, for `refused`.
+        refused: Why it is refused; None: it is not.
+    """
+    if refused is not None:
+        refuse(what.spec, 0, end, *refused, what.where)
+    shortest_ns = what.repair.low_ns if isinstance(what, Rate) and what.repair is not None else what.duration_ns
+    if shortest_ns is not None and shortest_ns < LEAST_AWAY_NS:
+        text = "macro mode has nodes back after a second at the earliest"
+        refuse(what.spec, 0, len(what.spec), text, "write /1s or more", what.where)

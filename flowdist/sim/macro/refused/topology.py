@@ -1,0 +1,282 @@
+"""Refusals of jobs: the one field of the topology because of which macro mode cannot play a job, and what to change.
+
+Reasons come in the order in which a user has to deal with them: which roles there are, how they depend on each other
+and share nodes, what each role says, times of its workers last. The first one is reported. A field that is not named
+here has to have its default, so that a new field is refused until macro mode knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from flowdist.control.incidents.judge import matching_rule
+from flowdist.control.job.state import Failure
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import MINUTE, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.sim.macro.seats import seats_on
+
+# Fields that macro mode follows, or that make no difference to a simulation. Any other has to have its default.
+_ROLE = (
+    "name command kind min_replicas max_replicas procs resources placement env secrets ports workdir gang primary "
+    "restart state grace_ns stop_grace_ns drain_ns join_window_ns pending_timeout_ns finish_timeout_ns cooldown_ns "
+    "preload learned_preload first_imports warm workload hang_after_ns start_timeout_ns address_edges gates parallel "
+    "numa count_steps virtual_local_rank"
+)
+_READY = "ready ready_timeout_ns"  # of roles beside the gang
+_POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
+_LOAD = (
+    "steps step_ns step_times batch_workers step_spread startup_ns startup_spread warm_startup_ns warmup_ns restore_ns "
+    "checkpoint_every_ns checkpoint_ns checkpoint_blocks_ns finish_ns stop_ns collective collective_timeout_ns"
+)
+_GRAPH = "name roles cluster options on_incident checkpoint_dir source domains worlds format"
+_OPTIONS = (
+    "heartbeat_ns lease_ns lease_margin_ns cause_window_ns min_uptime_ns free_incidents_max unkillable_after_ns "
+    "controller_outage_ns bad_node_window_ns move_after cordon_after store_endpoint"
+)
+# Names that users write, of fields whose name in the graph is another one than that with `_ns` at its end.
+_WRITTEN = {
+    "ready": "ready_when",
+    "import_ns": "import_time",
+    "rejoin_ns": "rejoin_time",
+    "stop_ns": "stop_time",
+    "options": "",
+}
+
+
+class Refusal(NamedTuple):
+    """Reason why macro mode cannot play a job.
+
+    Attributes:
+        role: The role that has the field; empty: the topology itself.
+        field: The field as users write it, with a dot in a Workload, a Restart or the like: `workload.import_time`.
+        value: Its value, as text.
+        why: What macro mode cannot do with it.
+        do: What the user can change.
+    """
+
+    role: str
+    field: str
+    value: str
+    why: str
+    do: str
+
+    @property
+    def text(self) -> str:
+        """Return the reason as one line: `role trainer: gang=False: ...`."""
+        owner = f"role {self.role}" if self.role else "the topology"
+        return f"{owner}: {self.field}={self.value}: {self.why}"
+
+
+def refusals(graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play the job, the most important one first; nothing if it can."""
+    gang = gang_of(graph)
+    if refusal := _no_gang(gang):
+        yield refusal
+        return
+    others = [role for role in graph.roles if role is not gang]
+    for world in graph.worlds if others else ():
+        roles = f"({', '.join(world.roles)})"
+        yield Refusal(
+            "", f"world {world.name}", roles, "macro mode plays worlds of one role", "give each its own world"
+        )
+    for role in others:
+        yield from _second_world(role, gang)
+    for domain in graph.domains:
+        if len(domain.roles) > 1:
+            roles = f"({', '.join(domain.roles)})"
+            why = "macro mode plays roles that restart each for itself"
+            yield Refusal("", f"restart_together {domain.name}", roles, why, "leave restart_together() out")
+    for role in others:
+        yield from _beside(role, gang, graph)
+    yield from _shared(graph)
+    yield from _policies(gang, graph)
+    yield from _upstream(gang, graph)
+    for role in graph.roles:
+        yield from _of_any(role, _ROLE if role is gang else f"{_ROLE} {_READY}")
+        yield from _of_workload(role)
+    yield from _unknown("", "", graph, _GRAPH)
+    yield from _unknown("", "", graph.options, _OPTIONS)
+
+
+def gang_of(graph: RoleGraph) -> RoleSpec:
+    """Return the first gang of a primary task; without one the first primary task, or else the first role."""
+    tasks = [role for role in graph.roles if role.kind == "task" and role.primary]
+    return next((role for role in tasks if role.gang), next(iter(tasks), graph.roles[0]))
+
+
+def _no_gang(role: RoleSpec) -> Refusal | None:
+    """Return why the role that `gang_of` chose is no gang of a primary task; None if it is one."""
+    why = "macro mode needs a gang of a primary task, a role whose replicas share one world"
+    if role.kind != "task":
+        return Refusal(role.name, "kind", repr(role.kind), why, "add a task with gang=True")
+    if not role.primary:
+        return Refusal(role.name, "primary", "False", why, "write primary=True")
+    if not role.gang:
+        return Refusal(role.name, "gang", "False", why, "write gang=True if its replicas train together")
+    return None
+
+
+def _second_world(role: RoleSpec, gang: RoleSpec) -> Iterator[Refusal]:
+    """Yield why the role cannot be beside the gang as it is: it is a gang or a primary task as well."""
+    if role.gang:
+        why = f"{gang.name} is a gang already, and macro mode plays one"
+        yield Refusal(role.name, "gang", "True", why, "write gang=False if its replicas work each for itself")
+    elif role.kind == "task" and role.primary:
+        why = f"macro mode ends the job with {gang.name} alone"
+        yield Refusal(role.name, "primary", "True", why, "write primary=False if the job can succeed without it")
+
+
+def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play this role beside the gang."""
+    name = role.name
+    for gate in role.gates:
+        if (gate.role, gate.condition, gate.on_restart) != (gang.name, "started", "reconnect"):
+            words = f"[{gate.role}.{gate.condition}(on_restart={gate.on_restart!r})]"
+            why = f"beside {gang.name} macro mode plays only depends_on=[{gang.name}.started()]"
+            yield Refusal(name, "depends_on", words, why, "write that, or leave depends_on= out")
+    if role.address_edges:
+        yield _addresses(role, role.address_edges[0], "take flowdist.worker.peers()")
+    if (
+        role.restart is not None
+        and matching_rule(role.restart, Failure(ReplicaId(name, 0), "node_lost", "")) is not None
+    ):
+        why = "macro mode knows no rule for lost nodes beside the gang"
+        yield Refusal(name, "restart.rules", _rules(role.restart), why, "leave On('node_lost') out")
+    rooms = [seats_on(role, node) for node in graph.cluster.nodes]
+    if role.max_replicas > 1 and max(rooms) > 1:
+        why = f"macro mode has at most one replica of {name} on a node"
+        yield Refusal(name, "apart", repr(name in role.placement.apart), why, "write apart=True")
+    if sum(rooms) < role.min_replicas:
+        why = "its minimum has no room on nodes of its own"
+        yield Refusal(name, "replicas", _size(role), why, "give it more nodes")
+
+
+def _shared(graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield a reason if two roles have room on the same node, for the first such node."""
+    for node in graph.cluster.nodes:
+        roles = [role for role in graph.roles if seats_on(role, node)]
+        if len(roles) > 1:
+            role, others = roles[-1], " and ".join(other.name for other in roles[:-1])
+            why = f"{node.name} has room for {others}, too, and macro mode plays roles on nodes of their own"
+            do = f"label the nodes, and write where={{'pool': '{role.name}'}}"
+            yield Refusal(role.name, "where", repr(dict(role.placement.where)), why, do)
+            return
+
+
+def _policies(gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot follow the restart policy of the gang."""
+    for policy in gang.restart.chain() if gang.restart is not None else ():
+        yield from _unknown(gang.name, "restart.", policy, _POLICY)
+        if policy.then == "ignore":
+            yield Refusal(gang.name, "restart.then", "'ignore'", "macro mode ends with its gang", "write then='fail'")
+        if any(rule.do == "ignore" for rule in policy.rules):
+            why = "macro mode ends with its gang, which a rule ignores"
+            yield Refusal(gang.name, "restart.rules", _rules(policy), why, "write do='fail'")
+        if policy.scope == "job" and len(graph.roles) > 1:
+            why = "macro mode restarts the gang without the roles beside it"
+            yield Refusal(gang.name, "restart.scope", "'job'", why, "write Restart('role', ...)")
+        if gang.gates and any(rule.kind in (None, "node_lost") for rule in policy.rules):
+            why = f"macro mode knows no rule for lost nodes of a gang that depends on {gang.gates[0].role}"
+            yield Refusal(
+                gang.name, "restart.rules", _rules(policy), why, "give each rule a kind, none of them node_lost"
+            )
+
+
+def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play the gang with the roles on which it has gates."""
+    for gate in gang.gates:
+        if graph.role(gate.role).kind != "service":
+            words = f"[{gate.role}.{gate.condition}()]"
+            yield Refusal(gang.name, "depends_on", words, f"{gate.role} is no service", "leave depends_on= out")
+        elif gate.on_restart == "reconnect" and gate.role in gang.address_edges:
+            yield _addresses(gang, gate.role, "write on_restart='restart'")
+        elif gate.on_restart == "reconnect" and gang.hang_after_ns is not None:
+            why = f"macro mode does not know whether the gang counts as hanging while it waits for {gate.role}"
+            yield _of_time(gang, "hang_after_ns", gang.hang_after_ns, why, "leave hang_after= out")
+
+
+def _of_any(role: RoleSpec, known: str) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play this role, be it the gang or not.
+
+    `known` are the names of the fields of the role that macro mode knows, separated by spaces.
+    """
+    if role.simulate:
+        do = f"add --set {role.name}.simulate= to the command: the times are those of workload="
+        yield Refusal(role.name, "simulate", repr(role.simulate), "macro mode runs no user code", do)
+    if role.placement.near:
+        why = "macro mode does not place roles by each other"
+        yield Refusal(role.name, "near", f"[{', '.join(role.placement.near)}]", why, "leave near= out")
+    if role.placement.apart not in ((), (role.name,)):
+        why = "macro mode does not place roles by each other"
+        yield Refusal(role.name, "apart", f"[{', '.join(role.placement.apart)}]", why, "write apart=True")
+    yield from _unknown(role.name, "", role, f"{known} simulate")
+    yield from _unknown(role.name, "", role.placement, "strategy near apart where")
+
+
+def _of_workload(role: RoleSpec) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play the workload of the role within the timeouts of the role."""
+    load = role.workload
+    yield from _unknown(role.name, "workload.", load, _LOAD)
+    if load.collective == "fail":
+        why = "macro mode has the peers of a dead worker wait or hang"
+        yield Refusal(role.name, "workload.collective", "'fail'", why, "write collective='wait' or 'hang'")
+    if load.collective_timeout_ns is not None and load.collective_timeout_ns < 10 * MINUTE:
+        why = "macro mode has a collective time out later than nodes are lost"
+        yield _of_time(
+            role, "workload.collective_timeout_ns", load.collective_timeout_ns, why, "leave it out, or write 10m"
+        )
+    for field in ("stop_grace_ns", "grace_ns", "drain_ns"):
+        if getattr(role, field) <= load.stop_ns:
+            why = (
+                f"its workers, which take {format_duration(load.stop_ns)} to stop, would be killed before they end well"
+            )
+            yield _of_time(role, field, getattr(role, field), why, "give it more")
+    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + load.restore_ns + load.warmup_ns
+    if role.ready is not None and role.ready_timeout_ns <= 2 * up_ns + MINUTE:
+        yield _of_time(role, "ready_timeout_ns", role.ready_timeout_ns, "it may not get ready in time", "give it more")
+    quiet_ns = up_ns + load.blocking_ns + round(2 * role.longest_step_ns * (1 + load.step_spread)) + SECOND
+    for field in ("hang_after_ns", "start_timeout_ns"):
+        limit_ns = getattr(role, field)
+        if limit_ns is not None and (limit_ns <= quiet_ns or role.kind == "service"):
+            why = f"workers that start up and do their first step in {format_duration(quiet_ns)} may count as hanging"
+            yield _of_time(role, field, limit_ns, why if role.kind == "task" else "services do no step", "leave it out")
+
+
+def _addresses(role: RoleSpec, of: str, do: str) -> Refusal:
+    """Return the refusal of a role whose command has addresses of the role `of`, which would restart it."""
+    return Refusal(role.name, "command", repr(role.command[0]), f"it has addresses of {of} in its command", do)
+
+
+def _of_time(role: RoleSpec, field: str, ns: int, why: str, do: str) -> Refusal:
+    return Refusal(role.name, field.removesuffix("_ns"), repr(format_duration(ns)), why, do)
+
+
+def _size(role: RoleSpec) -> str:
+    return f"'{role.min_replicas}:{role.max_replicas}'"
+
+
+def _rules(policy: RestartPolicy) -> str:
+    """Return the rules of a policy roughly as the user writes them: `[On('oom', do='fail')]`."""
+    return f"[{', '.join(f'On({rule.kind!r}, do={rule.do!r})' for rule in policy.rules)}]"
+
+
+def _unknown(role: str, prefix: str, value: Any, known: str) -> Iterator[Refusal]:
+    """Yield a refusal for each field of a struct that macro mode does not know and that differs from its default.
+
+    Args:
+        role: The role that has the struct; empty: the topology.
+        prefix: What stands before the names of the fields, such as "workload.".
+        value: The struct.
+        known: The names of the fields that macro mode knows, separated by spaces.
+    """
+    names = known.split()
+    for field in msgspec.structs.fields(value):
+        given = getattr(value, field.name)
+        if field.name not in names and given != field.default:
+            is_time = field.name.endswith("_ns") and isinstance(given, int)
+            name = prefix + _WRITTEN.get(field.name, field.name.removesuffix("_ns"))
+            text = repr(format_duration(given)) if is_time else repr(given)
+            yield Refusal(role, name, text, "macro mode does not play it", f"leave {name.rpartition('.')[2]}= out")
