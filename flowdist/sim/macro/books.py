@@ -51,6 +51,7 @@ class Books:
         self.progressed = False
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
+        self._step_known = 0  # the highest step that earlier generations have reported
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
         """Book the time since the last change, and put `active` replicas into `bucket` from `now` on."""
@@ -133,12 +134,16 @@ class Books:
         self._course.resume(now)
         return self._exits()
 
-    def _split(self, time: int) -> tuple[int, int, int, int]:
-        """Return how long the present generation has warmed up, worked, saved and ended its workers by `time`, in ns.
+    def _step_of(self, position: int) -> int:
+        """Return the step that the present generation has reached at a position of its course."""
+        return min(self._load.steps, self._first + self._split(position)[1] // self.step_ns)
 
-        The times are nominal. What waits and slow members add is in none of them.
+    def _split(self, position: int) -> tuple[int, int, int, int]:
+        """Return how long the present generation has warmed up, worked, saved and ended its workers at a position.
+
+        The times are nominal, in ns. What waits and slow members add is in none of them.
         """
-        load, position = self._load, self._course.position(time)
+        load = self._load
         if position < 0:
             return load.warmup_ns + position, 0, 0, 0
         ending = max(0, position - self._end_ns)
@@ -172,8 +177,10 @@ class Books:
         if self.begun is None:
             return
         load, step = self._load, self.step_at(now)
-        warmed, worked, saving, ending = self._split(now)
+        warmed, worked, saving, ending = self._split(self._course.position(now))
         saved = self.reported((now if answered_until is None else answered_until) - ANSWER_NS)
+        if saved:  # workers that save in the background have done more steps by the end of a checkpoint
+            self._step_known = max(self._step_known, self._step_of(saved * self._cycle_ns + load.lag_ns))
         if done:
             self.durable = load.steps
         elif saved:
@@ -212,7 +219,7 @@ class Books:
         """Return the step that the world has reached, saved or not; if it does not work, the saved one."""
         if self.begun is None:
             return self.durable
-        return min(self._load.steps, self._first + self._split(now)[1] // self.step_ns)
+        return self._step_of(self._course.position(now))
 
     def close(self, result: MacroResult, halts: int | None, now: int) -> None:
         """Book everything up to now, and write step, time and lost work into the result.
@@ -224,7 +231,7 @@ class Books:
         """
         if halts is not None and halts <= now:
             self.halt(halts)
-        result.step = max(self.durable, self.step_at(now))
+        result.step = max(self.durable, self._step_known, self.step_at(now))
         self.halt(now, is_over=True)
         result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
         result.unsaved_steps, result.unsaved_ns = self.unsaved_steps, self.unsaved_steps * self.step_ns

@@ -38,7 +38,7 @@ def fail(job: Job, reason: str, now: int) -> None:
 def _gang_ends(job: Job, now: int) -> int:
     """Return when, in ns, the last member of the gang has ended if all are ordered to stop now."""
     if job.phase == "stopping":
-        return max(now, job.due)
+        return max(now, job.due, job.gone_at)
     if job.phase != "running" or not job.seats.taken:
         return now
     times = job.times

@@ -73,8 +73,17 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         job.companions.settle(now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
-    if job.phase == "stopping" and job.due <= now and not awaited:
-        job.on_due(job, now)
+    if job.phase == "stopping" and not awaited:
+        if not _has_members_left(job):
+            job.due = max(now, job.joint_gone_at)
+        if job.due <= now:
+            job.on_due(job, now)
+
+
+def _has_members_left(job: Job) -> bool:
+    """Return whether a member of the gang, which stops, has not ended by a fault, and its node is not lost."""
+    seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)
+    return any(replica not in job.newcomers and replica not in job.exited for replica in seated)
 
 
 def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
@@ -165,7 +174,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
         job.seats.forgive(job.opened)
     job.note_incident("node_lost", reason, now)
     job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
-    job.deferred, job.on_due = None, stopped
+    job.deferred, job.on_due, job.due = None, stopped, max(job.due, job.gone_at)
     note_change(job, "node_lost", reason, now)
 
 
@@ -211,7 +220,8 @@ def open_incident(
         if job.result.outcome is not None:
             return
     _stop_members(job, books.active if joined else job.seats.taken, now)
-    job.due = max(job.due, job.companions.stop(now))
+    job.joint_gone_at = job.companions.stop(now)
+    job.due = max(job.due, job.joint_gone_at)
     if job.due < job.quiet_until() and not job.backoff_ns:
         job.on_due(job, job.due)
 
@@ -227,14 +237,15 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
     job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
-    if job.deferred is not None:
-        job.on_due = _judge_deferred
-    if was_up:
-        job.due = max([job.due, *(known for count, known in dead if count)])
+    known = max((known for count, known in dead if count), default=0) if was_up else 0
+    job.gone_at = max(job.due, known)
+    if job.deferred is not None:  # at the answer deadline no living node is a suspect any more (R8)
+        job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
+    job.due = max(job.due, known)
 
 
 def _judge_deferred(job: Job, now: int) -> None:
-    """Fail the job for its deferred failure: all other nodes have answered, so none of them is the cause."""
+    """Fail the job for its deferred failure: all other nodes have answered, or are heard, so none is the cause."""
     assert job.deferred is not None
     if job.seats.node_of[job.deferred.replica] is not None:
         job.seats.blame(job.deferred.replica, job.incident_kind, job.opened)

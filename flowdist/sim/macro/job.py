@@ -113,6 +113,8 @@ class Job:
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
         stopped_at: When the members that were ordered to stop have stopped.
+        gone_at: When the controller knows that all of them have stopped, or that their nodes are lost.
+        joint_gone_at: When the replicas beside the gang that stop with it have stopped.
         halt_at: When these members do their last step; None: they do no steps any more.
         ran_from: While the gang stops: what `formed` was before.
         reported: Checkpoints of the generation that the controller knew of when the last incident opened.
@@ -158,7 +160,7 @@ class Job:
         self.deferred: DeferredFailure | None = None
         self.is_counted = False
         self.backoff_ns = self.backoff_until = 0
-        self.stopped_at = 0
+        self.stopped_at = self.gone_at = self.joint_gone_at = 0
         self.halt_at: int | None = None
         self.ran_from = NEVER
         self.reported = 0

@@ -100,7 +100,8 @@ class AuxiliaryRoles:
             open_incident(job, "node_lost", reason, now, steps_on=job.phase == "running")
             return
         job.note_incident("node_lost", reason, now)
-        job.due = max(job.due if job.phase == "stopping" else now, self.stop(now))
+        job.joint_gone_at = self.stop(now)
+        job.due = max(job.due if job.phase == "stopping" else now, job.joint_gone_at)
         job.phase, job.on_due = "stopping", stopped
         if job.give_up_at is not None:
             job.at(job.give_up_at, partial(give_up_waiting, job))
