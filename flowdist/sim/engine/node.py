@@ -24,6 +24,7 @@ from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
 
 SPAWN_NS = 5 * MS
 KILL_NS = 1 * MS
+NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer whose collective fails
 LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
 RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker
 BIND_NS = 200_000

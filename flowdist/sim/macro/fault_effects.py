@@ -9,8 +9,10 @@ from functools import partial
 
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
-from flowdist.sim.macro.gang import fail_replica, lose_node, stop_short
+from flowdist.sim.engine.node import NOTICES_NS
+from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.result import FAILED, NEVER
 
 
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -132,5 +134,60 @@ def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     job.exited[replica] = None
     if not job.alive[node]:  # cut off, and not fenced yet
         return
-    generation = job.result.generations
-    job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, what, at))
+    generation, (kind, signal) = job.result.generations, FAILED[what.kind]
+    how = Failed(kind, int(what.arg) if what.kind == "exit" else 0, signal)
+    job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, how, at))
+
+
+# Peers of a member that has ended.
+
+
+def stop_short(job: Job, now: int) -> None:
+    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
+
+    Called before the controller knows. What the others do is said by `collective` of the workload. Nothing changes in
+    phases in which no member steps.
+    """
+    collective = job.role.workload.collective if _is_in_collective(job, now) else ""
+    if collective == "fail":
+        generation = job.result.generations
+        job.at(now + NOTICES_NS, lambda at: _fail_peers(job, generation, at))
+    if job.phase == "running":
+        job.is_deaf = job.is_deaf or collective == "hang"
+        job.halt(now)
+        job.due = NEVER
+    elif job.phase == "stopping":
+        job.halt(min(now, job.halt_at or now))
+
+
+def _is_in_collective(job: Job, now: int) -> bool:
+    """Return whether the members of the gang step, so that one that ends leaves the others inside a collective.
+
+    They do not while they start up or wait for a service, nor when they have done all steps.
+    """
+    books = job.books
+    return books.begun is not None and not job.away and books.step_at(now) < job.role.workload.steps
+
+
+def _fail_peers(job: Job, generation: int, now: int) -> None:
+    """End the members that are left: their process group has lost a member, so they exit with code 1.
+
+    The failure is reported unless they are being stopped: then they have stopped earlier than SIGTERM would end them.
+    Nothing happens if another generation runs by now.
+    """
+    if generation != job.result.generations or job.phase not in ("running", "stopping"):
+        return
+    seats = ((replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None)
+    left = [
+        replica
+        for replica, node in seats
+        if job.alive[node] and replica not in job.exited and replica not in job.newcomers
+    ]
+    job.exited.update(dict.fromkeys(left))
+    known = now + job.times.message
+    if job.phase == "running" and left:
+        job.at(known, lambda at: fail_replica(job, left[0], generation, Failed("exit", 1), at))
+    elif left:
+        job.stopped_at = min(job.stopped_at, now)
+        dead = (at for node, at in job.death_known_at.items() if job.members_on(node))
+        job.due = job.gone_at = max([known, job.joint_gone_at, *dead])

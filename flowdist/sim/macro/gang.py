@@ -17,40 +17,25 @@ All functions act on a `Job` at the virtual time `now` in ns. They change the jo
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
-from flowdist.faults.grammar import Fault, Rate
 from flowdist.graph import FailureKind, format_duration
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
 from flowdist.sim.macro.job import DeferredFailure, Job
-from flowdist.sim.macro.result import FAILED, NEVER
+from flowdist.sim.macro.result import NEVER
 
 # Failures.
 
 
-def stop_short(job: Job, now: int) -> None:
-    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
+class Failed(NamedTuple):
+    """The way in which a member failed: the kind of the failure, and the exit code or the signal."""
 
-    Called before the controller knows. Nothing changes in phases in which no member steps.
-    """
-    if job.phase == "running":
-        job.is_deaf = job.is_deaf or _breaks_collective(job, now)
-        job.halt(now)
-        job.due = NEVER
-    elif job.phase == "stopping":
-        job.halt(min(now, job.halt_at or now))
-
-
-def _breaks_collective(job: Job, now: int) -> bool:
-    """Return whether the end of a member leaves the others in a collective from which only SIGKILL takes them.
-
-    That is so with `collective="hang"` while the members step, not while they start up or wait for a service, and not
-    when they have done all steps.
-    """
-    load, books = job.role.workload, job.books
-    return load.collective == "hang" and books.begun is not None and not job.away and books.step_at(now) < load.steps
+    kind: FailureKind
+    exit_code: int = 0
+    signal: str | None = None
 
 
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
@@ -94,10 +79,11 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
         job.seats.note_loss(node, now)
         _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
+        job.seats.note_loss(node, now)
         _excuse(job, reason, now)
 
 
-def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
+def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
     """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
 
     A failure that would fail the job is deferred while it may follow from the loss of another member's node. The report
@@ -107,13 +93,13 @@ def fail_replica(job: Job, replica: int, generation: int, what: Fault | Rate, no
         job: The job.
         replica: The index of the member.
         generation: The generation in which it failed.
-        what: The fault, or the rate, that ended it.
+        how: How it failed.
         now: The time, in ns.
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind, signal = FAILED[what.kind]
-    verdict = job.policy.judge(kind, now, int(what.arg) if what.kind == "exit" else 0, signal)
+    kind = how.kind
+    verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.role.name}/{replica} failed: {kind}"
     ends = verdict.action == "fail"
     job.deferred = _deferred(job, replica, kind, f"{reason}; {verdict.because}") if ends else None
@@ -237,6 +223,8 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
     job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
+    if not others:
+        job.stopped_at = min(job.stopped_at, now)
     known = max((known for count, known in dead if count), default=0) if was_up else 0
     job.gone_at = max(job.due, known)
     if job.deferred is not None:  # at the answer deadline no living node is a suspect any more (R8)

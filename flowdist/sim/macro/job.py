@@ -265,8 +265,8 @@ def _is_left_out(job: Job) -> bool:
     """
     role, load = job.role, job.role.workload
     more = load.warmup_ns or load.lag_ns or load.finish_ns or load.step_spread or load.warm_startup_ns is not None
-    hangs = load.collective == "hang"
-    return bool(role.step > 1 or load.depends_on_size or more or hangs or any(map(is_drawn, job.plan.rates)))
+    blocks = load.collective in ("hang", "fail")
+    return bool(role.step > 1 or load.depends_on_size or more or blocks or any(map(is_drawn, job.plan.rates)))
 
 
 def _ends_a_node(rate: Rate, job: Job) -> bool:

@@ -28,12 +28,11 @@ from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.faults.streams import draw
 from flowdist.graph import MS, SECOND, RoleGraph, RoleSpec
 from flowdist.sim.engine.context import Context
-from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.node import NOTICES_NS, SimNode
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.worlds import Worlds
 
-NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer
 NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # other seeds: 1 ms to about 1 s, evenly on a logarithmic scale
 TIMED_OUT = "a collective has timed out"  # detail of the exit of a worker whose process group gave up
 HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error for the order to leave

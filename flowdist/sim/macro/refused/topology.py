@@ -220,8 +220,8 @@ def _of_workload(role: RoleSpec) -> Iterator[Refusal]:
     """Yield each reason why macro mode cannot play the workload of the role within the timeouts of the role."""
     load = role.workload
     yield from _unknown(role.name, "workload.", load, _LOAD)
-    if load.collective == "fail":
-        why = "macro mode has the peers of a dead worker wait or hang"
+    if load.collective == "fail" and role.gates:
+        why = f"macro mode has {role.name} fail with its nodes alone, as it depends on {role.gates[0].role}"
         yield Refusal(role.name, "workload.collective", "'fail'", why, "write collective='wait' or 'hang'")
     if load.collective_timeout_ns is not None and load.collective_timeout_ns < 10 * MINUTE:
         why = "macro mode has a collective time out later than nodes are lost"
