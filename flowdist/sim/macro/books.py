@@ -117,9 +117,9 @@ class Books:
         return begun + self._load.warmup_ns + self._length(first) + self._load.finish_ns
 
     @property
-    def has_stalled(self) -> bool:
-        """Return whether the present generation waits, or has waited, for a service after it began to work."""
-        return self._course.has_stalled
+    def is_even(self) -> bool:
+        """Return whether the generation that worked last never waited for a service or a member that became slow."""
+        return self._course.is_even
 
     def stall(self, now: int) -> None:
         """Make the generation, which works, do no step until `resume`."""
@@ -132,6 +132,15 @@ class Books:
             When all workers have exited if nothing goes wrong, in ns since the start of the job.
         """
         self._course.resume(now)
+        return self._exits()
+
+    def set_pace(self, pace: Fraction, now: int) -> int:
+        """Make all steps from `now` on take `pace` times as long as the workload says.
+
+        Returns:
+            When all workers have exited if nothing goes wrong, in ns since the start of the job.
+        """
+        self._course.set_pace(pace, now)
         return self._exits()
 
     def _step_of(self, position: int) -> int:

@@ -5,12 +5,13 @@ The effect is immediate. What the controller learns of it, and when, is schedule
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
 from flowdist.sim.engine.node import NOTICES_NS
-from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
+from flowdist.sim.macro.gang import Failed, fail_replica, lose_node, slow_down
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import FAILED, NEVER
 
@@ -41,9 +42,9 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
                 apply_fault(job, name, what, now)
     elif target in ("all", job.role.name):
         for replica in range(job.role.max_replicas):
-            _kill_replica(job, replica, what, now)
+            _hit_replica(job, replica, what, now)
     else:
-        _kill_replica(job, int(target.rpartition("/")[2]), what, now)
+        _hit_replica(job, int(target.rpartition("/")[2]), what, now)
 
 
 def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -120,8 +121,8 @@ def _reconnect(job: Job, node: int) -> None:
     job.cut_off_since.pop(node, None)
 
 
-def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
-    """End the processes of a member, and schedule its agent's report of the failure.
+def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
+    """End the processes of a member, and schedule its agent's report of the failure; or slow the member down.
 
     Nothing is hit if the replica does not run. An agent that is cut off cannot report.
     """
@@ -129,7 +130,15 @@ def _kill_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     runs = job.phase == "running" and now >= job.formed
     if node is None or not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):
         return
+    if what.kind == "slow" and replica in job.exited:
+        return
     _note_fault(job, f"{job.role.name}/{replica}", what, now)
+    if what.kind == "slow":
+        generation, factor = job.result.generations, Fraction(what.arg.rstrip("x"))
+        slow_down(job, replica, generation, factor, now)
+        if what.duration_ns is not None:
+            job.at(now + what.duration_ns, lambda at: slow_down(job, replica, generation, Fraction(1), at))
+        return
     stop_short(job, now)
     job.exited[replica] = None
     if not job.alive[node]:  # cut off, and not fenced yet

@@ -16,6 +16,7 @@ All functions act on a `Job` at the virtual time `now` in ns. They change the jo
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
@@ -301,6 +302,7 @@ def _start(job: Job, now: int) -> None:
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
+    job.slow.clear()
     job.newcomers = set()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
     job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
@@ -363,7 +365,7 @@ def give_up_waiting(job: Job, now: int) -> None:
 
 def begin(job: Job, now: int) -> None:
     """Begin to work: the last member has started up. The phase ends when all work is done."""
-    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.pace), complete
+    job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.slowest), complete
 
 
 # Services without which the gang, while it runs, makes no step (`on_restart="reconnect"`).
@@ -385,6 +387,22 @@ def resume(job: Job, replica: str, now: int) -> None:
     """
     if job.away.pop(replica, replica) is None and not job.away and job.books.begun is not None:
         done = job.books.resume(now)
+        if job.phase == "running":
+            job.due = done
+
+
+def slow_down(job: Job, replica: int, generation: int, factor: Fraction, now: int) -> None:
+    """Let a member take `factor` times as long for a step, and the gang with it; 1 ends that.
+
+    Nothing happens if another generation runs by now.
+    """
+    if generation != job.result.generations or job.phase not in ("running", "stopping"):
+        return
+    job.slow.pop(replica, None)
+    if factor != 1:
+        job.slow[replica] = factor
+    if job.books.begun is not None:
+        done = job.books.set_pace(job.slowest, now)
         if job.phase == "running":
             job.due = done
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 from flowdist.control.incidents.health import is_healthy
@@ -107,6 +108,7 @@ class Job:
         is_incomplete: A member's node died while the generation started, so that not all members ever run.
         warm: Nodes on which the gang starts warm.
         pace: How many times longer than nominal the slowest worker of the present generation takes for a step.
+        slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
         newcomers: Replicas that have a seat, and start with the next generation.
@@ -151,6 +153,7 @@ class Job:
         self.size_max = 0
         self.give_up_at: int | None = None
         self.is_incomplete = self.is_deaf = False
+        self.slow: dict[int, Fraction] = {}
         self.warm, self.pace = WarmNodes(role.workload), EVEN
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
@@ -181,6 +184,11 @@ class Job:
     def stop_ns(self) -> int:
         """Time from an incident to the report that all members on living nodes have stopped, in ns."""
         return self.times.stop if not self.is_deaf else 2 * self.times.message + self.role.stop_grace_ns + KILL_NS
+
+    @property
+    def slowest(self) -> Fraction:
+        """How many times longer than nominal the slowest member takes for a step now."""
+        return max([self.pace, *self.slow.values()])
 
     def quiet_until(self) -> int:
         """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
@@ -281,9 +289,10 @@ def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
     The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
-    and no back-off be in progress. The job may have no `tell`, which needs each change, since changes are only counted.
+    no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each change, since
+    changes are only counted.
     """
-    if job.death_known_at or job.cut_off_since or job.seats.wary or job.tell is not None:
+    if job.death_known_at or job.cut_off_since or job.slow or job.seats.wary or job.tell is not None:
         return False
     if job.phase == "waiting":
         return job.books.bucket == "waiting" and not job.is_counted

@@ -40,7 +40,7 @@ class AuxiliaryRoles:
 
         All services that the gang depends on are up, and a new generation of the gang changes nothing for any role.
         """
-        waits = self._joint or self._job.away or self._job.books.has_stalled
+        waits = self._joint or self._job.away or not self._job.books.is_even
         return not waits and all(role.is_settled for role in self.roles)
 
     def let_gang_form(self, now: int) -> bool:

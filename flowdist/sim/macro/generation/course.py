@@ -76,12 +76,12 @@ class Course:
         is_stalled: The generation waits from the first moment on, until `resume`.
 
     Attributes:
-        has_stalled: The generation waits, or has waited.
+        is_even: The generation has never waited, and no member has become slow or fast: one formula has all positions.
     """
 
     def __init__(self, begun: int, warmup_ns: int, pace: Fraction, *, is_stalled: bool) -> None:
         self._changes = [Change(begun, -warmup_ns, pace, is_stalled)]
-        self.has_stalled = is_stalled
+        self.is_even = not is_stalled
 
     def position(self, time: int) -> int:
         """Return the position at a time, in ns. Before the beginning it is below that of the beginning."""
@@ -97,12 +97,17 @@ class Course:
 
     def stall(self, now: int) -> None:
         """Stop at the present position until `resume`."""
-        self.has_stalled = True
         self._change(now, is_stalled=True)
 
     def resume(self, now: int) -> None:
         """Advance again after `stall`."""
         self._change(now, is_stalled=False)
 
-    def _change(self, now: int, *, is_stalled: bool) -> None:
-        self._changes.append(Change(now, self.position(now), self._changes[-1].pace, is_stalled))
+    def set_pace(self, pace: Fraction, now: int) -> None:
+        """Advance with this pace from now on. The position is rounded, even if the pace is the same as before."""
+        self._change(now, pace=pace)
+
+    def _change(self, now: int, *, is_stalled: bool | None = None, pace: Fraction | None = None) -> None:
+        self.is_even, last = False, self._changes[-1]
+        pace, is_stalled = pace or last.pace, last.is_stalled if is_stalled is None else is_stalled
+        self._changes.append(Change(now, self.position(now), pace, is_stalled))

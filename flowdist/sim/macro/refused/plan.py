@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
 from flowdist.graph import RoleGraph, RoleSpec
 
-KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}  # kinds of fault that it plays
+KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom", "slow")}  # kinds of fault that it plays
 LEAST_AWAY_NS = 1_000_000_000  # the shortest duration of a fault: a node that is back sooner may join before it is lost
 
 Refused = tuple[str, str]  # why a fault or a rate is not played, and what the user can do
@@ -24,7 +24,7 @@ def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
     of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
     refused = _unplayed(rate, rate.name, rate.subject, of_replicas=of_replicas)
     if refused is None and of_replicas:
-        refused = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
+        refused = _of_replicas(rate.subject, rate.kind, graph, gang, f"{gang.name}-{rate.kind}=...")
     _refuse(rate, len(rate.name), refused)
 
 
@@ -34,7 +34,7 @@ def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
     of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
     refused = _unplayed(fault, f"{fault.kind!r} of {fault.target}", fault.target, of_replicas=of_replicas)
     if refused is None and of_replicas:
-        refused = _of_replicas(role, graph, gang, f"{gang.name}{slash}{rest}@...")
+        refused = _of_replicas(role, fault.kind, graph, gang, f"{gang.name}{slash}{rest}@...")
     if refused is None and fault.when.at_ns is None:
         refused = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
     _refuse(fault, len(fault.spec), refused)
@@ -55,11 +55,12 @@ def _unplayed(what: Fault | Rate, name: str, target: str, *, of_replicas: bool) 
     return f"macro mode cannot play {name}", f"it can: {', '.join(known)}"
 
 
-def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Refused | None:
+def _of_replicas(who: str, kind: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Refused | None:
     """Return why macro mode does not play faults that hit replicas alone, not nodes; None if it plays these.
 
     Args:
         who: A role, "all" or "replica".
+        kind: The kind of fault.
         graph: The job.
         gang: Its gang.
         instead: What the user can write instead.
@@ -67,6 +68,9 @@ def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Re
     if gang.gates:
         text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
         return text, "name nodes, or leave --macro out"
+    if kind == "slow" and (gang.hang_after_ns is not None or gang.workload.step_spread):
+        field = "hang_after" if gang.hang_after_ns is not None else "workload.step_spread"
+        return f"macro mode slows {gang.name} down only without {field}", f"leave {field} out, or --macro"
     if who != gang.name and len(graph.roles) > 1:
         return f"macro mode has roles beside {gang.name} fail with their nodes alone", f"write {instead}"
     return None
@@ -83,6 +87,6 @@ def _refuse(what: Fault | Rate, end: int, refused: Refused | None) -> None:
     if refused is not None:
         refuse(what.spec, 0, end, *refused, what.where)
     shortest_ns = what.repair.low_ns if isinstance(what, Rate) and what.repair is not None else what.duration_ns
-    if shortest_ns is not None and shortest_ns < LEAST_AWAY_NS:
+    if what.kind != "slow" and shortest_ns is not None and shortest_ns < LEAST_AWAY_NS:
         text = "macro mode has nodes back after a second at the earliest"
         refuse(what.spec, 0, len(what.spec), text, "write /1s or more", what.where)

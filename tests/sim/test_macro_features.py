@@ -1,0 +1,241 @@
+"""Macro mode with meshes, times of workers, collectives and slow members: random jobs beside protocol mode."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowdist import Node, Restart, Topology, Workload
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan
+from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, WorkloadSpec
+from flowdist.sim.cross_check import compare
+from flowdist.sim.macro.books import Books
+from flowdist.sim.macro.generation.course import Course
+from flowdist.sim.macro.generation.start_ups import PACES
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.result import NEVER
+from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.user_code.workload import WorldModel
+from flowdist.testing.kit import graph_of
+from tests.choosing import slow
+from tests.sim.test_macro_beside import odd_pools
+
+TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
+
+
+def gang(load: dict[str, Any], replicas: str = "2:4", nodes: int = 4, max_restarts: int = 99, **more: Any) -> RoleGraph:
+    t = Topology("features", nodes=nodes * [Node(cpu=1)])
+    workload = Workload(**{**TIMES, **load})
+    t.role(
+        "trainer", "sleep inf", replicas=replicas, restart=Restart(max_restarts=max_restarts), workload=workload, **more
+    )
+    return graph_of(t)
+
+
+# Each feature alone, with faults in all parts of a recovery: at work, during the start-up, the warm-up and the end.
+FEATURES: dict[str, RoleGraph] = {
+    "warm-up": gang({"warmup": "4s"}),
+    "saves in the background": gang({"checkpoint_time": "10s", "checkpoint_blocks": "2s"}),
+    "workers that take time to exit": gang({"finish_time": "3s"}),
+    "workers that take time to stop": gang({"stop_time": "1900ms"}),
+    "warm starts": gang({"warm_startup": "1s", "restore_time": "2s"}),
+    "peers wait": gang({"collective": "wait"}),
+    "peers hang": gang({"collective": "hang"}),
+    "peers fail": gang({"collective": "fail"}),
+    "peers of several workers fail": gang({"collective": "fail"}, "2:4x2"),
+    "a mesh": gang({}, "2:4", parallel={"pp": 2, "dp": "elastic"}),
+    "a mesh with a spare": gang({}, "2:4", 5, parallel={"pp": 2, "dp": "elastic"}),
+    "a mesh of several workers": gang({}, "2:4x2", parallel={"tp": 4, "dp": "elastic"}),
+}
+FAULTS = [
+    [],
+    ["node1@3m5.3s/2m"],
+    ["trainer/1@2m"],
+    ["node1@4s/20s", "trainer/0@8s"],
+    ["node1@8s/20s", "node2@8.05s/40s"],
+    ["trainer/1@10m11s", "node3@12m", "node2@12m30s"],
+    ["node2@3m:lost/1m", "trainer/0@3m2s"],
+    ["trainer/1@2m:slow=2.3x/1m7s", "trainer/2@2m30s:slow=1.7x", "node3@5m/10s"],
+    ["trainer/3@6s:slow=9x/20s"],
+]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_is_played_to_the_nanosecond(feature: str) -> None:
+    graph = FEATURES[feature]
+    for faults in FAULTS:
+        (one,) = compare(graph, parse_plan(faults), [0], 2 * HOUR)
+        assert one.macro == one.protocol, faults
+        assert sum(one.macro.spent.values()) == graph.roles[0].max_replicas * one.macro.lasted
+
+
+def odd_load(rnd: random.Random, base: dict[str, Any]) -> dict[str, Any]:
+    """A workload with any of the features, each in half of the cases."""
+    choices: dict[str, list[Any]] = {
+        "warmup": ["300ms", "4s", "30s"],
+        "finish_time": ["50ms", "3s", "30s"],
+        "stop_time": ["10ms", "700ms", "1900ms"],
+        "warm_startup": ["100ms", "1s", "8s"],
+        "restore_time": ["1s", "9s"],
+        "collective": ["wait", "hang", "fail", "fail"],
+    }
+    if base["checkpoint_time"]:
+        choices["checkpoint_blocks"] = [0, "500ms"]
+    return base | {name: rnd.choice(values) for name, values in choices.items() if rnd.random() < 0.5}
+
+
+def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
+    """A gang with any of the features, with and without a mesh, under faults of several kinds."""
+    rnd = random.Random(seed)
+    load = odd_load(
+        rnd,
+        {
+            "steps": rnd.choice([600, 4000]),
+            "step_time": rnd.choice(["1s", "700ms"]),
+            "startup": rnd.choice(["1s", "5s", "20s"]),
+            "checkpoint_every": rnd.choice(["20s", "1m"]),
+            "checkpoint_time": rnd.choice([0, "1s", "8s"]),
+        },
+    )
+    nodes, block = rnd.choice([3, 4, 6, 8]), rnd.choice([1, 1, 2, 3])
+    most = rnd.randint(1, nodes // block)
+    replicas = f"{rnd.randint(1, most) * block}:{most * block}"
+    more: dict[str, Any] = {"parallel": {"pp": block, "dp": "elastic"}} if block > 1 else {}
+    if block == 1 and rnd.random() < 0.3:
+        replicas += "x2"
+    graph = gang(load, replicas, nodes, rnd.choice([3, 99]), pending_timeout=rnd.choice(["10m", "1h"]), **more)
+    options = msgspec.structs.replace(
+        graph.options,
+        min_uptime_ns=rnd.choice([5, 60, 600]) * SECOND,
+        free_incidents_max=rnd.choice([2, 5, 99]),
+        cordon_after=rnd.choice([1, 3, 99]),
+        move_after=rnd.choice([1, 2, 99]),
+    )
+    rates = ["node-kill=60/node-day/2m", *rnd.choice([[], ["trainer-slow=100/replica-day:2.3x/40s"]])]
+    rates += rnd.choice([[], ["trainer-kill=40/replica-day"], ["trainer-exit=40/replica-day:3"]])
+    rates += rnd.choice([[], [], ["node-lost=15/node-day/1m"]])
+    return msgspec.structs.replace(graph, options=options), parse_plan(rates=rates)
+
+
+@pytest.mark.parametrize("seeds", [range(12), *slow([range(12, 200), range(200, 400)])])
+def test_odd_jobs_agree_with_protocol_mode(seeds: range) -> None:
+    """Where they are not equal, two faults fell within a moment, and less than a thousandth of the time differs."""
+    found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
+    assert [one.seed for one in found if not one.is_alike or one.worst > 0.001] == []
+    assert sum(one.is_equal for one in found) >= 0.95 * len(found)
+    assert sum(one.faults for one in found) > 10 * len(found)
+
+
+def odd_roles(seed: int) -> tuple[RoleGraph, Plan]:
+    """A gang with evaluators and readers beside it, all of them with some of the features."""
+    rnd, (graph, plan) = random.Random(seed), odd_pools(seed)
+
+    def changed(load: WorkloadSpec) -> WorkloadSpec:
+        fields: dict[str, list[int]] = {
+            "warmup_ns": [300 * MS, 4 * SECOND],
+            "stop_ns": [10 * MS, 700 * MS, 1500 * MS],
+            "warm_startup_ns": [100 * MS, SECOND, 8 * SECOND],
+            "checkpoint_blocks_ns": [0],
+            "finish_ns": [50 * MS, 3 * SECOND],
+        }
+        chosen = {name: rnd.choice(values) for name, values in fields.items() if rnd.random() < 0.5}
+        return msgspec.structs.replace(load, **chosen)
+
+    roles = [msgspec.structs.replace(role, workload=changed(role.workload)) for role in graph.roles]
+    return msgspec.structs.replace(graph, roles=tuple(roles)), plan
+
+
+@pytest.mark.parametrize("seeds", [range(3), *slow([range(3, 60)])])
+def test_odd_roles_beside_the_gang_agree_with_protocol_mode(seeds: range) -> None:
+    found = [one for seed in seeds for one in compare(*odd_roles(seed), [seed], HOUR)]
+    assert [one.seed for one in found if not one.is_alike or one.worst > 0.001] == []
+    assert sum(one.is_equal for one in found) >= 0.9 * len(found)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_short_cut_changes_nothing(seed: int) -> None:
+    graph, plan = odd_job(seed)
+    scope = scope_of(graph, plan)
+    short, long = (Macro(scope, plan, seed=seed % 3, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
+    assert short == long
+
+
+# The course of one generation, beside the model of the simulator.
+
+
+def changes(rnd: random.Random) -> Iterator[tuple[int, str, Fraction]]:
+    """Yield times and changes: waits and paces of one generation."""
+    now, stalls = 0, False
+    for _ in range(rnd.randint(0, 6)):
+        now += rnd.randint(1, 90 * SECOND)
+        what = rnd.choice(["resume" if stalls else "stall", "pace"])
+        stalls = stalls if what == "pace" else not stalls
+        yield now, what, 1 + Fraction(rnd.randint(0, 3 * PACES), PACES)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_course_is_that_of_the_simulators_model(seed: int) -> None:
+    rnd = random.Random(seed)
+    load = {"warmup": rnd.choice(["0s", "7s"]), "checkpoint_blocks": rnd.choice([None, "300ms"])}
+    (role,) = gang(load | {"step_time": "333ms", "steps": 2000}).roles
+    pace = 1 + Fraction(rnd.randint(0, PACES), PACES)
+    model, member = WorldModel(role, {role.name: role}), ReplicaId("trainer", 0)
+    order = StartReplica("node0", member, 1, "trainer", 1, 0, 1, 0, 1, 0, 1)
+    model.start(order, own=pace)
+    assert model.is_up(member, 0)
+    course = Course(0, role.workload.warmup_ns, pace, is_stalled=False)
+    end = model.steps.end
+    for now, what, factor in changes(rnd):
+        for time in (now - 1, now):
+            assert role.workload.steps == model.step_at(time) or course.position(time) == model._position(time)
+        if what == "pace":
+            model.slow_down(member, factor, now)
+            course.set_pace(pace * factor, now)
+        elif what == "stall":
+            model.stall("service", now)
+            course.stall(now)
+        else:
+            model.resume("service", now)
+            course.resume(now)
+        if model.step_at(now) == role.workload.steps:
+            break
+        assert course.time_of(end) == (NEVER if model.is_stalled else model.time_of_step(role.workload.steps))
+
+
+def test_a_step_spread_slows_all_seeds_but_the_nominal_one() -> None:
+    """With N workers a step takes 1 + step_spread * N / (N + 1) times as long on average."""
+    graph, plain = gang({"step_spread": 0.5, "checkpoint_time": 0}), gang({"checkpoint_time": 0})
+    nothing = parse_plan()
+    nominal = Macro(scope_of(plain, nothing), nothing).run()
+    assert Macro(scope_of(graph, nothing), nothing).run() == nominal
+    times = [Macro(scope_of(graph, nothing), nothing, seed=seed).run().spent for seed in range(1, 200)]
+    stalled = sum(spent["stalled"] for spent in times) / len(times)
+    assert stalled / nominal.spent["productive"] == pytest.approx(0.5 * 4 / 5, rel=0.05)
+
+
+def test_a_warm_start_is_cold_again_after_the_death_of_its_node() -> None:
+    graph = gang({"warm_startup": "1s", "startup": "20s"}, "2", 2)
+    starts = Counter[int]()
+    for faults in (["trainer/0@2m"], ["node1@2m/10s"]):
+        (one,) = compare(graph, parse_plan(faults), [0], HOUR)
+        starts[one.macro.spent["start-up"] // SECOND] += 1
+        assert one.is_equal
+    assert starts == {2 * 21: 1, 2 * 40: 1}
+
+
+def test_books_count_no_checkpoint_that_would_be_complete_after_the_last_step() -> None:
+    (role,) = gang({"steps": 121, "checkpoint_time": "5s", "checkpoint_blocks": 0}).roles
+    books = Books(role.workload, 1)
+    books.start(1, 0, 0)
+    assert books.begin(5 * SECOND) == 5 * SECOND + 121 * SECOND
+    assert books.reported(2 * MINUTE) == 1  # the second one is complete after 125 s of work
+    assert books.reported(3 * MINUTE) == 1
