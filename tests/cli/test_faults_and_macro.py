@@ -229,9 +229,9 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((PS, "--macro"), "macro mode cannot play this job:\n  several of ps may be on one node"),
+        ((PS, "--macro"), "ps.py:18: macro mode cannot play this job:\n  role ps: apart=False: macro mode has at most"),
         ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
-        ((GANG, "--macro", "--collective", "hang"), "trainer's workload has collective = 'hang'"),
+        ((GANG, "--macro", "--set", "trainer.ready_timeout=9s"), "role trainer: ready_timeout='9s': macro mode"),
         ((GANG, "--macro", "--goodput", "0.9"), "properties and bounds are not for --macro"),
         ((GANG, "--macro", "--html", "x.html"), "--html is not for --macro"),
         ((GANG, "--macro", "--trace", "x", "--seeds", "1:2"), "--trace is of one run"),

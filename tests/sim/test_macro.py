@@ -44,6 +44,10 @@ def with_seats(graph: RoleGraph, seats: int) -> RoleGraph:
     return msgspec.structs.replace(graph, cluster=msgspec.structs.replace(graph.cluster, nodes=nodes))
 
 
+def with_load(**fields: Any) -> RoleGraph:
+    return with_role(topology(), workload=msgspec.structs.replace(topology().roles[0].workload, **fields))
+
+
 def run(graph: RoleGraph, plan: Plan, until: int | None = None, **more: Any) -> MacroResult:
     check_faults(plan, graph)
     return Macro(scope_of(graph, plan), plan, **more).run(until)
@@ -387,28 +391,45 @@ PS = TOPOLOGIES / "ps.py"
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (topology("ps.py"), "node0 has room for ps and trainer and evaluator"),
-        (with_role(topology(), gang=False), "trainer is no gang of a primary task"),
-        (with_role(topology(), kind="service"), "trainer is no gang of a primary task"),
+        (topology("ps.py"), "role ps: apart=False: macro mode has at most one replica of ps on a node"),
+        (with_role(topology(), gang=False), "role trainer: gang=False: macro mode needs a gang of a primary task"),
+        (with_role(topology(), kind="service"), "role trainer: kind='service': macro mode needs a gang"),
+        (with_role(topology(), primary=False), "role trainer: primary=False: macro mode needs a gang"),
         (
             with_role(topology(), placement=msgspec.structs.replace(topology().roles[0].placement, near=("ps",))),
-            "trainer has to be near ps",
+            "role trainer: near=[ps]: macro mode does not place roles by each other",
         ),
         (
             with_role(topology(), placement=msgspec.structs.replace(topology().roles[0].placement, apart=("ps",))),
-            "trainer has to be apart from ps",
+            "role trainer: apart=[ps]: macro mode does not place roles by each other",
         ),
         (
             with_role(topology(), restart=RestartPolicy(max_restarts=1, then="ignore")),
-            "trainer may be ignored",
+            "role trainer: restart.then='ignore': macro mode ends with its gang",
         ),
-        (with_role(topology(), ready=load_topology(str(PS), {}, (), None).graph.roles[0].ready), "trainer has ready"),
+        (
+            with_role(topology(), ready=load_topology(str(PS), {}, (), None).graph.roles[0].ready),
+            "role trainer: ready_when=",
+        ),
+        (with_role(topology(), simulate="model:Worker"), "role trainer: simulate='model:Worker': macro mode runs no"),
+        (with_load(peer_restore_ns=SECOND), "role trainer: workload.peer_restore='1s': macro mode does not play it"),
+        (with_load(import_ns=SECOND), "role trainer: workload.import_time='1s': macro mode does not play it"),
+        (with_load(rejoin_ns=SECOND), "role trainer: workload.rejoin_time='1s': macro mode does not play it"),
+        (
+            with_load(collective="hang", collective_timeout_ns=SECOND),
+            "role trainer: workload.collective_timeout='1s': macro mode has a collective time out later",
+        ),
+        (with_load(stop_ns=2 * SECOND), "role trainer: stop_grace='2s': its workers, which take 2s to stop, would be"),
+        (with_role(topology(), hang_after_ns=5 * SECOND), "role trainer: hang_after='5s': workers that start up"),
+        (with_role(topology(), start_timeout_ns=5 * SECOND), "role trainer: start_timeout='5s': workers that start up"),
     ],
 )
 def test_what_it_cannot_play_truly_is_refused_with_the_reason(graph: RoleGraph, words: str) -> None:
     with pytest.raises(MacroRefused) as caught:
         scope_of(graph, parse_plan())
-    assert words in str(caught.value) and caught.value.help == "leave --macro out"
+    text = str(caught.value)
+    assert text.startswith(f"macro mode cannot play this job:\n  {words}") and text.count("\n") == 1
+    assert caught.value.help.endswith("; or leave --macro out") and caught.value.refusal is not None
 
 
 @pytest.mark.parametrize(
@@ -419,12 +440,13 @@ def test_what_it_cannot_play_truly_is_refused_with_the_reason(graph: RoleGraph, 
         ("trainer/0@3m:hang", "macro mode cannot play 'hang' of trainer/0"),
         ("node1@step=trainer,60", "macro mode knows faults at a time, and rates"),
         ("node1@every=1m/10s", "macro mode knows faults at a time, and rates"),
+        ("trainer/0@3m:slow=2x", "macro mode slows trainer down only without hang_after"),
         ("node1@3m/200ms", "macro mode has nodes back after a second at the earliest"),
     ],
 )
 def test_faults_that_it_cannot_play_are_refused_and_underlined(fault: str, words: str) -> None:
     with pytest.raises(FaultError) as caught:
-        scope_of(topology(), parse_plan([fault]))
+        scope_of(with_role(topology(), hang_after_ns=MINUTE), parse_plan([fault]))
     assert words in str(caught.value) and "^" in str(caught.value) and caught.value.help
 
 
@@ -469,8 +491,10 @@ def test_a_field_that_it_does_not_know_is_a_reason() -> None:
     odd = msgspec.structs.replace(topology(), worlds=load_topology(str(PS), {}, (), None).graph.worlds)
     scope_of(odd, parse_plan())
     hooked = with_role(topology(), ready_timeout_ns=90 * SECOND)
-    with pytest.raises(MacroRefused, match="trainer has ready_timeout = 1m30s"):
+    with pytest.raises(MacroRefused, match="role trainer: ready_timeout='1m30s': macro mode does not play it"):
         scope_of(hooked, parse_plan())
-    load = msgspec.structs.replace(topology().roles[0].workload, warmup_ns=5 * SECOND, step_spread=0.1)
-    with pytest.raises(MacroRefused, match=r"(?s)workload has step_spread = 0.1.*workload has warmup = 5s"):
-        scope_of(with_role(topology(), workload=load), parse_plan())
+    load = msgspec.structs.replace(topology().roles[0].workload, import_ns=5 * SECOND, peer_restore_ns=SECOND)
+    with pytest.raises(MacroRefused) as caught:
+        scope_of(with_role(hooked, workload=load), parse_plan())
+    assert caught.value.refusal is not None
+    assert caught.value.refusal.field == "ready_timeout", "one field, the first of three"

@@ -218,51 +218,68 @@ def rule_for_nodes() -> RestartPolicy:
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (with_role(pools(), "evaluator", gang=True), "evaluator is a gang, too"),
-        (with_role(pools(), "evaluator", primary=True), "evaluator is a primary task, too"),
+        (with_role(pools(), "evaluator", gang=True), "role evaluator: gang=True: trainer is a gang already"),
+        (with_role(pools(), "evaluator", primary=True), "role evaluator: primary=True: macro mode ends the job with"),
         (
             with_role(pools(), "evaluator", gates=(Gate("trainer", "started", "restart"),)),
-            "evaluator has depends_on=[trainer.started(on_restart='restart')]",
+            "role evaluator: depends_on=[trainer.started(on_restart='restart')]: beside trainer macro mode",
         ),
-        (with_role(pools(), "evaluator", address_edges=("trainer",)), "evaluator has addresses of trainer"),
-        (with_role(pools(), "evaluator", restart=rule_for_nodes()), "evaluator has a rule for lost nodes"),
-        (with_role(pools(), "evaluator", drain_ns=SECOND // 100), "evaluator has drain = 10ms"),
-        (with_role(pools(), "evaluator", simulate="model:Worker"), "evaluator has simulate = 'model:Worker'"),
+        (
+            with_role(pools(), "evaluator", address_edges=("trainer",)),
+            "role evaluator: command='sleep': it has addresses of trainer in its command",
+        ),
+        (
+            with_role(pools(), "evaluator", restart=rule_for_nodes()),
+            "role evaluator: restart.rules=[On('node_lost', do='restart')]: macro mode knows no rule",
+        ),
+        (
+            with_role(pools(), "evaluator", drain_ns=SECOND // 100),
+            "role evaluator: drain='10ms': its workers, which take 100ms to stop, would be killed",
+        ),
+        (
+            with_role(pools(), "evaluator", simulate="model:Worker"),
+            "role evaluator: simulate='model:Worker': macro mode runs no user code",
+        ),
         (
             with_role(pools(readers=1), "reader", ready_timeout_ns=3 * SECOND),
-            "reader may not get ready in time: give it more ready_timeout",
+            "role reader: ready_timeout='3s': it may not get ready in time",
         ),
-        (with_role(pools(), "evaluator", min_replicas=2, max_replicas=2), "evaluator has no room for its minimum of 2"),
+        (
+            with_role(pools(), "evaluator", min_replicas=2, max_replicas=2),
+            "role evaluator: replicas='2:2': its minimum has no room on nodes of its own",
+        ),
         (
             with_role(pools(**GOES_ON), "trainer", address_edges=("reader",)),
-            "trainer has addresses of reader in its command: write on_restart='restart'",
+            "role trainer: command='sleep': it has addresses of reader in its command",
         ),
         (
             with_role(with_role(pools(), "evaluator", gates=()), "trainer", gates=(Gate("evaluator", "started"),)),
-            "trainer waits for evaluator, which is no service",
+            "role trainer: depends_on=[evaluator.started()]: evaluator is no service",
         ),
         (
             with_role(pools(**BACK), "trainer", restart=rule_for_nodes()),
-            "trainer depends on reader and has a rule for lost nodes",
+            "role trainer: restart.then='ignore': macro mode ends with its gang",
         ),
         (
             with_role(pools(), "trainer", restart=RestartPolicy("job", max_restarts=1)),
-            "a failure of trainer restarts the whole job",
+            "role trainer: restart.scope='job': macro mode restarts the gang without the roles beside it",
         ),
         (
             msgspec.structs.replace(pools(), domains=(Domain("core", ("trainer", "evaluator")),)),
-            "trainer and evaluator restart together",
+            "the topology: restart_together core=(trainer, evaluator): macro mode plays roles that restart",
         ),
         (
             msgspec.structs.replace(pools(), worlds=(JointWorld("core", ("trainer", "evaluator")),)),
-            "trainer and evaluator share a world",
+            "the topology: world core=(trainer, evaluator): macro mode plays worlds of one role",
         ),
     ],
 )
 def test_what_it_cannot_play_truly_is_refused_with_the_role_and_what_to_do(graph: RoleGraph, words: str) -> None:
     with pytest.raises(MacroRefused) as caught:
         scope_of(graph, parse_plan())
-    assert words in str(caught.value) and caught.value.help == "leave --macro out"
+    text = str(caught.value)
+    assert text.startswith(f"macro mode cannot play this job:\n  {words}") and text.count("\n") == 1
+    assert caught.value.help.endswith("; or leave --macro out")
 
 
 def test_roles_that_share_nodes_are_refused() -> None:
@@ -271,13 +288,16 @@ def test_roles_that_share_nodes_are_refused() -> None:
         graph, "evaluator", placement=msgspec.structs.replace(graph.role("evaluator").placement, where=())
     )
     with pytest.raises(
-        MacroRefused, match="node0 has room for trainer and evaluator: it plays roles on nodes of their"
+        MacroRefused,
+        match=r"role evaluator: where=\{\}: node0 has room for trainer, too, and macro mode plays roles on",
     ):
         scope_of(graph, parse_plan())
     nodes = tuple(msgspec.structs.replace(node, cpu=2.0) for node in pools().cluster.nodes)
     graph = pools(evaluators=2, evaluator_nodes=2)
     graph = msgspec.structs.replace(graph, cluster=msgspec.structs.replace(graph.cluster, nodes=(*nodes, nodes[-1])))
-    with pytest.raises(MacroRefused, match="several of evaluator may be on one node: write apart=True"):
+    with pytest.raises(
+        MacroRefused, match="role evaluator: apart=False: macro mode has at most one replica of evaluator on a node"
+    ):
         scope_of(graph, parse_plan())
 
 

@@ -172,6 +172,26 @@ def test_the_short_cut_changes_nothing(seed: int) -> None:
 # The course of one generation, beside the model of the simulator.
 
 
+def order_of(member: ReplicaId) -> StartReplica:
+    """The order that starts the only member of the first generation of its world."""
+    return StartReplica(
+        node="node0",
+        replica=member,
+        attempt=1,
+        world=member.role,
+        generation=1,
+        rank=0,
+        world_size=1,
+        group_rank=0,
+        group_world_size=1,
+        role_rank=0,
+        role_world_size=1,
+        source_rank=0,
+        master_addr="127.0.0.1",
+        master_port=20_000,
+    )
+
+
 def changes(rnd: random.Random) -> Iterator[tuple[int, str, Fraction]]:
     """Yield times and changes: waits and paces of one generation."""
     now, stalls = 0, False
@@ -189,8 +209,7 @@ def test_a_course_is_that_of_the_simulators_model(seed: int) -> None:
     (role,) = gang(load | {"step_time": "333ms", "steps": 2000}).roles
     pace = 1 + Fraction(rnd.randint(0, PACES), PACES)
     model, member = WorldModel(role, {role.name: role}), ReplicaId("trainer", 0)
-    order = StartReplica("node0", member, 1, "trainer", 1, 0, 1, 0, 1, 0, 1)
-    model.start(order, own=pace)
+    model.start(order_of(member), own=pace)
     assert model.is_up(member, 0)
     course = Course(0, role.workload.warmup_ns, pace, is_stalled=False)
     end = model.steps.end

@@ -113,7 +113,7 @@ def test_a_second_loss_during_the_restore_is_too_much_for_the_copies() -> None:
 
 
 def test_macro_mode_names_the_field_that_it_cannot_play() -> None:
-    with pytest.raises(MacroRefused, match=r"trainer's workload has peer_restore = 2s\n"):
+    with pytest.raises(MacroRefused, match=r"role trainer: workload.peer_restore='2s': "):
         scope_of(gang(Workload(peer_restore="2s")), parse_plan())
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import process_time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,6 +17,10 @@ from flowdist.cli.shared.simulated import ProgressLine, exit_code
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
+
+if TYPE_CHECKING:
+    from flowdist.dsl.check.arguments import Arguments
+    from flowdist.sim.macro.scope import Scope
 
 EQUAL_TO = 0.001  # share of all time: a larger difference of a bucket fails --cross-check
 
@@ -44,6 +48,26 @@ class MacroRun(NamedTuple):
     seeds: Sequence[int]
     until_ns: int | None
     as_json: bool
+    arguments: Arguments | None = None  # where the arguments of the topology stand; None: nowhere
+
+    def _scope(self) -> Scope:
+        """Return what macro mode needs to know of the job.
+
+        Raises:
+            MacroRefused: Macro mode cannot play the job. The text begins with the place of the field.
+            FlowdistError: Macro mode cannot play a fault or a rate.
+        """
+        from flowdist.dsl.problems.problem import place_text
+        from flowdist.sim.macro.scope import MacroRefused, scope_of
+
+        try:
+            return scope_of(self.graph, self.plan)
+        except MacroRefused as error:
+            refusal = error.refusal
+            if refusal is None or self.arguments is None:
+                raise
+            place = place_text(self.arguments.place(refusal.role, refusal.field))
+            raise MacroRefused(f"{place}: {error.message}", help=error.help, refusal=refusal) from None
 
     def run(self, trace_file: Path | None) -> None:
         """Run every seed, show the results, and exit: with 0, 1 if a job failed, or 4 if one had not ended at the end.
@@ -54,9 +78,7 @@ class MacroRun(NamedTuple):
         Raises:
             FlowdistError: A trace of several runs is asked for, or macro mode cannot simulate the job.
         """
-        from flowdist.sim.macro.scope import scope_of
-
-        scope = scope_of(self.graph, self.plan)
+        scope = self._scope()
         if trace_file is not None and len(self.seeds) > 1:
             raise FlowdistError("--trace is of one run", help="name one seed")
         results, cpu_s = [], 0.0
@@ -110,9 +132,8 @@ class MacroRun(NamedTuple):
             FlowdistError: --until is not given, or macro mode cannot simulate the job.
         """
         from flowdist.sim.cross_check import compare
-        from flowdist.sim.macro.scope import scope_of
 
-        scope_of(self.graph, self.plan)  # refuses what macro mode cannot simulate
+        self._scope()  # refuses what macro mode cannot simulate
         if self.until_ns is None:
             raise FlowdistError("--cross-check needs an end", help="write --until 12h")
         with ProgressLine(quiet=self.as_json) as progress:

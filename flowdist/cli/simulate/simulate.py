@@ -25,6 +25,7 @@ from flowdist.faults.scenario import Scenario, check_expectations, load_scenario
 from flowdist.graph import HOUR, RoleGraph
 
 if TYPE_CHECKING:
+    from flowdist.dsl.check.arguments import Arguments
     from flowdist.dsl.problems.problem import Problem
 
 # Options that do not go together: none is accepted and then ignored.
@@ -60,6 +61,7 @@ class _Job(NamedTuple):
     until_ns: int | None
     arrival_ns: int = 0  # from the start of a node until its agent connects
     problems: tuple[Problem, ...] = ()
+    arguments: Arguments | None = None  # where the arguments of the topology stand
 
 
 @verb("simulate")
@@ -199,7 +201,8 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
     if not named.as_json:
         show_problems(more)
     problems = (*loaded.warnings, *more)
-    return _Job(named, scenario, graph, plan, seed or 0, _end_ns(until), arrival_ns, problems)
+    end_ns = _end_ns(until)
+    return _Job(named, scenario, graph, plan, seed or 0, end_ns, arrival_ns, problems, loaded.arguments)
 
 
 def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> TopologyOptions:
@@ -258,7 +261,7 @@ def _simulate_macro(
             raise FlowdistError(f"{name} not for --macro", help="leave it out, or --macro")
     seeds = campaign.chosen() if campaign.seeds is not None else [job.seed]
     check_faults(job.plan, job.graph)
-    run = MacroRun(job.graph, job.plan, seeds, job.until_ns, job.named.as_json)
+    run = MacroRun(job.graph, job.plan, seeds, job.until_ns, job.named.as_json, job.arguments)
     if mode.cross_check:
         run.cross_check()
     run.run(Path(one.trace_file) if one.trace_file is not None else None)

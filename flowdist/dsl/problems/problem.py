@@ -46,13 +46,13 @@ class Problem(NamedTuple):
 
         Before the help come the notes about other values, and the timeline if the scene has been played.
         """
-        where = f"{_where(self.place)}: " if self.place.file != COMMAND_LINE else ""
+        where = f"{place_text(self.place)}: " if self.place.file != COMMAND_LINE else ""
         lines = [f"{where}{self.severity}[{self.code}]: {self.message}"]
         source = linecache.getline(self.place.file, self.place.line).rstrip("\n")
         if source:
             width = max(1, self.place.end_column - self.place.column)
             lines += ["  |", f"  | {source}", f"  | {' ' * (self.place.column - 1)}{'^' * width}"]
-        lines += [f"  = note: {text}{f', in {_where(place)}' if place else ''}" for text, place in self.related]
+        lines += [f"  = note: {text}{f', in {place_text(place)}' if place else ''}" for text, place in self.related]
         lines += ["  = played by the simulator:", *(f"      {line}" for line in self.timeline)] if self.timeline else []
         lines.append(f"  = help: {self.help}")
         return "\n".join(lines)
@@ -189,7 +189,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
     return f"known: {', '.join(known)}" if known else "there is none"
 
 
-def _where(place: Place) -> str:
+def place_text(place: Place) -> str:
     """Return a place as `file:line:column`; `<command line>` as it is."""
     return place.file if place.file == COMMAND_LINE else f"{_relative(place.file)}:{place.line}:{place.column}"
 

@@ -204,7 +204,7 @@ def _of_any(role: RoleSpec, known: str) -> Iterator[Refusal]:
     `known` are the names of the fields of the role that macro mode knows, separated by spaces.
     """
     if role.simulate:
-        do = f"add --set {role.name}.simulate= to the command: the times are those of workload="
+        do = f"add --set {role.name}.simulate=none to the command: its times are those of workload="
         yield Refusal(role.name, "simulate", repr(role.simulate), "macro mode runs no user code", do)
     if role.placement.near:
         why = "macro mode does not place roles by each other"
