@@ -104,20 +104,21 @@ def show_paths() -> None:
 
 
 def show_auxiliary_roles() -> None:
-    """Print which jobs of the repository macro mode plays only because it plays roles beside the gang."""
+    """Print which jobs of the repository macro mode plays, alone or with roles beside the gang, and why not others."""
     plain, auxiliary, refused = [], [], []
     for path in sorted(Path(TOPOLOGY).parent.glob("*.py")):
         try:
             scope = scope_of(with_nodes(load_topology(str(path), {}, (), None).graph), Plan())
-        except MacroRefused:
-            refused.append(path.name)
+        except MacroRefused as error:
+            assert error.refusal is not None
+            refused.append(f"{path.name}: {error.refusal.text}")
         except FlowdistError:  # a file of properties, or one that needs parameters
             continue
         else:
             (auxiliary if scope.beside else plain).append(path.name)
     print(f"\nplayed, a gang alone: {', '.join(plain)}")
     print(f"played, refused without auxiliary roles: {', '.join(auxiliary)}")
-    print(f"refused: {', '.join(refused)}")
+    print("refused, each with one field:", *refused, sep="\n  ")
 
 
 class SimPyJob:
