@@ -151,6 +151,10 @@ def odd_roles(seed: int) -> tuple[RoleGraph, Plan]:
         return msgspec.structs.replace(load, **chosen)
 
     roles = [msgspec.structs.replace(role, workload=changed(role.workload)) for role in graph.roles]
+    of_gang = [index for index, role in enumerate(roles) if role.gang and rnd.random() < 0.3]
+    for index in of_gang:
+        hangs = msgspec.structs.replace(roles[index].workload, collective="hang")
+        roles[index] = msgspec.structs.replace(roles[index], workload=hangs)
     return msgspec.structs.replace(graph, roles=tuple(roles)), plan
 
 

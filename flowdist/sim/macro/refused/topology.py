@@ -212,6 +212,9 @@ def _of_any(role: RoleSpec, known: str) -> Iterator[Refusal]:
     if role.placement.apart not in ((), (role.name,)):
         why = "macro mode does not place roles by each other"
         yield Refusal(role.name, "apart", f"[{', '.join(role.placement.apart)}]", why, "write apart=True")
+    if role.step > 1 and role.ports:
+        why = "macro mode does not know on which node a replica without a seat has its ports"
+        yield Refusal(role.name, "ports", repr(list(role.ports)), why, "leave ports= or parallel= out")
     yield from _unknown(role.name, "", role, f"{known} simulate")
     yield from _unknown(role.name, "", role.placement, "strategy near apart where")
 
@@ -234,15 +237,27 @@ def _of_workload(role: RoleSpec) -> Iterator[Refusal]:
                 f"its workers, which take {format_duration(load.stop_ns)} to stop, would be killed before they end well"
             )
             yield _of_time(role, field, getattr(role, field), why, "give it more")
-    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + load.restore_ns + load.warmup_ns
-    if role.ready is not None and role.ready_timeout_ns <= 2 * up_ns + MINUTE:
+    if role.ready is not None and role.ready_timeout_ns <= 2 * (load.startup_ns + load.restore_ns) + MINUTE:
         yield _of_time(role, "ready_timeout_ns", role.ready_timeout_ns, "it may not get ready in time", "give it more")
-    quiet_ns = up_ns + load.blocking_ns + round(2 * role.longest_step_ns * (1 + load.step_spread)) + SECOND
+    yield from _impatient(role)
+
+
+def _impatient(role: RoleSpec) -> Iterator[Refusal]:
+    """Yield each timeout of the role after which its healthy workers may count as hanging (R15)."""
+    if role.kind == "service":
+        if role.start_timeout_ns is not None:
+            why = "services report no step, so each would count as hanging"
+            yield _of_time(role, "start_timeout_ns", role.start_timeout_ns, why, "leave start_timeout= out")
+        return
+    load = role.workload
+    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + load.restore_ns + load.warmup_ns
+    step_ns = round(2 * role.longest_step_ns * (1 + load.step_spread))
+    quiet_ns = up_ns + step_ns + load.blocking_ns + load.finish_ns + SECOND  # no phase without a step lasts longer
     for field in ("hang_after_ns", "start_timeout_ns"):
         limit_ns = getattr(role, field)
-        if limit_ns is not None and (limit_ns <= quiet_ns or role.kind == "service"):
+        if limit_ns is not None and limit_ns <= quiet_ns:
             why = f"workers that start up and do their first step in {format_duration(quiet_ns)} may count as hanging"
-            yield _of_time(role, field, limit_ns, why if role.kind == "task" else "services do no step", "leave it out")
+            yield _of_time(role, field, limit_ns, why, f"give it more, or leave {field.removesuffix('_ns')}= out")
 
 
 def _addresses(role: RoleSpec, of: str, do: str) -> Refusal:
