@@ -11,8 +11,9 @@ from functools import partial
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
 from flowdist.sim.engine.node import NOTICES_NS
-from flowdist.sim.macro.gang import Failed, fail_replica, lose_node, slow_down
+from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.pace import slow_down
 from flowdist.sim.macro.result import FAILED, NEVER
 
 

@@ -16,7 +16,6 @@ All functions act on a `Job` at the virtual time `now` in ns. They change the jo
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from flowdist.control.incidents.judge import Verdict
 from flowdist.graph import FailureKind, format_duration
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
-from flowdist.sim.macro.job import DeferredFailure, Job
+from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
 from flowdist.sim.macro.result import NEVER
 
 # Failures.
@@ -59,7 +58,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         job.companions.settle(now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
-    if job.phase == "stopping" and not awaited:
+    if job.phase == "stopping" and not awaited and job.result.outcome is None:
         if not _has_members_left(job):
             job.due = max(now, job.joint_gone_at)
         if job.due <= now:
@@ -107,7 +106,10 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     if job.deferred is not None:
         open_incident(job, kind, reason, now)
         return
-    job.seats.blame(replica, kind, now)
+    if verdict.counted and _has_suspects(job, replica, kind):
+        job.unblamed = Unblamed(replica, kind, now)
+    else:
+        job.seats.blame(replica, kind, now)
     _restart(job, kind, reason, verdict, now)
 
 
@@ -124,11 +126,14 @@ def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure
 
     None if no other node can be its cause: the kind of failure does not allow it, or all members are on this node.
     """
-    seats = job.seats
-    node = seats.node_of[replica]
-    if kind not in PEER_KINDS or node is None or seats.taken == len(seats.on[node]):
-        return None
-    return DeferredFailure(reason, replica, node)
+    node = job.seats.node_of[replica]
+    return DeferredFailure(reason, replica, node) if node is not None and _has_suspects(job, replica, kind) else None
+
+
+def _has_suspects(job: Job, replica: int, kind: str) -> bool:
+    """Return whether the failure of a member may follow from the loss of another member's node."""
+    node = job.seats.node_of[replica]
+    return kind in PEER_KINDS and node is not None and job.seats.taken > len(job.seats.on[node])
 
 
 def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
@@ -158,7 +163,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
     """
     if job.deferred is None:
         job.policy.excuse(job.opened)
-        job.seats.forgive(job.opened)
+    job.unblamed = None
     job.note_incident("node_lost", reason, now)
     job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
     job.deferred, job.on_due, job.due = None, stopped, max(job.due, job.gone_at)
@@ -245,6 +250,9 @@ def stopped(job: Job, now: int) -> None:
     """Handle that all members are gone: free seats on bad nodes, then begin the back-off or form a generation."""
     job.halt(job.halt_at or now)
     job.halt_at, job.ran_from = None, NEVER
+    blamed, job.unblamed = job.unblamed, None
+    if blamed is not None and job.seats.node_of[blamed.replica] is not None:
+        job.seats.blame(blamed.replica, blamed.kind, blamed.at)
     job.seats.move_away(now)
     if job.backoff_until > now:
         job.phase, job.due, job.on_due = "back-off", job.backoff_until, _reform
@@ -366,45 +374,6 @@ def give_up_waiting(job: Job, now: int) -> None:
 def begin(job: Job, now: int) -> None:
     """Begin to work: the last member has started up. The phase ends when all work is done."""
     job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.slowest), complete
-
-
-# Services without which the gang, while it runs, makes no step (`on_restart="reconnect"`).
-
-
-def stall(job: Job, replica: str, now: int) -> None:
-    """Make the gang wait, without a restart, for a replica of a service that is away. `replica` is its name."""
-    if not job.away and job.books.begun is not None:
-        job.books.stall(now)
-        if job.phase == "running":
-            job.due = NEVER
-    job.away[replica] = None
-
-
-def resume(job: Job, replica: str, now: int) -> None:
-    """End the gang's wait for a replica of a service, which is there again or needed no more.
-
-    The gang steps again if it was the last one. Nothing happens if the gang did not wait for it.
-    """
-    if job.away.pop(replica, replica) is None and not job.away and job.books.begun is not None:
-        done = job.books.resume(now)
-        if job.phase == "running":
-            job.due = done
-
-
-def slow_down(job: Job, replica: int, generation: int, factor: Fraction, now: int) -> None:
-    """Let a member take `factor` times as long for a step, and the gang with it; 1 ends that.
-
-    Nothing happens if another generation runs by now.
-    """
-    if generation != job.result.generations or job.phase not in ("running", "stopping"):
-        return
-    job.slow.pop(replica, None)
-    if factor != 1:
-        job.slow[replica] = factor
-    if job.books.begun is not None:
-        done = job.books.set_pace(job.slowest, now)
-        if job.phase == "running":
-            job.due = done
 
 
 # Growth.

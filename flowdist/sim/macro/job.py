@@ -79,6 +79,14 @@ class DeferredFailure(NamedTuple):
     node: int
 
 
+class Unblamed(NamedTuple):
+    """A failure that counts against the member's node (R22), unless it turns out to follow from another node's loss."""
+
+    replica: int
+    kind: str
+    at: int
+
+
 class Job:
     """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns.
 
@@ -161,6 +169,7 @@ class Job:
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
+        self.unblamed: Unblamed | None = None
         self.is_counted = False
         self.backoff_ns = self.backoff_until = 0
         self.stopped_at = self.gone_at = self.joint_gone_at = 0

@@ -217,10 +217,6 @@ class Seats:
         self.failures.append((now, kind, replica, node))
         return True
 
-    def forgive(self, at: int) -> None:
-        """Remove the failure at that time (ns) from `failures`: it followed from the loss of a node."""
-        self.failures = [past for past in self.failures if past[0] != at]
-
     def _cordon(self, node: int) -> None:
         """Cordon the node, unless the minimum of a role has no room without it. Replicas on it keep their seats."""
         own = self.room[node] - len(self.on[node])

@@ -21,9 +21,9 @@ from flowdist.faults.streams import spread
 from flowdist.graph import RoleSpec, format_duration
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.ending import fail
-from flowdist.sim.macro.gang import resume, stall
 from flowdist.sim.macro.generation.start_ups import WarmNodes, pace_of
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.pace import resume, stall
 from flowdist.sim.macro.result import NEVER
 from flowdist.sim.macro.seats import Seats
 
