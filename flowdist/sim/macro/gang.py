@@ -207,6 +207,8 @@ def open_incident(
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
+    seated = enumerate(job.seats.node_of) if job.backoff_ns else ()
+    job.restarting = [replica for replica, node in seated if node is not None]
     if level is None and job.deferred is None:
         note_change(job, kind, reason, now)
         if job.result.outcome is not None:
@@ -306,7 +308,8 @@ def form(job: Job, now: int) -> None:
 def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
-    books.start(seats.taken, job.backoff_ns, now)
+    again = sum(seats.node_of[replica] is not None for replica in job.restarting) if job.backoff_ns else 0
+    books.start(seats.taken, job.backoff_ns, now, again=again)
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
