@@ -27,7 +27,7 @@ from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.testing.kit import graph_of
 from tests.choosing import slow
-from tests.sim.test_macro_beside import odd_pools
+from tests.sim.test_macro_beside import GOES_ON, odd_pools, pools
 
 TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
 
@@ -76,6 +76,48 @@ def test_a_feature_is_played_to_the_nanosecond(feature: str) -> None:
         (one,) = compare(graph, parse_plan(faults), [0], 2 * HOUR)
         assert one.macro == one.protocol, faults
         assert sum(one.macro.spent.values()) == graph.roles[0].max_replicas * one.macro.lasted
+
+
+def with_load(graph: RoleGraph, name: str, **fields: Any) -> RoleGraph:
+    load = msgspec.structs.replace(graph.role(name).workload, **fields)
+    roles = [msgspec.structs.replace(role, workload=load) if role.name == name else role for role in graph.roles]
+    return msgspec.structs.replace(graph, roles=tuple(roles))
+
+
+STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
+    "a member ends after the last step": (
+        gang({"finish_time": "30s", "collective": "hang"}),
+        ["trainer/1@10m20s", "node2@10m40s/10s"],
+    ),
+    "and its peers do not fail": (gang({"finish_time": "30s", "collective": "fail"}), ["trainer/1@10m20s"]),
+    "a node dies after its members failed with a silent one": (
+        gang({"collective": "fail"}, nodes=6),
+        ["node2@3m:lost/1m", "node1@3m2.55s/1m"],
+    ),
+    "a node dies after its members failed with a dead one": (
+        gang({"collective": "fail"}, nodes=6, max_restarts=1),
+        ["trainer/0@2m", "trainer/1@3m", "node2@3m0.007s/1m"],
+    ),
+    "a member dies while the gang waits for a service": (
+        with_load(pools(**GOES_ON), "trainer", collective="hang"),
+        ["node5@3m/1m", "node1@3m1s/1m"],
+    ),
+    "an evaluator starts cold on a node that was dead": (
+        with_load(pools(), "evaluator", steps=10_000, startup_ns=40 * SECOND, warm_startup_ns=SECOND),
+        ["node4@3m/10s"],
+    ),
+    "and warm on one that was silent": (
+        with_load(pools(), "evaluator", steps=10_000, startup_ns=40 * SECOND, warm_startup_ns=SECOND),
+        ["node4@3m:lost/10s"],
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_is_played_to_the_nanosecond(story: str) -> None:
+    graph, faults = STORIES[story]
+    (one,) = compare(graph, parse_plan(faults), [0], 9 * MINUTE if len(graph.roles) > 1 else HOUR)
+    assert one.macro == one.protocol
 
 
 def odd_load(rnd: random.Random, base: dict[str, Any]) -> dict[str, Any]:
@@ -128,10 +170,8 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
 
 @pytest.mark.parametrize("seeds", [range(12), *slow([range(12, 200), range(200, 400)])])
 def test_odd_jobs_agree_with_protocol_mode(seeds: range) -> None:
-    """Where they are not equal, two faults fell within a moment, and less than a thousandth of the time differs."""
     found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
-    assert [one.seed for one in found if not one.is_alike or one.worst > 0.001] == []
-    assert sum(one.is_equal for one in found) >= 0.95 * len(found)
+    assert [one.seed for one in found if not one.is_equal] == []
     assert sum(one.faults for one in found) > 10 * len(found)
 
 
@@ -161,8 +201,7 @@ def odd_roles(seed: int) -> tuple[RoleGraph, Plan]:
 @pytest.mark.parametrize("seeds", [range(3), *slow([range(3, 60)])])
 def test_odd_roles_beside_the_gang_agree_with_protocol_mode(seeds: range) -> None:
     found = [one for seed in seeds for one in compare(*odd_roles(seed), [seed], HOUR)]
-    assert [one.seed for one in found if not one.is_alike or one.worst > 0.001] == []
-    assert sum(one.is_equal for one in found) >= 0.9 * len(found)
+    assert [one.seed for one in found if not one.is_equal] == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -171,6 +210,15 @@ def test_the_short_cut_changes_nothing(seed: int) -> None:
     scope = scope_of(graph, plan)
     short, long = (Macro(scope, plan, seed=seed % 3, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
     assert short == long
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nor_does_it_after_a_member_was_slow(seed: int) -> None:
+    """The steady path has one formula for the positions of a generation, which holds for none that was slow."""
+    plan = parse_plan(rates=["node-kill=20/node-day/2m", "trainer-slow=40/replica-day:2.3x/40s"])
+    scope = scope_of(gang({"steps": 10**5}, "2:8", 8), plan)
+    short, long = (Macro(scope, plan, seed=seed % 3, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
+    assert short == long and short.spent["stalled"] > MINUTE
 
 
 # The course of one generation, beside the model of the simulator.
