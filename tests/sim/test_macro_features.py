@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -27,7 +27,7 @@ from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.testing.kit import graph_of
 from tests.choosing import slow
-from tests.sim.test_macro_beside import GOES_ON, odd_pools, pools
+from tests.sim.test_macro_beside import GOES_ON, odd_pools, pools, with_options
 
 TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
 
@@ -97,6 +97,30 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
     "a node dies after its members failed with a dead one": (
         gang({"collective": "fail"}, nodes=6, max_restarts=1),
         ["trainer/0@2m", "trainer/1@3m", "node2@3m0.007s/1m"],
+    ),
+    "only the node that explains a failure flaps": (
+        with_options(gang({"collective": "fail"}), cordon_after=1),
+        ["node2@3m:lost/1m", "node1@3m2.55s/2m"],
+    ),
+    "and none that dies when all that was left had failed": (
+        with_options(gang({"collective": "fail"}), cordon_after=1),
+        ["node2@3m:lost/1m", "trainer/0@3m1s", "node3@3m1.05s/2m"],
+    ),
+    "the last member that is to stop is lost": (
+        gang({"stop_time": "1900ms"}, "2", 2),
+        ["node1@3m/1m", "node0@3m1s/2m"],
+    ),
+    "a loss explains a failure, and the others take longer to stop": (
+        gang({"stop_time": "1900ms"}, max_restarts=0),
+        ["node2@3m/1m", "trainer/1@3m0.005s"],
+    ),
+    "too many changes, each noticed by the peers first": (
+        with_options(gang({"collective": "fail"}, "1:4", 6), free_incidents_max=2),
+        ["node0@30s/2m", "node1@50s/2m", "node2@70s/2m", "node3@90s/2m"],
+    ),
+    "members die while the gang stops to grow": (
+        gang({"collective": "fail"}, "1:4", 5),
+        ["node1@3m/1m", "node4@3m/70s", "node2@3m30s/2m", "node3@4m0.02s/1m", "node0@4m10.05s/1m"],
     ),
     "a member dies while the gang waits for a service": (
         with_load(pools(**GOES_ON), "trainer", collective="hang"),
@@ -168,8 +192,9 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
     return msgspec.structs.replace(graph, options=options), parse_plan(rates=rates)
 
 
-@pytest.mark.parametrize("seeds", [range(12), *slow([range(12, 200), range(200, 400)])])
-def test_odd_jobs_agree_with_protocol_mode(seeds: range) -> None:
+# The first three have a replica that moves during its back-off, and nodes that are cordoned for what others did.
+@pytest.mark.parametrize("seeds", [(35, 192, 212, *range(7)), *slow([range(7, 200), range(200, 400)])])
+def test_odd_jobs_agree_with_protocol_mode(seeds: Sequence[int]) -> None:
     found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
     assert [one.seed for one in found if not one.is_equal] == []
     assert sum(one.faults for one in found) > 10 * len(found)
