@@ -229,7 +229,10 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((PS, "--macro"), "ps.py:15:10: macro mode cannot play this job:\n  role ps: apart=False: macro mode has at most"),
+        (
+            (PS, "--macro"),
+            "ps.py:15:10: macro mode cannot play this job:\n  role ps: apart=False: macro mode has at most",
+        ),
         ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
         ((GANG, "--macro", "--set", "trainer.ready_timeout=9s"), "role trainer: ready_timeout='9s': macro mode"),
         ((GANG, "--macro", "--goodput", "0.9"), "properties and bounds are not for --macro"),
