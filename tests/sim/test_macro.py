@@ -103,6 +103,13 @@ STORIES = {
         with_role(topology(), restart=RestartPolicy(max_restarts=1, rules=(Rule("restart", kind="node_lost"),))),
         ["node1@2m/10s", "node2@4m/10s"],
     ),
+    "a rule counts lost nodes, and there are spares": (
+        with_role(
+            topology(replicas=2, nodes=4),
+            restart=RestartPolicy(max_restarts=9, rules=(Rule("restart", kind="node_lost"),)),
+        ),
+        ["node1@2m/10s", "node0@3m/10s", "node2@4m"],
+    ),
     "a rule fails for one": (
         with_role(topology(), restart=RestartPolicy(max_restarts=1, rules=(Rule("fail", exit=3),))),
         ["trainer/1@2m", "trainer/1@4m:exit=3"],

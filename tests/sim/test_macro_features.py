@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -27,7 +27,7 @@ from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.testing.kit import graph_of
 from tests.choosing import slow
-from tests.sim.test_macro_beside import odd_pools
+from tests.sim.test_macro_beside import BACK, GOES_ON, odd_pools, pools, with_options
 
 TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
 
@@ -78,6 +78,81 @@ def test_a_feature_is_played_to_the_nanosecond(feature: str) -> None:
         assert sum(one.macro.spent.values()) == graph.roles[0].max_replicas * one.macro.lasted
 
 
+def with_load(graph: RoleGraph, name: str, **fields: Any) -> RoleGraph:
+    load = msgspec.structs.replace(graph.role(name).workload, **fields)
+    roles = [msgspec.structs.replace(role, workload=load) if role.name == name else role for role in graph.roles]
+    return msgspec.structs.replace(graph, roles=tuple(roles))
+
+
+STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
+    "a member ends after the last step": (
+        gang({"finish_time": "30s", "collective": "hang"}),
+        ["trainer/1@10m20s", "node2@10m40s/10s"],
+    ),
+    "and its peers do not fail": (gang({"finish_time": "30s", "collective": "fail"}), ["trainer/1@10m20s"]),
+    "a node dies after its members failed with a silent one": (
+        gang({"collective": "fail"}, nodes=6),
+        ["node2@3m:lost/1m", "node1@3m2.55s/1m"],
+    ),
+    "a node dies after its members failed with a dead one": (
+        gang({"collective": "fail"}, nodes=6, max_restarts=1),
+        ["trainer/0@2m", "trainer/1@3m", "node2@3m0.007s/1m"],
+    ),
+    "only the node that explains a failure flaps": (
+        with_options(gang({"collective": "fail"}), cordon_after=1),
+        ["node2@3m:lost/1m", "node1@3m2.55s/2m"],
+    ),
+    "and none that dies when all that was left had failed": (
+        with_options(gang({"collective": "fail"}), cordon_after=1),
+        ["node2@3m:lost/1m", "trainer/0@3m1s", "node3@3m1.05s/2m"],
+    ),
+    "the last member that is to stop is lost": (
+        gang({"stop_time": "1900ms"}, "2", 2),
+        ["node1@3m/1m", "node0@3m1s/2m"],
+    ),
+    "a loss explains a failure, and the others take longer to stop": (
+        gang({"stop_time": "1900ms"}, max_restarts=0),
+        ["node2@3m/1m", "trainer/1@3m0.005s"],
+    ),
+    "too many changes, each noticed by the peers first": (
+        with_options(gang({"collective": "fail"}, "1:4", 6), free_incidents_max=2),
+        ["node0@30s/2m", "node1@50s/2m", "node2@70s/2m", "node3@90s/2m"],
+    ),
+    "the end of one slow time is not that of the next": (
+        gang({}),
+        ["trainer/1@2m:slow=2x/2m", "node3@2m30s/10s", "trainer/1@3m20s:slow=3x/5m"],
+    ),
+    "a node that died before the order to start arrived is cold": (
+        gang({"warm_startup": "1s", "startup": "20s"}),
+        ["node1@3m/2m", "node2@3m0.112s/1m"],
+    ),
+    "readers take time to stop": (with_load(pools(**BACK), "reader", stop_ns=1500 * MS), ["node5@3m/1m"]),
+    "members die while the gang stops to grow": (
+        gang({"collective": "fail"}, "1:4", 5),
+        ["node1@3m/1m", "node4@3m/70s", "node2@3m30s/2m", "node3@4m0.02s/1m", "node0@4m10.05s/1m"],
+    ),
+    "a member dies while the gang waits for a service": (
+        with_load(pools(**GOES_ON), "trainer", collective="hang"),
+        ["node5@3m/1m", "node1@3m1s/1m"],
+    ),
+    "an evaluator starts cold on a node that was dead": (
+        with_load(pools(), "evaluator", steps=10_000, startup_ns=40 * SECOND, warm_startup_ns=SECOND),
+        ["node4@3m/10s"],
+    ),
+    "and warm on one that was silent": (
+        with_load(pools(), "evaluator", steps=10_000, startup_ns=40 * SECOND, warm_startup_ns=SECOND),
+        ["node4@3m:lost/10s"],
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_is_played_to_the_nanosecond(story: str) -> None:
+    graph, faults = STORIES[story]
+    (one,) = compare(graph, parse_plan(faults), [0], HOUR)
+    assert one.macro == one.protocol
+
+
 def odd_load(rnd: random.Random, base: dict[str, Any]) -> dict[str, Any]:
     """A workload with any of the features, each in half of the cases."""
     choices: dict[str, list[Any]] = {
@@ -126,12 +201,11 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
     return msgspec.structs.replace(graph, options=options), parse_plan(rates=rates)
 
 
-@pytest.mark.parametrize("seeds", [range(12), *slow([range(12, 200), range(200, 400)])])
-def test_odd_jobs_agree_with_protocol_mode(seeds: range) -> None:
-    """Where they are not equal, two faults fell within a moment, and less than a thousandth of the time differs."""
+# The first three have a replica that moves during its back-off, and nodes that are cordoned for what others did.
+@pytest.mark.parametrize("seeds", [(35, 192, 212, *range(7)), *slow([range(7, 200), range(200, 400)])])
+def test_odd_jobs_agree_with_protocol_mode(seeds: Sequence[int]) -> None:
     found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
-    assert [one.seed for one in found if not one.is_alike or one.worst > 0.001] == []
-    assert sum(one.is_equal for one in found) >= 0.95 * len(found)
+    assert [one.seed for one in found if not one.is_equal] == []
     assert sum(one.faults for one in found) > 10 * len(found)
 
 
@@ -161,8 +235,7 @@ def odd_roles(seed: int) -> tuple[RoleGraph, Plan]:
 @pytest.mark.parametrize("seeds", [range(3), *slow([range(3, 60)])])
 def test_odd_roles_beside_the_gang_agree_with_protocol_mode(seeds: range) -> None:
     found = [one for seed in seeds for one in compare(*odd_roles(seed), [seed], HOUR)]
-    assert [one.seed for one in found if not one.is_alike or one.worst > 0.001] == []
-    assert sum(one.is_equal for one in found) >= 0.9 * len(found)
+    assert [one.seed for one in found if not one.is_equal] == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -171,6 +244,23 @@ def test_the_short_cut_changes_nothing(seed: int) -> None:
     scope = scope_of(graph, plan)
     short, long = (Macro(scope, plan, seed=seed % 3, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
     assert short == long
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_nor_does_it_with_any_feature(feature: str) -> None:
+    plan = parse_plan(rates=["node-kill=20/node-day/2m"])
+    scope = scope_of(with_load(FEATURES[feature], "trainer", steps=10**5), plan)
+    short, long = (Macro(scope, plan, seed=1, step_by_step=steps).run(2 * HOUR) for steps in (False, True))
+    assert short == long and short.faults > 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nor_does_it_after_a_member_was_slow(seed: int) -> None:
+    """The steady path has one formula for the positions of a generation, which holds for none that was slow."""
+    plan = parse_plan(rates=["node-kill=20/node-day/2m", "trainer-slow=40/replica-day:2.3x/40s"])
+    scope = scope_of(gang({"steps": 10**5, "startup": "60s"}, "2:8", 8), plan)
+    short, long = (Macro(scope, plan, seed=seed % 3, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
+    assert short == long and short.spent["stalled"] > MINUTE
 
 
 # The course of one generation, beside the model of the simulator.

@@ -60,7 +60,7 @@ class Books:
         self.spent["waiting"] += (self._all - self.active) * dt
         self.bucket, self.active, self.since = bucket, active, now
 
-    def start(self, members: int, backoff_ns: int, now: int, *, again: int = 0) -> None:
+    def start(self, members: int, backoff_ns: int, now: int, *, new: int = 0) -> None:
         """Begin the start-up of a generation, at the order to start.
 
         Args:
@@ -68,10 +68,10 @@ class Books:
             backoff_ns: How much of the time before was back-off. It is moved to its bucket for the replicas that start
                 again.
             now: The time, in ns.
-            again: How many of them were members of the generation before.
+            new: How many of them were no members of the generation before.
         """
         if backoff_ns and self.bucket == "re-formation":
-            part = min(backoff_ns, now - self.since) * again
+            part = min(backoff_ns, now - self.since) * min(self.active, members - new)
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)

@@ -51,6 +51,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     job.cut_off_since.pop(node, None)
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
+    job.last_lost = list(job.seats.on[node])
     if job.seats.lose(node):
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
@@ -207,8 +208,8 @@ def open_incident(
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
-    seated = enumerate(job.seats.node_of) if job.backoff_ns else ()
-    job.restarting = [replica for replica, node in seated if node is not None]
+    lost = job.last_lost if kind == "node_lost" else []  # they were members as well
+    job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
     if level is None and job.deferred is None:
         note_change(job, kind, reason, now)
         if job.result.outcome is not None:
@@ -308,8 +309,8 @@ def form(job: Job, now: int) -> None:
 def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
-    again = sum(seats.node_of[replica] is not None for replica in job.restarting) if job.backoff_ns else 0
-    books.start(seats.taken, job.backoff_ns, now, again=again)
+    new = sum(seats.node_of[replica] is not None for replica in job.outsiders) if job.backoff_ns else 0
+    books.start(seats.taken, job.backoff_ns, now, new=new)
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()

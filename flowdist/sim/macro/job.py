@@ -112,7 +112,8 @@ class Job:
         size_max: The largest number of members of a generation so far.
         give_up_at: When the job fails because the gang is below its minimum (R12); None: it is not.
         backoff_until: When the back-off of the open incident ends; `backoff_ns` is how long it is.
-        restarting: The members that an incident with a back-off restarts.
+        outsiders: The replicas that were no members of the generation that an incident with a back-off restarts.
+        last_lost: The replicas that had their seats on the node that was lost last.
         is_counted: The open incident is charged to a budget.
         is_incomplete: A member's node died while the generation started, so that not all members ever run.
         warm: Nodes on which the gang starts warm.
@@ -170,7 +171,8 @@ class Job:
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
-        self.restarting: list[int] = []
+        self.outsiders: list[int] = []
+        self.last_lost: list[int] = []
         self.unblamed: Unblamed | None = None
         self.is_counted = False
         self.backoff_ns = self.backoff_until = 0

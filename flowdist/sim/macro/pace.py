@@ -1,4 +1,4 @@
-"""What changes the pace of a gang in macro mode without a restart: services that are away, and members that are slow.
+"""Pace of a gang in macro mode between two restarts: services that are away stop it, and slow members slow it down.
 
 All functions act on a `Job` at the virtual time `now` in ns.
 """

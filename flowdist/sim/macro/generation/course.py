@@ -38,7 +38,7 @@ class Change(NamedTuple):
         if self.is_stalled:
             return self.base
         passed = time - self.since
-        if self.pace == 1:
+        if self.pace is EVEN or self.pace == 1:  # the comparison of fractions is slow
             return self.base + passed
         slow, even = self.pace.numerator, self.pace.denominator
         base = self.base
@@ -56,7 +56,7 @@ class Change(NamedTuple):
         """
         if self.is_stalled:
             return NEVER
-        if self.pace == 1:
+        if self.pace is EVEN or self.pace == 1:
             return self.since + position - self.base
         slow, even = self.pace.numerator, self.pace.denominator
         at, base = self.since, self.base
