@@ -47,7 +47,11 @@ def test_the_readme_has_a_topology_of_ten_lines_a_picture_and_commands_that_are_
     install, _, rest = text.partition("## A script for torchrun")
     assert not follow(rest, tmp_path)
     lines = [step.line for step in steps_of(install) if isinstance(step, Command)]
-    assert lines == ["python3 -m venv .venv", ". .venv/bin/activate", 'pip install ".[torch,testing]"']  # `make package` runs them
+    assert lines == [
+        "python3 -m venv .venv",
+        ". .venv/bin/activate",
+        'pip install ".[torch,testing]"',
+    ]  # `make package` runs them
 
 
 PAGE = """
