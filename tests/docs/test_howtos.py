@@ -95,9 +95,6 @@ ONLY_COMPILED = {
     ("rl.md", "from flowdist.testing"): "a line for the test of a topology with roles of its own",
     ("models.md", "worker.run("): "one line of a script of one's own; examples/resume_model has it",
     ("models.md", "from xmlrpc"): "a function of a script of one's own",
-    ("rl.md", "if worker.commit("): "two lines of examples/rl/learner.py, which a test runs",
-    ("rl.md", "path = worker.latest("): "three lines of examples/rl/actor.py, which a test runs",
-    ("rl.md", "from flowdist.testing"): "lines for a test beside examples/rl; tests/examples has them",
     ("frameworks.md", "from torchdata"): "lines for a script with torchdata; tests/frameworks runs whole ones",
     ("calibrate.md", "from flowdist.testing"): "reads a workload of one's own runs; tests/cli/test_calibrate.py has it",
 }

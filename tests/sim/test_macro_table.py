@@ -19,7 +19,7 @@ from flowdist.sim.simulation import with_nodes
 from flowdist.testing.kit import graph_of
 
 ROOT = Path(__file__).parents[2]
-DOCS = (ROOT / "docs/simulate.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs/macro.md").read_text(encoding="utf-8")
 
 # By topology: empty, macro mode plays it; else the one field, as its refusal begins.
 TABLE = {
@@ -30,12 +30,15 @@ TABLE = {
     "scenarios/topologies/mesh.py": "",
     "scenarios/topologies/pools.py": "",
     "scenarios/topologies/ps.py": "role ps: apart=False",
+    "scenarios/topologies/rl.py": "role evaluator: gang=True",
     "scenarios/topologies/rivals.py": "role red: gang=True",
     "scenarios/topologies/stages.py": "role actor: primary=True",
     "examples/char_gpt/topology.py": "",
     "examples/resume_model/topology.py": "role trainer: simulate='model:Worker'",
+    "examples/rl/topology.py": "role actor: depends_on=[reward.ready(on_restart='reconnect')]",
     "examples/word2vec/topology.py": "role trainer: gang=False",
     "flowdist new --template ddp": "role trainer: simulate='model:Worker'",
+    "flowdist new --template rl": "role actor: depends_on=[replay.ready(on_restart='reconnect')]",
     "flowdist new --template ps": "role trainer: gang=False",
     "dist.ddp": "",
     "dist.spmd": "",
@@ -91,6 +94,6 @@ def test_what_macro_mode_plays_agrees_with_protocol_mode(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_page_on_the_simulator_has_the_table(name: str) -> None:
+def test_the_page_on_macro_mode_has_the_table(name: str) -> None:
     said = f"`{TABLE[name].replace('the topology: ', '')}`" if TABLE[name] else "played"
     assert f"| `{name}` | {said} |" in DOCS
