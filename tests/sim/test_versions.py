@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowdist import Restart, Topology, Workload
+from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.protocol.effects import Notify
 from flowdist.control.protocol.events import ReplicaAcknowledged, ReplicaPublished
 from flowdist.faults.grammar import Plan, parse_fault
@@ -148,5 +148,19 @@ def test_a_learner_that_restarts_begins_with_its_checkpoint_and_actors_run_on() 
 
 
 def test_macro_mode_refuses_a_job_with_versions() -> None:
-    with pytest.raises(MacroRefused, match="versions"):
-        scope_of(rl(), Plan())
+    t = Topology("rl", nodes=[*4 * [Node(labels={"pool": "learner"})], Node(labels={"pool": "actor"})])
+    again = Restart("replica", max_restarts=2)
+    lead = t.role("learner", "true", replicas=4, apart=True, where={"pool": "learner"}, restart=Restart(max_restarts=2))
+    t.role(
+        "actor",
+        "true",
+        gang=False,
+        primary=False,
+        apart=True,
+        where={"pool": "actor"},
+        depends_on=lead.started(),
+        versions=lead.version(),
+        restart=again,
+    )
+    with pytest.raises(MacroRefused, match="role actor: versions="):
+        scope_of(graph_of(t), Plan())

@@ -88,9 +88,14 @@ def _check_endpoint(place: Rendezvous) -> None:
     if is_this_machine(place.endpoint.host):
         return
     own, why = socket.gethostname(), f"another controller of job {place.job_id!r} answers there"
-    controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id, NO_RUN)
+
+    async def ask() -> None:
+        endpoint = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id, NO_RUN)
+        _, writer = await dial(endpoint, Credentials(place.token))
+        writer.transport.abort()
+
     try:
-        asyncio.run(dial(controller, Credentials(place.token)))
+        asyncio.run(ask())
     except ConnectionRejected as error:  # it says which run it is
         why = error.message
     except OSError:

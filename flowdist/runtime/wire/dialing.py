@@ -38,7 +38,7 @@ async def dial(
         keep_alive(writer.get_extra_info("socket"))
         await asyncio.wait_for(_shake_hands(controller, credentials, reader, writer), HANDSHAKE_S)
     except BaseException:
-        writer.close()
+        writer.transport.abort()  # close() would wait for the peer, and the caller's event loop may end before
         raise
     return reader, writer
 
