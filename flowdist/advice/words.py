@@ -24,6 +24,9 @@ STYLE = (
 )
 
 
+FEW_FAULTS = 10  # of all runs together: what so few show is the cost of runs without a fault
+
+
 class Setting(NamedTuple):
     """Texts and numbers of a command line that advice is shown with.
 
@@ -249,4 +252,8 @@ def runs_text(seeds: Sequence[int], mode: str, until_ns: int, faults: float) -> 
     """
     long = format_duration(until_ns) if until_ns < 1000 * HOUR else f"{until_ns / (24 * HOUR):.0f}d"
     span = f"seeds {seeds[0]}:{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return f"{span} in {mode} mode, each {long} at most, {faults:,.0f} faults expected up to then"
+    text = f"{span} in {mode} mode, each {long} at most, {faults:,.0f} faults expected up to then"
+    if faults * len(seeds) >= FEW_FAULTS:
+        return text
+    rare = f"{faults * len(seeds):.2g} faults are expected in all runs together"
+    return f"{text}\nwarning: {rare}, so this is advice for runs without any: try a higher --rate"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from flowdist.advice.comparison import compare, is_sure
 from flowdist.advice.playing import Outcome
-from flowdist.graph import HOUR
+from flowdist.advice.words import runs_text
+from flowdist.graph import HOUR, SECOND
 from tests.choosing import examples
 
 
@@ -95,3 +96,9 @@ def test_a_run_without_any_work_counts_by_what_it_costs() -> None:
 def test_different_seeds_cannot_be_compared() -> None:
     with pytest.raises(AssertionError, match="same seeds"):
         compare([outcome(1)], [outcome(2)], (1, 1))
+
+
+def test_runs_with_hardly_any_fault_are_no_ground_for_advice() -> None:
+    usual, rare = (runs_text(range(1, 26), "macro", 2 * 60 * SECOND, faults) for faults in (0.4, 0.01))
+    assert usual == "seeds 1:25 in macro mode, each 2m at most, 0 faults expected up to then"
+    assert rare.startswith(usual) and "\nwarning: 0.25 faults are expected in all runs together" in rare

@@ -14,11 +14,11 @@ from flowdist.sim.user_code import answers
 from flowdist.sim.user_code.answers import copied, sample_of
 from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.sim.user_code.workload import WorldModel
-from flowdist.worker import Info
+from flowdist.worker import Info, model
 from flowdist.worker.api import version_of
 from flowdist.worker.model import stream_of
 
-OURS = (__file__, answers.__file__)  # frames of these files are left out at the top of tracebacks
+OURS = (__file__, answers.__file__, model.__file__)  # frames of these files are left out at the top of tracebacks
 
 
 class Raised(NamedTuple):
