@@ -75,6 +75,20 @@ def test_a_gang_that_restarts_comes_back_in_the_new_size():
     assert talk.up() == ["trainer/0"] and talk.starts[-1].world_size == 1
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_gang_whose_store_is_opening_comes_up_in_the_new_size(count: int):
+    talk = Talk(graph(trainers(1, 3, restart=restart())))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("trainer", 2))
+    talk.auto = False
+    talk.fail("trainer/0")
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), talk.replica("trainer/1").attempt))
+    assert talk.world("trainer").phase == "opening"
+    talk.tell(ev.ScaleRequested("trainer", count))
+    talk.answer()
+    assert len(talk.up()) == count and talk.starts[-1].world_size == count
+
+
 def test_r17_a_closing_gang_is_not_scaled():
     talk = on_one_node(trainers(1, 3))
     talk.finish("trainer/0")

@@ -9,6 +9,7 @@ from flowdist.control.incidents.retiring import retire
 from flowdist.control.job.facts import Change
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.drain import drain
+from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.bad_nodes import cordon, uncordon
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol import events as ev
@@ -74,9 +75,11 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
 def _scale_gang(job: JobState, world: World, role: Role) -> None:
     """Let a running gang grow to its new target without cool-down, or record the change that removes its last members.
 
-    A gang that waits uses the target when it forms. A closing one does not change its size any more (R17).
+    A gang that waits uses the target when it forms, and one whose store is opening chooses its members anew. A closing
+    one does not change its size any more (R17).
     """
     job.touch(world)
+    abandon_openings(job, [world.name])
     if world.phase != "running" or world.is_closing:
         return
     members = [replica for replica in world.members if replica.role == role.spec.name]
