@@ -215,7 +215,10 @@ def test_the_status_at_the_end_of_a_journal(base: Path) -> None:
     record, replay, _ = replay_of(run_dir / "journal.jsonl", strict=True)
     told = status_at_end(run_dir, record.header, replay)
     assert told.run_id == run_dir.name and told.roles[1].target == 2
-    assert told.said[-1].text == "trainer: scaled to 2 replicas by the operator"
+    assert [notice.text for notice in told.said][-2:] == [
+        "trainer: scaled to 2 replicas by the operator",
+        "trainer: generation 2 forms with 2 replicas of at most 2",  # its store was opening
+    ]
 
 
 @pytest.fixture

@@ -79,10 +79,11 @@ def _scale_gang(job: JobState, world: World, role: Role) -> None:
     one does not change its size any more (R17).
     """
     job.touch(world)
-    abandon_openings(job, [world.name])
+    members = [replica for replica in world.members if replica.role == role.spec.name]
+    if len(members) != role.target:
+        abandon_openings(job, [world.name])
     if world.phase != "running" or world.is_closing:
         return
-    members = [replica for replica in world.members if replica.role == role.spec.name]
     if role.target >= len(members):
         world.grow_at_once = True
         return
