@@ -101,7 +101,7 @@ def format_9(folder: Path) -> str:
 
 OFFERED = "`--resume` names the line and offers `--truncate-at`, which keeps the original, and the job succeeds"
 ROWS = [
-    Row("journal-byte", "one bit of the journal of a killed run is flipped", OFFERED, damaged(flipped), is_quick=True),
+    Row("journal-byte", "one bit of the journal of a killed run is flipped", OFFERED, damaged(flipped)),
     Row("journal-doubled", "a line of the journal is doubled", OFFERED, damaged(doubled)),
     Row("journal-foreign", "the journal has a line of another run", OFFERED, damaged(of_another_run)),
     Row("journal-missing", "a line of the journal is missing", OFFERED, damaged(without_one)),

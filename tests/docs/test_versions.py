@@ -9,6 +9,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from flowdist import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +59,7 @@ def test_the_policy_lists_each_deprecated_module_and_no_other() -> None:
     assert deprecated == set(re.findall(r"`(flowdist[\w.]*)`, in favour of", line))
 
 
+@pytest.mark.slow
 def test_a_deprecated_module_names_the_users_line_and_what_to_write(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys\nfrom flowdist.parallel import mesh\n")

@@ -43,6 +43,7 @@ def test_the_policy_learns_from_its_episodes_and_their_scores(modules: dict[str,
     assert lengths[0] < 40 and sum(lengths[-10:]) / 10 > 110, lengths
 
 
+@pytest.mark.slow
 def test_torch_and_plain_python_take_the_same_step(modules: dict[str, ModuleType]) -> None:
     torch = pytest.importorskip("torch")
     cart, learner, reward = modules["cart"], modules["learner"], modules["reward"]

@@ -49,6 +49,7 @@ def test_an_interrupt_as_the_run_starts_cancels_it(tmp_path: Path, number: signa
         assert job.finish() == 130 and job.alive() == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_the_controller_stands_still_ends_the_workers_in_order(tmp_path: Path) -> None:
     with job_of(tmp_path, PATIENT) as job:
         job.until("at work")
@@ -70,6 +71,7 @@ def test_a_second_interrupt_while_the_controller_stands_still_ends_stubborn_work
         assert job.finish() == 130 and job.alive() == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_controllers_die_again_and_again_ends_the_workers_in_order(tmp_path: Path) -> None:
     place = f"controller_main flowdist.control.connection.sessions:Sessions.take_over 1 99 {tmp_path}"
     env = {"FLOWDIST_TEST_BREAK": place, "PYTHONPATH": f"{BREAKING}:{Path.cwd()}"}

@@ -124,6 +124,7 @@ def test_the_groups_of_a_mesh_end_with_a_script_but_an_exception_waits_for_nobod
     assert (run.returncode, run.stdout) == (code, f"{groups}\n"), run.stderr
 
 
+@pytest.mark.slow
 def test_one_process_is_a_mesh_too_and_what_forms_none_is_refused(tmp_path: Path) -> None:
     assert flowdist.launch(mesh_names, parallel={"dp": "elastic", "tp": 1}) == [("dp", "tp")]
     with pytest.raises(FlowdistError, match="forms no mesh of one process"):

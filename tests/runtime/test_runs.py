@@ -187,6 +187,7 @@ def test_a_request_to_a_run_that_is_over_is_answered_with_its_end(base: Path) ->
         operate(run_dir, ev.ScaleRequested("trainer", 2))
 
 
+@pytest.mark.slow
 def test_a_request_to_a_run_without_controller_fails_after_a_while(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     with (run_dir / "lock").open("w") as lock:

@@ -151,6 +151,7 @@ def test_neither_ctrl_c_nor_the_end_of_the_terminal_reaches_a_run_in_the_backgro
         assert deaths.survivors() == []
 
 
+@pytest.mark.slow
 def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
     deep = tmp_path / ("long-" * 20)  # the socket cannot be there: a link is
     deep.mkdir()

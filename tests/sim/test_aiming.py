@@ -18,6 +18,7 @@ from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.sim.simulation import Simulation
 from flowdist.testing import always, graph_of
 from flowdist.testing.campaign import campaign, horizon
+from tests.choosing import slow
 
 SEEDS = range(1, 41)
 LOAD: dict[str, Any] = {"steps": 900, "startup": "20s", "checkpoint_every": "2m", "checkpoint_time": "4s"}
@@ -62,7 +63,8 @@ def test_gates_and_roles_of_one_world_are_reckoned_with() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["trainer/1@5m", "node1@5m/20m", "node2@5m:lost/20m", "node2@5m:pause/20m", "trainer/1@5m:hang"]
+    "fault",
+    ["trainer/1@5m", "node2@5m:lost/20m", *slow(["node1@5m/20m", "node2@5m:pause/20m", "trainer/1@5m:hang"])],
 )
 def test_after_a_fault_both_are_hit_mostly(fault: str) -> None:
     graph, before = hour(hang_after="3m"), parse_fault(fault)

@@ -162,8 +162,13 @@ def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, Any]) 
     ("params", "cause"),
     [
         ({"replicas": "2:4"}, "joined"),  # it shrinks and grows
-        ({"replicas": 4}, "waiting"),  # each failure is below its minimum
-        *slow([({"replicas": "1:8", "nodes": 8}, "joined"), ({"replicas": "6:8", "nodes": 8}, "waiting")]),
+        *slow(
+            [
+                ({"replicas": 4}, "waiting"),  # each failure is below its minimum
+                ({"replicas": "1:8", "nodes": 8}, "joined"),
+                ({"replicas": "6:8", "nodes": 8}, "waiting"),
+            ]
+        ),
         ({"replicas": "3:4", "pending_timeout": "40s"}, "failed"),  # it waits in vain
     ],
 )
