@@ -27,6 +27,8 @@ from flowdist.advice.alternatives import (
 from flowdist.advice.comparison import Gain, compare
 from flowdist.advice.intervals import Bounds, Point, best_of, bounds_of, sweep
 from flowdist.advice.playing import Job, Mode, Outcome, leading_role, mode_of, play
+from flowdist.dsl.problems.problem import TopologyProblems
+from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.report.goodput import Estimate, daly_ns, estimate
@@ -177,13 +179,11 @@ class _Advisor:
 
     def _try(self, change: Change) -> Tried:
         """Play a change with the choosing seeds."""
-        job = changed(self._job, (change,), self._question.compile)
-        if job is None:
-            return Tried(change, None, "the topology has errors with it")
         try:
+            job = changed(self._job, (change,), self._question.compile)
             other = self._play(job, self._question.choosing, f"{change.what} {change.proposed}")
-        except (MacroRefused, FaultError) as error:
-            return Tried(change, None, " ".join(error.message.split()))
+        except (TopologyProblems, MacroRefused, FaultError) as error:
+            return Tried(change, None, why_not(error))
         return Tried(change, compare(self._chosen_today, other, (self._job.units, job.units)))
 
     def _best_interval(self) -> Iterable[Change]:
@@ -207,15 +207,21 @@ class _Advisor:
 
     def _measure(self, today: list[Outcome], changes: tuple[Change, ...]) -> Measured | None:
         """Return what changes gain with the measuring seeds; None if they cannot be made together."""
-        job = changed(self._job, changes, self._question.compile)
-        if job is None:
-            return None
         what = ", ".join(f"{change.what} {change.proposed}" for change in changes)
         try:
+            job = changed(self._job, changes, self._question.compile)
             other = self._play(job, self._question.measuring, what)
-        except (MacroRefused, FaultError):
+        except (TopologyProblems, MacroRefused, FaultError):
             return None
         return Measured(changes, compare(today, other, (self._job.units, job.units)))
+
+
+def why_not(error: FlowdistError) -> str:
+    """Return in one line why a change is not played: the first error of the topology with it, or why it is refused."""
+    if isinstance(error, TopologyProblems):
+        first = next(problem for problem in error.problems if problem.severity == "error")
+        return f"{first.code}: {' '.join(first.message.split())}"
+    return " ".join(error.message.split())
 
 
 def _worth(one: Measured) -> tuple[bool, int, float]:

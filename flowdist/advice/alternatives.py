@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from flowdist.advice.playing import Job, Outcome, leading_role
-from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, slots
 from flowdist.graph.units import DAY
@@ -182,10 +181,11 @@ def together(changes: Iterable[Change], sets: tuple[str, ...] = ()) -> tuple[tup
     return sets, nodes
 
 
-def changed(job: Job, change: Iterable[Change], compile: Compile) -> Job | None:
-    """Return the job with changes; None if the topology has errors with them, such as a lease below the heartbeat."""
+def changed(job: Job, change: Iterable[Change], compile: Compile) -> Job:
+    """Return the job with changes.
+
+    Raises:
+        TopologyProblems: The topology has errors with them, such as a lease below the heartbeat.
+    """
     sets, nodes = together(change)
-    try:
-        return job._replace(graph=compile(sets, nodes))
-    except FlowdistError:
-        return None
+    return job._replace(graph=compile(sets, nodes))

@@ -15,6 +15,7 @@ from flowdist.dsl.read.fields import NAME
 from flowdist.errors import FlowdistError
 
 TEMPLATES = ("ddp", "ps", "rl")
+NEEDS_TORCH = ("ddp",)  # templates whose scripts import torch
 
 
 def write_project(folder: Path, template: str) -> list[Path]:

@@ -52,6 +52,7 @@ class Verdict(NamedTuple):
         recoveries: Number of incidents that ended in a recovery.
         seen: Names of the points that were reached, built-in ones and the user's.
         collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
+        raised: The last exception that a user's model raised, in words; empty: none did.
     """
 
     seed: int
@@ -61,6 +62,7 @@ class Verdict(NamedTuple):
     recoveries: int
     seen: tuple[str, ...] = ()
     collective: str = ""
+    raised: str = ""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class Report:
         demanded: Names of the user's points.
         collectives: Number of runs in which the campaign made the peers of dead workers fail ("fail") or hang ("hang").
         stopped: Why the campaign ended early; empty if it did not. Points may be unreached for that reason alone.
+        raised: Seeds that hold although a user's model raised an exception, which the topology survived as an exit; by
+            each its last exception, in words.
         outdated: Failures of the corpus whose plans have nodes, roles or kinds that this topology does not have.
     """
 
@@ -89,6 +93,7 @@ class Report:
     demanded: tuple[str, ...] = ()
     collectives: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
+    raised: dict[int, str] = field(default_factory=dict)
     outdated: list[Known] = field(default_factory=list)
 
     def count(self, verdict: Verdict) -> None:
@@ -99,6 +104,8 @@ class Report:
         self.collectives = _sums(self.collectives, {verdict.collective: 1} if verdict.collective else {})
         self.points |= {point: self.points.get(point, 0) + 1 for point in verdict.seen}
         self.failures += [verdict.failure] if verdict.failure is not None else []
+        if verdict.raised and verdict.failure is None:
+            self.raised[verdict.seed] = verdict.raised
 
     @property
     def never_seen(self) -> list[str]:
@@ -138,7 +145,8 @@ def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
     result, property, text = judge(with_collective(graph, collective), plan, seed, rules, quick=True)
     failure = _made_small(graph, plan, seed, rules, collective, (property, text)) if property else None
     closed = sum(incident.result in ("re-formed", "recovered") for incident in result.job.incidents)
-    return Verdict(seed, specs(plan), failure, dict(result.hits), closed, tuple(result.seen), collective)
+    seen, raised = tuple(result.seen), errors_text(result.played)
+    return Verdict(seed, specs(plan), failure, dict(result.hits), closed, seen, collective, raised)
 
 
 def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:

@@ -367,7 +367,8 @@ def _failure_lines(topology: object, report: Report, words: Sequence[str]) -> li
     Only the first KINDS_SHOWN kinds are shown. The list is empty if no seed failed.
     """
     kinds = kinds_of(report.failures)
-    lines = [f"{len(report.failures)} of {report.seeds} seeds fail"] if kinds else []
+    stopped = f"; stopped {report.stopped}" if report.stopped.startswith("after") else ""
+    lines = [f"{len(report.failures)} of {report.seeds} seeds fail{stopped}"] if kinds else []
     for failure, alike in kinds[:KINDS_SHOWN]:
         lines += [f"{seeds_text(failure, alike)}: {failure.property}: {failure.text}"]
         lines += [f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}"]

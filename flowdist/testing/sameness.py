@@ -69,14 +69,16 @@ def _samples(world: str, truth: Played, played: Played) -> str:
     if more:
         sample = next(iter(more))
         steps = [number for number, step in sorted(played.steps[world].items()) if sample in step.samples]
-        how = f"is used {used[sample]} times, in" if used[sample] > 1 else "is not of this run, and is used in"
-        texts.append(f"sample {sample!r} {how} step {' and '.join(map(str, steps))}")
+        numbers = " and ".join(map(str, steps))
+        often = f"is used {used[sample]} times, in step {numbers}"
+        wrong = f"is used in step {numbers}, and without faults in none"
+        texts.append(f"sample {sample!r} {often if sample in wanted else wrong}")
     if less:
         sample = next(iter(less))
         step = next(number for number, step in truth.steps[world].items() if sample in step.samples)
         texts.append(f"sample {sample!r} of step {step} is never used")
-    wrong = f"{len(more)} samples too often, {len(less)} not at all"
-    return f"{world}: {', '.join(texts)} ({wrong}); {_resumed(world, played)}"
+    counts = f"{len(more)} sample{'s' * (len(more) != 1)} too often, {len(less)} too seldom"
+    return f"{world}: {', '.join(texts)} ({counts}); {_resumed(world, played)}"
 
 
 def _logs(world: str, truth: Played, played: Played) -> str:

@@ -226,5 +226,5 @@ def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> tuple[int, 
     theirs = [line for line in passing if isinstance(line, Record)]
     for n, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
-            return n, f"the runs agree for {n} events; then this one: {_decided(a)}; one that passes: {_decided(b)}"
+            return n, f"where it first differs from a run that passes: {_decided(a)}; the other: {_decided(b)}"
     return 0, ""

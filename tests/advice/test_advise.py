@@ -9,11 +9,12 @@ from time import process_time
 import msgspec
 import pytest
 
-from flowdist.advice.advise import Advice, Question, advise
+from flowdist.advice.advise import Advice, Question, advise, why_not
 from flowdist.advice.alternatives import LEVERS, Change, Lever, changed, changes_of, interval_change, with_interval
 from flowdist.advice.intervals import bounds_of
 from flowdist.advice.playing import Job, budget_of, faults_per_ns, horizon_ns, leading_role, mode_of, play
 from flowdist.dsl.load import load_topology
+from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError
@@ -185,8 +186,12 @@ def test_of_several_changes_that_keep_a_job_from_failing_one_is_enough() -> None
 
 def test_a_change_with_which_the_topology_has_errors_is_not_played() -> None:
     case = week("node-lost=5/node-day/10m")
-    assert changed(case.job, [Change("lease", "lease", "4s", "100ms", ("lease=100ms",))], case.compile) is None
-    assert changed(case.job, [Change("lease", "lease", "4s", "8s", ("lease=8s",))], case.compile) is not None
+    with pytest.raises(TopologyProblems) as caught:
+        changed(case.job, [Change("lease", "lease", "4s", "100ms", ("lease=100ms",))], case.compile)
+    (problem,) = caught.value.problems
+    assert why_not(caught.value) == f"{problem.code}: {problem.message}" and "lease" in problem.message
+    longer = changed(case.job, [Change("lease", "lease", "4s", "8s", ("lease=8s",))], case.compile)
+    assert longer.graph.options.lease_ns == 8 * SECOND
 
 
 def test_minima_fit_the_mesh() -> None:

@@ -54,6 +54,14 @@ def test_missing_reports_are_named(unsaid: list[str], line: str, words: str) -> 
     assert told.startswith(f"trainer reported {words}")
 
 
+def test_a_job_that_failed_without_a_report_of_progress_has_no_goodput() -> None:
+    values = {**time_of(JOB, spent(trainer={"productive": 3})), "not_reported": {"trainer": ["progress"]}}
+    failed = {**values, "outcome": "failed"}
+    assert goodput_line(failed) == "goodput unknown: trainer reported no progress before the job failed"
+    assert goodput_line({**values, "outcome": "cancelled"}).startswith("goodput 100.0 %")
+    assert goodput_line({**failed, "not_reported": {}}).startswith("goodput 100.0 %")
+
+
 def test_the_summary_of_a_run_has_a_line_and_that_of_a_report_the_table() -> None:
     header, lines = crash_loop(2, 3)
     controller = Controller(header.graph, header.known_nodes)

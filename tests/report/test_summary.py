@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowdist.report.record.summary import WIDTH, summary_text
+from flowdist import Restart, Topology, Workload
+from flowdist.report.record.summary import WIDTH, summary_of, summary_text
+from flowdist.sim.result import SimResult
+from flowdist.testing import simulate
+from flowdist.testing.kit import graph_of
 
 
 def summary(restarted: list[str], buckets: list[str], roles: tuple[str, ...] = ("trainer",)) -> dict[str, Any]:
@@ -20,6 +24,14 @@ def summary(restarted: list[str], buckets: list[str], roles: tuple[str, ...] = (
         "incidents": [incident],
         "causes": {"exit": 1},
     }
+
+
+def simulated(fault: str) -> SimResult:
+    """A simulation of three trainers on four nodes, with one fault."""
+    t = Topology("job", nodes=4)
+    load = Workload(steps=3600, step_time="1s", checkpoint_every="1m")
+    t.role("trainer", "true", replicas=3, cpu=5, restart=Restart(max_restarts=3), workload=load)
+    return simulate(graph_of(t), fault)
 
 
 def restarted(*names: str) -> str:
@@ -42,6 +54,23 @@ def test_an_incident_says_when_it_had_re_formed_and_when_it_stepped_again() -> N
     assert "     restarted t/0; recovered: re-formed after 50ms, first step after 290ms, not counted\n" in summary_text(
         found
     )
+
+
+def test_an_incident_says_to_which_node_a_replica_has_moved() -> None:
+    found = summary_of(simulated("node1@5m").job, [])
+    (incident,) = found["incidents"]
+    ((replica, node),) = incident["moved"].items()
+    assert replica in incident["restarted"] and node != "node1"
+    assert f"; {replica} moved to {node}; " in summary_text(found)
+    (stays,) = summary_of(simulated("trainer/0@5m").job, [])["incidents"]
+    assert stays["restarted"] and stays["moved"] == {}
+
+
+def test_the_lost_work_of_a_real_run_is_shown_where_its_steps_are_known() -> None:
+    found = summary(["t/0"], ["productive", "lost work"]) | {"tasks": ["trainer"]}
+    assert "  charged  last step  lost work\n" in summary_text(found) and "1          1s\n" in summary_text(found)
+    for unsaid in ("progress", "step numbers"):
+        assert "last step  lost" not in summary_text(found | {"not_reported": {"trainer": [unsaid]}})
 
 
 def test_an_incident_that_restarted_nothing_says_what_it_led_to_alone() -> None:

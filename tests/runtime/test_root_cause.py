@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flowdist.control.protocol.events import ReplicaExited
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT
+from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.run_folder.root_cause import root_cause_text
 from flowdist.runtime.worker_env.secret_values import Mask
 from flowdist.testing import simulate
@@ -44,6 +46,25 @@ def shown(folder: Path, stderr: str) -> list[str]:
 def test_the_last_lines_of_a_worker_without_traceback(tmp_path: Path) -> None:
     where = f"Root cause, from {tmp_path / 'trainer/0/attempt_1/0'}:"
     assert shown(tmp_path, "one\n\ntwo\n") == [where, "  one", "  two"]
+
+
+DEEP = "".join(f'  File "/lib/xmlrpc/client.py", line {n}, in call\n    return call()\n' for n in range(20))
+
+
+@pytest.mark.parametrize("mark", ["", "[rank0]: "])
+def test_a_long_traceback_begins_with_the_users_frames_and_ends_with_its_error(tmp_path: Path, mark: str) -> None:
+    user = f'{mark}Traceback (most recent call last):\n  File "/me/train.py", line 3, in <module>\n    step()\n'
+    _, *lines = shown(tmp_path, WARNING + user + DEEP + "ValueError: no such batch\n")
+    assert lines[:3] == [f"  {line}" for line in user.splitlines()]
+    assert lines[-1] == "  ValueError: no such batch" and "    ... (30 lines)" in lines and len(lines) == LINES_MAX
+    (tmp_path / "again").mkdir()
+    excerpt = "".join(f"{line[2:]}\n" for line in lines)  # as a joined host sends it
+    assert shown(tmp_path / "again", excerpt)[1:] == lines
+
+
+def test_a_missing_torch_comes_with_the_line_that_installs_it(tmp_path: Path) -> None:
+    *_, help = shown(tmp_path, "ModuleNotFoundError: No module named 'torch'\n")
+    assert help == f"help: install torch for the Python that runs the workers: {sys.executable} -m pip install torch"
 
 
 def test_the_abort_of_torch_over_a_group_that_was_not_destroyed_is_explained(tmp_path: Path) -> None:

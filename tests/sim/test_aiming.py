@@ -101,6 +101,15 @@ def test_a_small_campaign_gets_to_checkpoints_and_restores(monkeypatch: pytest.M
     assert blind["failure during a checkpoint"] < 4 and blind["failure during restore"] < 3
 
 
+def test_some_plans_begin_before_the_first_checkpoint_of_user_code() -> None:
+    """The first checkpoint begins after a hundredth of the job: one plan in a hundred begins before it by chance."""
+    job, first = horizon(hour()), horizon(hour()) // 100
+    plans = [Nemesis(hour(), job, [(first, first + SECOND)]).plan(seed).faults for seed in range(400)]
+    early = [plan for plan in plans if plan and (plan[0].when.at_ns or 0) < first]
+    assert 30 < len(early) < 90
+    assert any(fault.replica for plan in early for fault in plan[:1])
+
+
 def test_plans_are_lists_of_times_as_ever() -> None:
     nemesis = Nemesis(hour(), horizon(hour()))
     faults = [fault for seed in range(100) for fault in nemesis.plan(seed).faults]

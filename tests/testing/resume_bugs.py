@@ -128,6 +128,16 @@ class UncheckedRead(example.Worker):
             example.unsealed = checked
 
 
+class StartedOtherwise(example.Worker):
+    """Only the first generation draws its weights: a later one that finds no checkpoint begins with zeros."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        if ctx.info.generation == 1:
+            drawn = ctx.random("weights", shared=True)
+            self.weights = [drawn.random() for _ in self.weights]
+
+
 class EachRankItsOwnLatest(example.Worker):
     """Each rank resumes from the newest file that it wrote itself, committed or not."""
 

@@ -274,7 +274,7 @@ def test_from_the_command_line_a_property_is_found_replayed_and_kept(tmp_path: P
     assert done.returncode == 3 and "seed 2, and 3 alike (3, 4, 5): eventually" in done.stdout
     for words in (
         "shortest plan: ",
-        "the runs agree for ",
+        "where it first differs from a run that passes: ",
         "waiting for ",
         "its trace around the cause (--full: more)",
         "five of",

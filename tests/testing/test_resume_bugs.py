@@ -1,4 +1,4 @@
-"""Ten bugs of resume logic, and two more: each is found by exploring, and shown with two faults at most."""
+"""Ten bugs of resume logic, and three more: each is found by exploring, and shown with two faults at most."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def test_what_has_no_bug_comes_out_the_same_whatever_happens(model: type) -> Non
         (bugs.ScheduleRestarted, "same result", "loss is"),
         (bugs.DepartedShardMissing, "same result", "loss is"),
         (bugs.EachRankItsOwnLatest, "same start", "resume from different steps"),
+        (bugs.StartedOtherwise, "same result", "loss is"),
         *slow(
             [
                 (bugs.PublishedTooSoon, "survives", "the check sum is wrong"),

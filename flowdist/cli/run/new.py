@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import click
 from flowdist.cli.shared.common import fail, print_json, verb
 from flowdist.cli.shared.options import json_option
 from flowdist.errors import FlowdistError
-from flowdist.projects import TEMPLATES, write_project
+from flowdist.projects import NEEDS_TORCH, TEMPLATES, write_project
 
 
 @verb("new")
@@ -37,4 +38,6 @@ def command(name: str, template: str, as_json: bool) -> None:
         return
     for path in written:
         click.echo(path)
+    if template in NEEDS_TORCH and find_spec("torch") is None:
+        click.echo("\nfirst:  pip install torch: train.py imports it, and it is not installed here")
     click.echo(f"\nnow:  cd {name} && flowdist run        then: pytest, and README.md")

@@ -37,6 +37,7 @@ def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any
         "never_seen": [*report.never_seen, *report.never_reached],
         "alike": [kind.seeds for kind in kinds_of(report.failures)],
         "stopped": report.stopped,
+        "raised": report.raised,
         "outdated": [known._asdict() for known in report.outdated],
     }
 
@@ -93,6 +94,10 @@ def show_coverage(report: Any) -> None:
         return
     good = report.seeds - len(report.failures)
     click.echo(f"{good} of {report.seeds} seeds hold; {report.recoveries} recoveries\n")
+    if report.raised:
+        seed, text = next(iter(report.raised.items()))
+        survived = f"an exception in user code was survived as the exit of a worker in {len(report.raised)} of them"
+        click.echo(f"{survived}, as in seed {seed}: {text} (with strict=True, `explore` of flowdist.testing fails)\n")
     if report.collectives:
         runs = ", ".join(f"they {how} in {count}" for how, count in report.collectives.items())
         click.echo(f"The peers of a worker that dies: {runs} runs, else they wait\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from flowdist.control.incidents.ending import stop
 from flowdist.control.job.state import Incident, JobState, Replica, World
 from flowdist.control.protocol.effects import StopReplica
+from flowdist.control.protocol.ids import NodeName
 
 
 def may_stay(job: JobState, incident: Incident, world: World) -> bool:
@@ -80,13 +81,13 @@ def take_suspended(job: JobState, replica: Replica) -> bool:
     return continues
 
 
-def note_start(job: JobState, replica: Replica, world: World, continues: bool) -> None:
+def note_start(job: JobState, replica: Replica, world: World, before: NodeName | None, continues: bool) -> None:
     """Record a start of the replica in its counts and in the open incident of its world, if there is one.
 
     The new attempt has no version: workers that continue in place may have lost theirs, and have to say so (R23).
 
     The start counts as in place if it continues suspended workers (`continues`), and none of them was lost in the
-    incident.
+    incident. `before` is the node of the attempt before; None: there was none.
     """
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = continues and (incident is None or replica.id not in incident.lost)
@@ -98,6 +99,8 @@ def note_start(job: JobState, replica: Replica, world: World, continues: bool) -
         incident.stayed.pop(replica.id, None)
         if stays:
             incident.stayed[replica.id] = None
+        if replica.node is not None and before not in (None, replica.node):
+            incident.moved[replica.id] = replica.node
 
 
 def staying(job: JobState, incident: Incident) -> int:

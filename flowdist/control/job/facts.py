@@ -139,6 +139,7 @@ class Incident:
     bereft: dict[WorldName, None] = field(default_factory=dict)  # worlds that lost a member with its node
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, the ones whose workers all stayed in place
+    moved: dict[ReplicaId, NodeName] = field(default_factory=dict)  # of these, the ones that left their node: to which
     suspects: dict[NodeName, int] = field(default_factory=dict)  # nodes that may have caused a failure: since when (ns)
     first_failed: dict[WorldName, NodeName] = field(default_factory=dict)  # by world: node of its first failed replica
     deferred: list[Deferred] = field(default_factory=list)  # failures that are not judged yet, in order of time

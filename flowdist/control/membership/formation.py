@@ -339,6 +339,7 @@ def start_members(job: JobState, world: World) -> None:
         assert replica.node is not None
         replica.known_addresses = addresses_for(job, role)
         continues = take_suspended(job, replica)
+        before = replica.order.node if replica.order is not None else None
         replica.attempt += 1
         replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
@@ -363,7 +364,7 @@ def start_members(job: JobState, world: World) -> None:
             gpus=replica.gpus,
             addresses=replica.known_addresses,
         )
-        note_start(job, replica, world, continues)
+        note_start(job, replica, world, before, continues)
         if continues:
             orders.append(replica.order)
         else:

@@ -39,7 +39,9 @@ SKIPPED = {
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "stalled_with_output", "stepped_ns", "unstepped_in"),
     "Replica": ("procs", "starts_in_place", "exited"),
-    "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "unstepped", "stepped_ns"),
+    "Incident": (
+        *("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "moved", "unstepped", "stepped_ns"),
+    ),
     "Node": ("spec", "free", "order", "lost_because"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),

@@ -49,13 +49,18 @@ def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
 def goodput_line(summary: Mapping[str, Any]) -> str:
     """Return the goodput and where the other time of tasks went; empty if no task has had any time.
 
-    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Buckets below 0.05 % are left out.
+    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Buckets below 0.05 % are left out. A job that has
+    failed without a report of progress may never have made a step, so its goodput is not known.
 
     Args:
-        summary: The values of `time_of`.
+        summary: The values of `time_of` or `time_of_run`, with the outcome of the job if it is over.
     """
     if summary["goodput"] is None:
         return ""
+    silent = [name for name, unsaid in summary.get("not_reported", {}).items() if "progress" in unsaid]
+    worked = [name for name in summary["tasks"] if summary["time_ns"][name].get("productive")]
+    if summary.get("outcome") == "failed" and worked and set(worked) <= set(silent):
+        return f"goodput unknown: {', '.join(worked)} reported no progress before the job failed"
     total: Counter[str] = Counter()
     for name in summary["tasks"]:
         total.update(summary["time_ns"][name])
@@ -63,7 +68,6 @@ def goodput_line(summary: Mapping[str, Any]) -> str:
     whole = sum(total.values()) + sum(summary["time_ns"][name].get("productive", 0) for name in summary["tasks"])
     parts = [f"{name} {100 * total[name] / whole:.1f} %" for name in BUCKETS if total[name] >= SHOWN_MIN * whole]
     line = f"goodput {100 * summary['goodput']:.1f} %" + (f"; {', '.join(parts)}" if parts else "")
-    silent = [name for name, unsaid in summary.get("not_reported", {}).items() if "progress" in unsaid]
     return line + (f" ({', '.join(silent)} reported no progress)" if silent else "")
 
 

@@ -64,6 +64,7 @@ def _incident(incident: Incident) -> dict[str, Any]:
         "reason": incident.reason,
         "restarted": [str(replica) for replica in incident.restarted if replica not in incident.stayed],
         "stayed_in_place": [str(replica) for replica in incident.stayed],
+        "moved": {str(replica): node for replica, node in incident.moved.items()},
         "charged_to": incident.charged_to,
         "result": incident.result or "still open",
         "took_s": _seconds(incident.took_ns),
@@ -102,10 +103,25 @@ def _roles(summary: dict[str, Any]) -> list[str]:
         budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
         step = str(role["step"]) if role["step"] >= 0 else "-"
         rows.append((name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step))
-    if not _is_simulated(summary):
+    lost = [_lost_work_s(summary, name) for name in summary["roles"]]
+    if all(seconds is None for seconds in lost):
         return table(rows)
-    lost = [rounded(role["lost_work_s"]) if "lost_work_s" in role else "-" for role in summary["roles"].values()]
-    return table([(*row, text) for row, text in zip(rows, ["lost work", *lost], strict=True)])
+    texts = ["lost work", *("-" if seconds is None else rounded(seconds) for seconds in lost)]
+    return table([(*row, text) for row, text in zip(rows, texts, strict=True)])
+
+
+def _lost_work_s(summary: dict[str, Any], name: str) -> float | None:
+    """Return the lost work of a role, in seconds of its replicas; None if that is not known.
+
+    A simulation knows it for each task. In a real run it is known for tasks that report the numbers of their steps.
+    """
+    if _is_simulated(summary):
+        seconds: float | None = summary["roles"][name].get("lost_work_s")
+        return seconds
+    unsaid = summary.get("not_reported", {}).get(name, ())
+    if name not in summary.get("tasks", ()) or "progress" in unsaid or "step numbers" in unsaid:
+        return None
+    return float(summary["time_s"].get(name, {}).get("lost work", 0.0))
 
 
 def _rates(summary: dict[str, Any]) -> list[str]:
@@ -193,12 +209,21 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     did = [f"restarted {_names(incident['restarted'])}"] if incident["restarted"] else []
-    # summaries of earlier versions have no such key
+    # summaries of earlier versions have neither key
+    did += [f"{_names(names)} moved to {node}" for node, names in _by_node(incident.get("moved", {})).items()]
     did += [f"{_names(names)} stayed in place"] if (names := incident.get("stayed_in_place")) else []
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
         f"     {'; '.join([*did, result])}{took}{charge}",
     ]
+
+
+def _by_node(moved: dict[str, str]) -> dict[str, list[str]]:
+    """Return the names of moved replicas by the node to which they moved."""
+    nodes: dict[str, list[str]] = {}
+    for replica, node in moved.items():
+        nodes.setdefault(node, []).append(replica)
+    return nodes
 
 
 def rounded(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The error report of a worker that failed on a joined host: its error file and the last lines of its stderr.
+"""The error report of a worker that failed on a joined host: its error file and an excerpt of its stderr.
 
 The agent sends it to the controller, which saves it in the folder of the run. The whole logs stay on the joined host.
 """
@@ -13,7 +13,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.wire.frames import RemoteErrorReport
 from flowdist.runtime.worker_env.secret_values import Mask
-from flowdist.runtime.worker_env.worker_errors import ERROR_BYTES_MAX, last_lines
+from flowdist.runtime.worker_env.worker_errors import ERROR_BYTES_MAX, lines_of_failure
 
 LINES_MAX = 15
 
@@ -30,7 +30,7 @@ def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mas
         mask: Hides the values of secrets.
     """
     text = (read_small(folder / "error.json", ERROR_BYTES_MAX) or b"").decode(errors="replace")
-    lines = "".join(f"{line}\n" for line in last_lines(folder / "stderr.log", LINES_MAX))
+    lines = "".join(f"{line}\n" for line in lines_of_failure(folder / "stderr.log", LINES_MAX))
     texts = [_within_limit(mask(each)) for each in (text, lines)]
     return RemoteErrorReport(start.node, start.replica, start.attempt, local_rank, *texts)
 

@@ -51,6 +51,7 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     result: str
     took_s: Seconds | None
     stayed_in_place: tuple[ReplicaName, ...] = ()
+    moved: dict[ReplicaName, str] = msgspec.field(default_factory=dict)
     first_step_s: Seconds | UnsetType | None = UNSET  # earlier versions wrote none
     steps_again_s: Seconds | UnsetType | None = UNSET
 
@@ -101,6 +102,7 @@ class Summary(SummaryEnd, frozen=True):
         replicas = [*incident.restarted, *incident.stayed_in_place]
         _require(_distinct(replicas), "an incident restarts a replica once, or leaves it in place")
         _require(all(_role_of(name) in self.roles for name in replicas), "each replica is one of a role")
+        _require(incident.moved.keys() <= set(replicas), "a replica that moves is restarted")
         _require(incident.charged_to is None or incident.charged_to in self.roles, "a role pays for an incident")
         _require((incident.took_s is None) == (incident.result == OPEN), "an incident that is over has an end")
         _require(not incident.first_step_s or incident.result != OPEN, "the first step is after the end")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -11,13 +12,16 @@ from flowdist.control.protocol.events import ReplicaExited
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
-from flowdist.runtime.worker_env.worker_errors import last_lines, raised_ns, read_error_file
+from flowdist.runtime.worker_env.worker_errors import lines_of_failure, raised_ns, read_error_file
 from flowdist.text.printable import one_line, printable, worker_line
 
 # Explanations for last lines that do not name their cause.
 HELP = {
     "terminate called without an active exception": (
         "if its work was done, torch aborted it at its exit: end the script with dist.destroy_process_group()"
+    ),
+    "ModuleNotFoundError: No module named 'torch'": (
+        f"install torch for the Python that runs the workers: {sys.executable} -m pip install torch"
     ),
 }
 
@@ -54,7 +58,7 @@ def root_cause_text(job: Ended, run_dir: Path) -> str:
     for folder, exited in failed_workers(job, run_dir):
         error = read_error_file(folder)
         lines = error.traceback.splitlines() if error is not None else []
-        lines = lines or last_lines(folder / "stderr.log", LINES_MAX)
+        lines = lines or lines_of_failure(folder / "stderr.log", LINES_MAX)
         if lines:
             lines = [printable(worker_line(line, colours=False)) for line in lines]
             help = [f"help: {text}" for sign, text in HELP.items() if sign in lines]

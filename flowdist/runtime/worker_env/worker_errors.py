@@ -25,6 +25,8 @@ COLLECTIVE_TIMEOUT = re.compile(
     r"|failed to pass monitoredBarrier in \d+ ms"
 )
 
+TRACEBACK = re.compile(r"^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):$")  # torch puts the rank before it
+
 # Signals that a process gets for what it did itself, and the lines about it that libraries print, the most telling
 # first: uncaught exceptions of C++, failed assertions, glibc's heap checks, glog and Rust, and Python's faulthandler.
 OWN_FAULT = ("ABRT", "BUS", "FPE", "ILL", "SEGV", "SYS", "TRAP")
@@ -87,6 +89,26 @@ def last_lines(file: Path, count: int, tail_bytes: int = TAIL_BYTES) -> list[str
     """
     lines = (read_from(file, -tail_bytes, tail_bytes) or b"").decode(errors="replace").splitlines()
     return [line for line in lines if line.strip()][-count:]
+
+
+def lines_of_failure(file: Path, count: int) -> list[str]:
+    """Return the lines of a log that tell most about a failure: its end, with the first frames of its last traceback.
+
+    Those frames are the user's. A library below them, such as xmlrpc, may have many more, so that the last lines of the
+    log would show its frames alone.
+
+    Args:
+        file: The log, of which the last TAIL_BYTES are read.
+        count: How many lines are returned at most, at least 3. If lines are left out between the first frames and the
+            end, one of them says how many.
+    """
+    lines = last_lines(file, TAIL_BYTES)  # all of them: each has a byte
+    begins = max((n for n, line in enumerate(lines) if TRACEBACK.search(line)), default=len(lines))
+    if len(lines) - begins <= count:
+        return lines[-count:]
+    half = (count - 1) // 2
+    left_out = len(lines) - begins - half - (count - 1 - half)
+    return [*lines[begins : begins + half], f"  ... ({left_out} lines)", *lines[len(lines) - (count - 1 - half) :]]
 
 
 def error_line(folder: Path, mask: Callable[[str], str] = str, signal: str | None = None) -> str:

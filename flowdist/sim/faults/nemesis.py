@@ -23,6 +23,7 @@ DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 # Shares of faults, from 0 to 1.
 AIMED = 0.3  # of the faults at a random time: moved into the writing of a checkpoint, where gangs save
 READS = 0.6  # of the faults soon after another fault: moved into the reading of a checkpoint, where gangs read one
+EARLY = 0.15  # of the plans, where user code saves: the first fault comes before the first checkpoint
 ZOMBIES = 0.1  # of all faults, where user code saves: a pause of a node that is replaced meanwhile
 DISK_FULL = "disk-full/1m"
 WHOLE_GANGS = 0.15  # of the failures of gangs: hit all members
@@ -100,7 +101,7 @@ class Nemesis:
         graph: The job, with its nodes.
         horizon_ns: How long the job takes without faults, in ns.
         saves: Begin and end, in ns, of each checkpoint of user code in a run without faults. About half of the faults
-            are drawn into these times.
+            are drawn into these times, and the first fault of one plan in seven before the first of them.
     """
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
@@ -163,11 +164,15 @@ class Nemesis:
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
         """Draw the time of fault `n`, in ns and whole ms. `before` are the faults drawn so far.
 
-        One in three comes within 8 s of the last of these or its end, or is moved to where a gang reads its checkpoint
-        because of it. Of the others, some are moved to where a checkpoint is written, and the rest is anywhere.
+        The first may come before the first checkpoint of user code, which a restart then does without: that takes a
+        small part of most jobs. One in three of the others comes within 8 s of the last of these or its end, or is
+        moved to where a gang reads its checkpoint because of it. Of the others, some are moved to where a checkpoint is
+        written, and the rest is anywhere.
         """
         last = before[-1].when.at_ns if before else None
-        if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
+        if n == 0 and self._saves and draw(seed, "nemesis", "early") < EARLY:
+            at = int(draw(seed, "nemesis", "at", n) * min(begin for begin, _ in self._saves))
+        elif last is not None and draw(seed, "nemesis", "close", n) < 0.33:
             lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
             at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
             reads = self._aim.restoring(seed, n, before[-1]) if draw(seed, "nemesis", "reads", n) < READS else None
