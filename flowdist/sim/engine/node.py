@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from flowdist.control.agent.agent import Agent
+from flowdist.control.agent.fast_forward import take_heartbeat
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
@@ -205,7 +206,7 @@ class SimNode:
         sent = self.agent.lease.renew(now - 1, ROUND_TRIP_NS)
         if sent is not None:
             self._beat_ns, self._beats_wait = sent, True
-        beat = self.agent.take_heartbeat(now)
+        beat = take_heartbeat(self.agent, now)
         if beat is not None:
             self._send_late(beat)
 
