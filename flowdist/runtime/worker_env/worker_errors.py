@@ -11,11 +11,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import flowdist
 from flowdist.runtime.left_files import clean, modified_ns, read_from, read_small
 from flowdist.text.printable import printable, worker_line
 
-OWN = f"{Path(flowdist.__file__).parent}/"  # where flowdist's modules are
+OWN = f"{Path(__file__).parents[2]}/"  # where flowdist's modules are
 TAIL_BYTES = 16 << 10
 ERROR_BYTES_MAX = 256 << 10  # a larger error file is not read
 ERROR_LINE_MAX = 2000  # characters

@@ -292,7 +292,7 @@ class _RoleFit:
         elif self._role.kind == "task":
             self.fields["restore_ns"] = 0
             self.unknown.append(
-                "the time of restoring, which counts as start-up: it was too short, or not reported (worker.restoring())"
+                "the time of restoring, which counts as start-up: it was short, or not reported (worker.restoring())"
             )
         if warmups:
             self.fields["warmup_ns"] = median(warmups)
