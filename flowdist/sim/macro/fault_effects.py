@@ -20,11 +20,13 @@ from flowdist.sim.macro.result import FAILED, NEVER
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     """Apply a fault to everything that its target names.
 
-    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens.
+    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens. Nor does anything if the target
+    belongs to another gang.
 
     Args:
         job: The job.
-        target: A node, a label of nodes (`zone=a`), a replica of the gang, the gang, or "all" for the gang's replicas.
+        target: A node, a label of nodes (`zone=a`), a replica of a gang, a gang, or "all" for the replicas of all
+            gangs.
         what: The fault, or the rate that brings it.
         now: The time of the fault, in ns.
     """
@@ -39,12 +41,12 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
         specs = job.scope.graph.cluster.nodes
         for place, name in enumerate(job.scope.nodes):
             spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
-            if tuple(target.split("=", 1)) in spec.labels:
+            if name in job.names and tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
     elif target in ("all", job.role.name):
         for replica in range(job.role.max_replicas):
             _hit_replica(job, replica, what, now)
-    else:
+    elif target.rpartition("/")[0] == job.role.name:
         _hit_replica(job, int(target.rpartition("/")[2]), what, now)
 
 

@@ -7,6 +7,7 @@
     stopping  the members are told to stop
     gated     the gang waits for a role that its gates name
     waiting   the gang is below its minimum, and waits for nodes
+    over      the work of the gang is done; the job goes on while another gang has work
 
 Each phase ends by itself at `Job.due` (NEVER: it does not), when `Job.on_due` is called. If nothing else happens
 before that time, the function that begins a phase calls `on_due` itself, without a turn of the main loop.
@@ -317,7 +318,8 @@ def _start(job: Job, now: int) -> None:
     job.slow.clear()
     job.newcomers = set()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
-    job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
+    number, size = job.result.generations, f"{seats.taken} of at most {job.role.max_replicas}"
+    job.say(now, "forms", str(number), f"{job.role.name}: generation {number} forms with {size}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
@@ -328,7 +330,7 @@ def _start(job: Job, now: int) -> None:
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
     plan_begin(job, now + times.up + startup_ns + (load.restore_ns if books.durable else 0), job.formed)
-    if job.scope.beside:
+    if not job.is_alone:
         job.at(job.formed, job.companions.settle)
     elif seats.has_block:
         grow(job, job.result.generations, job.formed)
@@ -361,7 +363,11 @@ def plan_wait(job: Job, until: int) -> None:
 
 
 def _give_up(job: Job, now: int) -> None:
-    fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
+    """Fail the job, because the gang was below its minimum for too long; not if a gate of it is closed by now (R12)."""
+    if job.companions.let_gang_form(now):
+        fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
+    else:
+        form(job, now)
 
 
 def give_up_waiting(job: Job, now: int) -> None:
@@ -389,7 +395,7 @@ def add_node(job: Job, node: int, now: int) -> None:
     job.seats.join(node, now)
     job.companions.add_node(node, now)
     job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
-    if not job.scope.beside:
+    if job.is_alone:
         take_room(job, now)
     job.companions.settle(now)
 

@@ -2,6 +2,10 @@
 
 The parts are functions over this state: `gang` decides, `fault_effects` applies faults, `steady_state` computes many
 failures at once, `beside` plays the roles beside the gang. `macro` puts them together.
+
+A job with several gangs has one such state for each of them, with the nodes and the auxiliary roles of its group (see
+`beside.groups`). They meet at the end of the job, in the gates of one gang on another, and in the rule that no node is
+cordoned while a role lacks room (R22).
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 from flowdist.control.incidents.health import is_healthy
+from flowdist.control.job.initial_state import depths_of
 from flowdist.faults.grammar import Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
@@ -37,6 +42,10 @@ class Companions(Protocol):
     All times, also those returned, are ns.
     """
 
+    @property
+    def are_short(self) -> bool:
+        """Return whether the gang, or a role beside it, is below its minimum and has no room for it."""
+
     def let_gang_form(self, now: int) -> bool:
         """Return whether all gates of the gang are open."""
 
@@ -58,11 +67,8 @@ class Companions(Protocol):
     def add_node(self, node: int, now: int) -> None:
         """Handle that a node joined: it offers its seats to the roles."""
 
-    def end_in_order(self, now: int) -> int:
-        """Stop all roles, dependents first, and return when the last replica has ended."""
-
-    def end_at_once(self, now: int) -> int:
-        """Stop all roles at once, and return when the last replica has ended."""
+    def end(self, now: int, depth: int | None = None) -> int:
+        """Stop the roles of this depth, or all, and return when the last replica of them has ended."""
 
     def close(self, now: int) -> None:
         """Write cordoned nodes, generations and saved steps of the roles into the result."""
@@ -97,10 +103,13 @@ class Job:
         scope: What `scope_of` made of the topology and the plan.
         plan: The faults and rates.
         seed: Draws start-up times; 0 has nominal ones.
-        fault_seed: Draws the faults of the rates.
+        arrivals: The faults of the rates, the same for all gangs.
         tell: Called at each change, as `Macro` says; None: nothing is called.
 
     Attributes:
+        gangs: The states of all gangs of the job, this one included, in the order of `groups.gangs_of`.
+        names: By name of a node: its number. Nodes on which only roles of other groups have room are left out.
+        depths: By role: its place in the start order, as in `control`.
         alive: By node: it is powered and connected, or cut off for so short a time that nothing changes.
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
@@ -134,13 +143,15 @@ class Job:
 
     companions: Companions
 
-    def __init__(self, scope: Scope, plan: Plan, *, seed: int, fault_seed: int, tell: Tell | None) -> None:
+    def __init__(self, scope: Scope, plan: Plan, *, seed: int, arrivals: Arrivals, tell: Tell | None) -> None:
         graph, role = scope.graph, scope.role
         known = len(graph.cluster.nodes)
         self.scope, self.plan, self.role, self.options = scope, plan, role, graph.options
+        self.gangs: list[Job] = [self]
         self.seed, self.tell, self.times = seed, tell, scope.times
         self.names = {name: i for i, name in enumerate(scope.nodes)}
-        self.arrivals = Arrivals(plan.rates, graph, scope.nodes, fault_seed)
+        self.depths = depths_of(graph)
+        self.arrivals = arrivals
         self.later, self.serial = list[Later](), 0
         self.until = 0  # where `run` stops
 
@@ -196,7 +207,26 @@ class Job:
     @property
     def stop_ns(self) -> int:
         """Time from an incident to the report that all members on living nodes have stopped, in ns."""
-        return self.times.stop if not self.is_deaf else 2 * self.times.message + self.role.stop_grace_ns + KILL_NS
+        return self.stops_within(self.role.stop_grace_ns)
+
+    def stops_within(self, grace_ns: int) -> int:
+        """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
+        return self.times.stop if not self.is_deaf else 2 * self.times.message + grace_ns + KILL_NS
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the gang is the only role of the job."""
+        return not self.scope.beside and len(self.gangs) == 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the gang is below its minimum, and its free seats do not suffice; not once its work is done."""
+        return self.phase != "over" and self.seats.taken + self.seats.free < self.role.min_replicas
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the work of the gang is done, and the controller knows it."""
+        return self.phase == "over" and self.due == NEVER
 
     @property
     def slowest(self) -> Fraction:
@@ -206,10 +236,10 @@ class Job:
     def quiet_until(self) -> int:
         """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
 
-        A phase that ends before can end at once. The time is 0 with auxiliary roles, since each phase of the gang may
+        A phase that ends before can end at once. The time is 0 with other roles, since each phase of the gang may
         make a difference to them.
         """
-        if self.scope.beside:
+        if not self.is_alone:
             return 0
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self.until + 1)
 
@@ -224,8 +254,8 @@ class Job:
         self.say(now, "incident", kind, reason)
 
     def is_started(self, now: int) -> bool:
-        """Return whether the controller knows at `now` that all members of the gang run."""
-        return self.phase == "running" and self.formed <= now and not self.is_incomplete
+        """Return whether the controller knows at `now` that all members of the gang run, or have succeeded (R1)."""
+        return self.phase == "over" or (self.phase == "running" and self.formed <= now and not self.is_incomplete)
 
     def is_healthy(self, now: int) -> bool:
         """Return whether the generation that runs, or is being stopped, has progressed or run for long enough (R8)."""
@@ -270,8 +300,10 @@ def may_become_steady(job: Job) -> bool:
     """Return whether `SteadyState` is of use in this job at all.
 
     A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
-    charged to a budget.
+    charged to a budget. There may be no other gang.
     """
+    if len(job.gangs) > 1:
+        return False
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
