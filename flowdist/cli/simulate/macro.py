@@ -247,9 +247,7 @@ def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
         "failures": result.faults,
         "cordoned": result.cordoned,
         "beside": {name: {"generations": n, "saved_step": step} for name, (n, step) in result.beside.items()},
-        "time_s": {
-            name: {bucket: ns / 1e9 for bucket, ns in gang.spent.items() if ns} for name, gang in gangs.items()
-        },
+        "time_s": {name: {bucket: ns / 1e9 for bucket, ns in gang.spent.items() if ns} for name, gang in gangs.items()},
     }
 
 

@@ -96,8 +96,9 @@ def _gang_ends(job: Job, now: int, grace_ns: int) -> int:
 
 def _end(job: Job, outcome: str, reason: str, now: int) -> None:
     """Record the outcome of the job, which is complete at `now`, and complete the results of all gangs."""
-    for each in job.gangs:
-        each.result.outcome, each.result.reason = outcome, reason
+    for each in job.gangs:  # the result of the first gang is that of the job
+        own = "succeeded" if each.has_succeeded else "stopped"
+        each.result.outcome, each.result.reason = outcome if each is job.gangs[0] else own, reason
     job.say(now, "ends", outcome, reason)
     for each in job.gangs:
         close(each, now)

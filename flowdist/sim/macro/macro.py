@@ -97,13 +97,17 @@ class Macro:
                 _, rate, target = arrivals.take()
                 self.hit(target, rate, next_fault)
                 next_fault = arrivals.next_ns() or NEVER
-        if result.outcome is None:
-            last = max(each.books.since for each in self._jobs) if until is None else until
-            for each in self._jobs:
-                close(each, last)
-        for other in self._jobs[1:]:
-            result.add(other.role.name, other.result)
+        self._complete_result(until)
         return result
+
+    def _complete_result(self, until: int | None) -> None:
+        """Complete `result`: book the time up to `until` (ns) if the job is not over, and add the other gangs."""
+        if self.result.outcome is None:
+            last = max(job.books.since for job in self._jobs) if until is None else until
+            for job in self._jobs:
+                close(job, last)
+        for other in self._jobs[1:]:
+            self.result.add(other.role.name, other.result)
 
     def hit(self, target: str, what: Fault | Rate, now: int) -> None:
         """Apply a fault, or a fault of a rate, to the target named `target`. `now` is its time in ns."""

@@ -40,8 +40,8 @@ class MacroResult:
         charged: How many incidents are charged to a budget.
         cordoned: Names of the cordoned nodes.
         beside: Generation and saved step of each auxiliary replica, by name.
-        others: By name: the figures of each other gang (`spent`, `step`, lost and unsaved work, `generations`,
-            `charged`). Outcome, faults and incidents are those of the whole job, and stand here.
+        others: By name: the figures of each other gang: `spent`, `step`, lost and unsaved work, `generations`,
+            `charged`, and as `outcome` "succeeded" or "stopped". Faults and incidents here are those of the whole job.
     """
 
     spent: dict[Bucket, int]
