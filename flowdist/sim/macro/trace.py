@@ -43,7 +43,7 @@ class MacroTrace:
             event = NodeJoined(name, self._specs.get(name) or added_node(name, self._graph))
         elif what == "incident":
             words = f"incident ({name}): {words}"
-        else:
+        elif what == "ends":
             words = f"the job has {name}: {words}"
         self._n += 1
         self.lines.append(record(self._n, now, event, [Notify(words)]))
