@@ -193,7 +193,7 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
         load,
         {"collective": rnd.choice(["wait", "wait", "hang"])},
         rnd.choice([2, 99]),
-        pending_timeout=rnd.choice(["5m", "1h"]),
+        pending_timeout=rnd.choice(["90s", "1h"]),
     )
     graph = with_options(
         graph,

@@ -43,6 +43,10 @@ class Companions(Protocol):
     """
 
     @property
+    def version(self) -> int:
+        """Number that grows with each change of the seats and nodes of the roles beside the gang."""
+
+    @property
     def are_short(self) -> bool:
         """Return whether the gang, or a role beside it, is below its minimum and has no room for it."""
 

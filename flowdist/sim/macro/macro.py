@@ -43,7 +43,7 @@ class Macro:
     ) -> None:
         arrivals = Arrivals(plan.rates, scope.graph, scope.nodes, seed if fault_seed is None else fault_seed)
         jobs = [Job(each, plan, seed=seed, arrivals=arrivals, tell=tell) for each in (scope, *scope.others)]
-        job, self._jobs = jobs[0], jobs
+        job, self._jobs, self._version = jobs[0], jobs, 0
         self.result = job.result
         _link(jobs)
         for add in plan.adds:
@@ -82,15 +82,17 @@ class Macro:
                 if result.outcome is not None:
                     break
             ending, planned = _soonest(self._jobs)
-            at = _next_entry(planned)
-            if ending.due < at and ending.due < next_fault:
-                if ending.due > end:
+            at, due = _next_entry(planned), ending.due
+            if due < at and due < next_fault:
+                if due > end:
                     break
-                ending.on_due(ending, ending.due)
+                ending.on_due(ending, due)
+                self._note_seats(due)
             elif at <= next_fault:
                 if at > end:
                     break
                 _happen(planned, heapq.heappop(planned.later))
+                self._note_seats(at)
             elif next_fault > end:
                 break
             else:
@@ -108,6 +110,18 @@ class Macro:
                 close(job, last)
         for other in self._jobs[1:]:
             self.result.add(other.role.name, other.result)
+
+    def _note_seats(self, now: int) -> None:
+        """Let gangs grow that may, if seats or nodes have changed in another group, as control does.
+
+        A gang that has room but has to wait longer because it had made no progress by then is asked again (R8, R13).
+        """
+        if len(self._jobs) == 1:
+            return
+        if _version(self._jobs) != self._version and self.result.outcome is None:
+            for job in self._jobs:
+                grow(job, job.result.generations, now)
+            self._version = _version(self._jobs)
 
     def hit(self, target: str, what: Fault | Rate, now: int) -> None:
         """Apply a fault, or a fault of a rate, to the target named `target`. `now` is its time in ns."""
@@ -133,6 +147,11 @@ def _soonest(jobs: list[Job]) -> tuple[Job, Job]:
     if len(jobs) == 1:
         return jobs[0], jobs[0]
     return min(jobs, key=lambda job: job.due), min(jobs, key=_next_entry)
+
+
+def _version(jobs: list[Job]) -> int:
+    """Return a number that grows with each change of seats and nodes in any group."""
+    return sum(job.seats.version + job.companions.version for job in jobs)
 
 
 def _next_entry(job: Job) -> int:

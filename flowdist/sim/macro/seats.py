@@ -39,6 +39,7 @@ class Seats:
         failures: Time, kind, replica and node of each failure that counts against a node, within that window.
         others_have_room: Returns whether the minima of all other roles have room.
         wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
+        version: Grows with each change of seats and nodes.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
@@ -57,6 +58,7 @@ class Seats:
         self.failures: list[tuple[int, str, int, int]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
         self.wary = False
+        self.version = 0
         self._step = role.step
         for node in range(known):
             self.free += room[node]
@@ -134,6 +136,7 @@ class Seats:
             self.on[node].append(replica)
             self.taken += 1
             self.free -= 1
+            self.version += 1
             self._offer(node)
         return self.taken - before
 
@@ -142,6 +145,7 @@ class Seats:
         if not self.usable[node]:
             return 0
         lost = self.on[node]
+        self.version += 1
         if node not in self.cordoned:
             self.free -= self.room[node] - len(lost)
         self.usable[node] = False
@@ -164,6 +168,7 @@ class Seats:
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1
+        self.version += 1
         if self._is_open(node):
             self.free += 1
             self._offer(node)
@@ -182,6 +187,7 @@ class Seats:
         already gets no replicas.
         """
         self.usable[node] = True
+        self.version += 1
         if node in self.cordoned:
             return
         self.free += self.room[node] - len(self.on[node])
@@ -222,6 +228,7 @@ class Seats:
         own = self.room[node] - len(self.on[node])
         if self.others_have_room() and self.taken - len(self.on[node]) + self.free - own >= self._least:
             self.cordoned[node] = self.flapping[node] = None
+            self.version += 1
             self.free -= own
 
     def _avoided(self, replica: int, now: int) -> list[int]:

@@ -37,6 +37,11 @@ class AuxiliaryRoles:
         return any(role is not asker and role.is_short for role in self.roles)
 
     @property
+    def version(self) -> int:
+        """Number that grows with each change of the seats and nodes of these roles."""
+        return sum(role.seats.version for role in self.roles)
+
+    @property
     def are_short(self) -> bool:
         """Return whether the gang, or a role beside it, is below its minimum and has no room for it."""
         return self._job.is_short or any(role.is_short for role in self.roles)
