@@ -51,18 +51,30 @@ def fail(job: Job, reason: str, now: int) -> None:
     ends = now
     for each in job.gangs:
         grace_ns = each.role.stop_grace_ns
-        _halt(each, now, grace_ns)
+        _halt(each, now, grace_ns, each.companions.serve_until(now))
         _note_ending(each, now)
         ends = max(ends, _gang_ends(each, now, grace_ns), each.companions.end(now))
     _end(job, "failed", reason, ends)
 
 
-def _halt(job: Job, now: int, grace_ns: int) -> None:
-    """End the work of a gang whose members are ordered to stop now: they step until they are stopped."""
-    if job.books.begun is not None:  # they have nothing more to do
-        stops = job.halt_at or now + job.stops_within(grace_ns) - job.times.message
+def _halt(job: Job, now: int, grace_ns: int, served_until: int = NEVER) -> None:
+    """End the work of a gang whose members are ordered to stop now: they step until they are stopped.
+
+    They may be done before. From `served_until` (ns) on they wait for a service that has stopped as well.
+    """
+    books = job.books
+    if books.begun is None:
+        return
+    stops = job.halt_at or now + job.stops_within(grace_ns) - job.times.message
+    if job.phase == "running" and job.due <= min(stops, served_until):
+        stops = job.due
+        books.halt(stops, done=True)
+        job.phase, job.due = "over", stops + job.times.message
+    else:
+        if served_until < stops and not job.away:
+            books.stall(served_until)
         job.halt(stops, is_over=stops > now)
-        job.books.move("done", job.books.active, stops)
+    books.move("done", books.active, stops)  # they have nothing more to do
 
 
 def _note_ending(job: Job, now: int) -> None:

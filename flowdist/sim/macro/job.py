@@ -71,6 +71,9 @@ class Companions(Protocol):
     def add_node(self, node: int, now: int) -> None:
         """Handle that a node joined: it offers its seats to the roles."""
 
+    def serve_until(self, now: int) -> int:
+        """Return when the first replica that the gang cannot do without ends, if all are ordered to stop now."""
+
     def end(self, now: int, depth: int | None = None) -> int:
         """Stop the roles of this depth, or all, and return when the last replica of them has ended."""
 

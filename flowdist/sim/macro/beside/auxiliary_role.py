@@ -374,6 +374,12 @@ class AuxiliaryRole:
                 replica.books.halt(known - job.times.message, is_over=True)
         return last
 
+    def serves_until(self, now: int) -> int:
+        """Return when the first replica that serves the gang ends, if all are ordered to stop now (ns); NEVER: none."""
+        served = [(self.replicas[index], self.seats.node_of[index]) for index in self._serving]
+        ends = [self._stopped_by(replica, node, now) for replica, node in served if node is not None]
+        return min(ends) - self._job.times.message if ends else NEVER
+
     def _stopped_by(self, replica: AuxiliaryReplica, node: int, now: int) -> int:
         """Return when, in ns, the controller learns that a replica has ended, if it orders the replica to stop now.
 

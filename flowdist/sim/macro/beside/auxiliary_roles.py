@@ -13,6 +13,7 @@ from functools import partial
 from flowdist.sim.macro.beside.auxiliary_role import AuxiliaryRole
 from flowdist.sim.macro.gang import form, give_up_waiting, note_change, open_incident, stopped, take_room
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.result import NEVER
 
 
 class AuxiliaryRoles:
@@ -146,6 +147,15 @@ class AuxiliaryRoles:
             role.settle(now)
 
     # The end of the job.
+
+    def serve_until(self, now: int) -> int:
+        """Return when the first replica that the gang cannot do without ends, if all are ordered to stop now (ns).
+
+        NEVER: there is none. The gang no longer waits for replicas that have lost their seats.
+        """
+        for role in self._upstream:
+            role.release_gang(now)
+        return min([NEVER, *(role.serves_until(now) for role in self._upstream)])
 
     def end(self, now: int, depth: int | None = None) -> int:
         """Stop the roles of this depth, or all of them, and return when the last replica of them has ended (ns)."""
