@@ -17,7 +17,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.accounts import BUCKETS, Bucket
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.macro.scope import Scope, scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 
 
@@ -108,8 +108,7 @@ def compare(
         protocol = Simulation(graph, fixed, checks="paced", tell=tell).run(until)
         if protocol.violation is not None:
             raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")
-        gangs = [each.role.name for each in (scope, *scope.others)]
-        yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, gangs))
+        yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, [scope, *scope.others]))
 
 
 def _share(spent: dict[Bucket, int], bucket: Bucket) -> float:
@@ -135,19 +134,23 @@ def _of_macro(result: MacroResult) -> Sums:
     )
 
 
-def _of_protocol(result: SimResult, gangs: list[str]) -> Sums:
-    """Return the sums of a run in protocol mode. `gangs` are the names of the gangs, the first one first."""
+def _of_protocol(result: SimResult, scopes: list[Scope]) -> Sums:
+    """Return the sums of a run in protocol mode. `scopes` are those of the gangs, the first one first."""
+    gangs = [scope.role.name for scope in scopes]
     causes = dict(sorted(Counter(incident.kind for incident in result.job.incidents).items()))
     saved = {name: other.durable for name, other in result.models.items()}
     worlds = ((name, other.generation) for name, other in result.job.worlds.items() if name not in gangs)
     beside = {name: (generation, saved.get(name, 0)) for name, generation in worlds}
-    first, *others = (_of_gang(result, name) for name in gangs)
+    first, *others = (_of_gang(result, scope) for scope in scopes)
     by_name = dict(zip(gangs[1:], others, strict=True))
     return Sums(result.job.outcome, result.now, first.generations, causes, *first[1:], beside, by_name)
 
 
-def _of_gang(result: SimResult, role: str) -> GangSums:
-    world, model = result.job.worlds[role], result.models.get(role)
+def _of_gang(result: SimResult, scope: Scope) -> GangSums:
+    """Return the sums of one gang: of all roles of its world."""
+    world, model = result.job.worlds[scope.role.name], result.models.get(scope.role.name)
     step = max(world.step, model.step_at(result.now)) if model is not None else 0
     lost = model.lost_ns if model is not None else 0
-    return GangSums(world.generation, step, lost, dict(result.spent[role]))
+    names = [part.name for part in scope.parts or (scope.role,)]
+    spent = {bucket: sum(result.spent[name][bucket] for name in names) for bucket in BUCKETS}
+    return GangSums(world.generation, step, lost, spent)

@@ -30,7 +30,7 @@ def _succeed(job: Job, now: int) -> None:
     if not all(each.has_succeeded for each in primaries):
         job.companions.settle(now)
         return
-    names = [role.name for role in job.scope.graph.roles if any(each.role is role for each in primaries)]
+    names = [role.name for role in job.scope.graph.roles if any(role in each.parts for each in primaries)]
     ends = now
     for each in job.gangs:
         _note_ending(each, now)
@@ -38,7 +38,7 @@ def _succeed(job: Job, now: int) -> None:
         at = ends
         for each in job.gangs:
             ends = max(ends, each.companions.end(at, depth))
-            if each.depths[each.role.name] == depth:
+            if each.depths[each.parts[0].name] == depth:
                 _halt(each, at, each.role.drain_ns)
                 ends = max(ends, _gang_ends(each, at, each.role.drain_ns))
     _end(job, "succeeded", f"every primary task has succeeded ({', '.join(names)})", ends)
@@ -123,6 +123,6 @@ def close(job: Job, now: int) -> None:
     """
     result = job.result
     job.books.close(result, job.halt_at, now)
-    result.charged = job.policy.charged
+    result.charged = sum(policy.charged for policy in job.policies)
     result.cordoned = [job.scope.nodes[node] for node in job.seats.cordoned]
     job.companions.close(now)

@@ -43,11 +43,9 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
             spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
             if name in job.names and tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
-    elif target in ("all", job.role.name):
-        for replica in range(job.role.max_replicas):
+    else:
+        for replica in job.replicas_of(target):
             _hit_replica(job, replica, what, now)
-    elif target.rpartition("/")[0] == job.role.name:
-        _hit_replica(job, int(target.rpartition("/")[2]), what, now)
 
 
 def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -135,7 +133,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
         return
     if what.kind == "slow" and replica in job.exited:
         return
-    _note_fault(job, f"{job.role.name}/{replica}", what, now)
+    _note_fault(job, job.name_of(replica), what, now)
     if what.kind == "slow":
         generation, factor = job.result.generations, Fraction(what.arg.rstrip("x"))
         slow_down(job, replica, generation, factor, now)

@@ -26,6 +26,7 @@ from flowdist.graph import FailureKind, format_duration
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
 from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
+from flowdist.sim.macro.joint.parts import count_parts, start_parts, wait_for_parts
 from flowdist.sim.macro.result import NEVER
 
 # Failures.
@@ -83,6 +84,8 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
         job.seats.note_loss(node, now)
         _excuse(job, reason, now)
+    elif job.phase == "waiting" and job.minima is not None:
+        form(job, now)  # another of its roles may be below its minimum now
 
 
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
@@ -100,9 +103,9 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind = how.kind
-    verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
-    reason = f"{job.role.name}/{replica} failed: {kind}"
+    kind, job.payer = how.kind, job.policies[job.part_of(replica)[0]]
+    verdict = job.payer.judge(kind, now, how.exit_code, how.signal)
+    reason = f"{job.name_of(replica)} failed: {kind}"
     ends = verdict.action == "fail"
     job.deferred = _deferred(job, replica, kind, f"{reason}; {verdict.because}") if ends else None
     if job.deferred is not None:
@@ -164,7 +167,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
     A deferred failure is dropped. The loss counts as a membership change, which may fail the job (R8).
     """
     if job.deferred is None:
-        job.policy.excuse(job.opened)
+        job.payer.excuse(job.opened)
     job.unblamed = None
     job.note_incident("node_lost", reason, now)
     job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
@@ -207,7 +210,7 @@ def open_incident(
     job.stopped_at = now + job.stop_ns - job.times.message
     job.halt_at = job.stopped_at if joined or steps_on else None
     job.reported = books.reported(now - job.times.message)
-    job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
+    job.backoff_ns = job.payer.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
     lost = job.last_lost if kind == "node_lost" else []  # they were members as well
     job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
@@ -289,14 +292,18 @@ def form(job: Job, now: int) -> None:
         return
     if seats.free and seats.vacant:
         seats.fill(now)
-    if seats.taken < job.role.min_replicas:
+    if not seats.has_minimum:
+        if job.minima is not None:
+            plan_wait(job, wait_for_parts(job, job.minima, now))
+            return
         if job.give_up_at is None and books.bucket == "re-formation":
             books.move("waiting", 0, now)
         plan_wait(job, now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at)
         return
     if job.give_up_at is not None:
         job.give_up_at = None
-        books.move("re-formation", job.size_max, now)
+        count_parts(job, now)
+        books.move("re-formation", job.minima.re_forming if job.minima is not None else job.size_max, now)
     seats.drop_part_of_block()
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
@@ -311,6 +318,7 @@ def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
     new = sum(seats.node_of[replica] is not None for replica in job.outsiders) if job.backoff_ns else 0
+    start_parts(job, now)
     books.start(seats.taken, job.backoff_ns, now, new=new)
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
@@ -325,7 +333,7 @@ def _start(job: Job, now: int) -> None:
         return
     job.formed = now + times.started
     if job.is_counted:
-        job.policy.last_counted_ns, job.is_counted = job.formed, False
+        job.payer.last_counted_ns, job.is_counted = job.formed, False
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
@@ -365,7 +373,8 @@ def plan_wait(job: Job, until: int) -> None:
 def _give_up(job: Job, now: int) -> None:
     """Fail the job, because the gang was below its minimum for too long; not if a gate of it is closed by now (R12)."""
     if job.companions.let_gang_form(now):
-        fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
+        role = job.minima.first_due if job.minima is not None else job.role
+        fail(job, f"{role.name} was below its minimum for {format_duration(role.pending_timeout_ns)}", now)
     else:
         form(job, now)
 

@@ -24,6 +24,8 @@ from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import EVEN
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
+from flowdist.sim.macro.joint.minima import Minima
+from flowdist.sim.macro.joint.seats import JointSeats
 from flowdist.sim.macro.policy import Policy
 from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
@@ -117,6 +119,11 @@ class Job:
         gangs: The states of all gangs of the job, this one included, in the order of `groups.gangs_of`.
         names: By name of a node: its number. Nodes on which only roles of other groups have room are left out.
         depths: By role: its place in the start order, as in `control`.
+        parts: The roles of the gang: one, or those of its joint world.
+        minima: Which of these lack nodes while the gang waits; None: there is one role.
+        policies: The restart policies of `parts`.
+        policy: The first of them, which also counts the membership changes of the gang.
+        payer: The policy of the role whose failure was judged last.
         alive: By node: it is powered and connected, or cut off for so short a time that nothing changes.
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
@@ -169,9 +176,15 @@ class Job:
         self.connected_at: dict[int, int] = {}
         self.workers_end_at: dict[int, int] = {}
 
+        self.parts = scope.parts or (role,)
         self.seats = Seats(role, graph.options, scope.seats, known)
+        self.minima: Minima | None = None
+        if len(self.parts) > 1:
+            self.seats = JointSeats(role, self.parts, graph.options, scope.seats, known)
+            self.minima = Minima(self.parts)
         self.books = Books(role.workload, role.max_replicas, role.procs)
-        self.policy = Policy(role, graph.options)
+        self.policies = [Policy(part, graph.options) for part in self.parts]
+        self.policy = self.payer = self.policies[0]
         self.result = MacroResult(self.books.spent)
 
         self.phase: Phase = "opening"
@@ -277,6 +290,30 @@ class Job:
         """Return the node of the lowest member, whose agent opens the store and offers checkpoints; None: no member."""
         return next((node for node in self.seats.node_of if node is not None), None)
 
+    def replicas_of(self, target: str) -> range:
+        """Return the replicas of the gang that the target of a fault names: a replica, a role, or "all"."""
+        name, _, index = target.partition("/")
+        first = 0
+        for part in self.parts:
+            if name == part.name:
+                own = range(first, first + part.max_replicas)
+                return own[int(index) : int(index) + 1] if index else own
+            first += part.max_replicas
+        return range(first if target == "all" else 0)
+
+    def part_of(self, replica: int) -> tuple[int, int]:
+        """Return the number of the role of a replica in `parts`, and the index of the replica in that role."""
+        for number, part in enumerate(self.parts):
+            if replica < part.max_replicas:
+                return number, replica
+            replica -= part.max_replicas
+        raise IndexError(replica)
+
+    def name_of(self, replica: int) -> str:
+        """Return the name of a replica, such as `trainer/1`."""
+        number, index = self.part_of(replica)
+        return f"{self.parts[number].name}/{index}"
+
     def halt(self, now: int, *, is_over: bool = False) -> None:
         """End the stepping of the generation in `books`; nothing if it does not step.
 
@@ -307,9 +344,9 @@ def may_become_steady(job: Job) -> bool:
     """Return whether `SteadyState` is of use in this job at all.
 
     A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
-    charged to a budget. There may be no other gang.
+    charged to a budget. There may be no other gang, nor several roles in its world.
     """
-    if len(job.gangs) > 1:
+    if len(job.gangs) > 1 or len(job.parts) > 1:
         return False
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted

@@ -13,7 +13,7 @@ from flowdist.graph import JobOptions, RoleGraph, RoleSpec
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS
-from flowdist.sim.macro.beside.groups import gangs_of, groups_of
+from flowdist.sim.macro.beside.groups import gangs_of, groups_of, joint_role
 from flowdist.sim.macro.refused.plan import check_plan
 from flowdist.sim.macro.refused.topology import Refusal, refusals
 from flowdist.sim.macro.seats import seats_on
@@ -58,6 +58,7 @@ class Scope(NamedTuple):
     seats: tuple[int, ...]  # by node: how many replicas of the gang it has room for
     times: Times
     beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # auxiliary roles, each with the same for that role
+    parts: tuple[RoleSpec, ...] = ()  # the roles of the gang's joint world, of which `role` is the sum; else empty
     others: tuple[Scope, ...] = ()  # of the other gangs, each with the roles beside it; these have no others
 
 
@@ -81,6 +82,9 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
     names = [node.name for node in graph.cluster.nodes] + added
     specs = (*graph.cluster.nodes, *[first] * len(added))
     rooms = {role.name: tuple(seats_on(role, node) for node in specs) for role in graph.roles}
+    if (joint := joint_role(graph)) is not None:
+        room = tuple(seats_on(graph.roles[0], node) for node in specs)
+        return Scope(graph, joint, tuple(names), room, _times(graph.options, joint), (), graph.roles)
     scopes = []
     for gang, others in groups_of(graph):
         beside = tuple((role, rooms[role.name]) for role in others)

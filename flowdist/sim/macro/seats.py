@@ -70,6 +70,11 @@ class Seats:
         return self._step - self.taken % self._step
 
     @property
+    def has_minimum(self) -> bool:
+        """Return whether the role has its minimum."""
+        return self.taken >= self._least
+
+    @property
     def has_block(self) -> bool:
         """Return whether the replicas without a seat, and the free seats, are enough for a larger mesh."""
         return min(len(self.vacant), self.free) >= self._block

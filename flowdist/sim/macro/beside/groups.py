@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from flowdist.graph import RoleGraph, RoleSpec
 
 
@@ -28,6 +30,18 @@ def gangs_of(graph: RoleGraph) -> list[RoleSpec]:
     """Return the role that `gang_of` returns, then all other gangs of tasks, in the order of the graph."""
     first = gang_of(graph)
     return [first, *(role for role in graph.roles if role is not first and role.gang and role.kind == "task")]
+
+
+def joint_role(graph: RoleGraph) -> RoleSpec | None:
+    """Return the roles of a joint world as one role with the name of the world; None if they are not all of the job.
+
+    Its sizes are the sums of theirs. All else is that of the first of them.
+    """
+    for world in graph.worlds if len(graph.roles) > 1 else ():
+        if len(world.roles) == len(graph.roles):
+            least, most = (sum(getattr(role, f"{end}_replicas") for role in graph.roles) for end in ("min", "max"))
+            return msgspec.structs.replace(graph.roles[0], name=world.name, min_replicas=least, max_replicas=most)
+    return None
 
 
 def groups_of(graph: RoleGraph) -> list[Group]:

@@ -16,7 +16,7 @@ from flowdist.control.incidents.judge import matching_rule
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
-from flowdist.sim.macro.beside.groups import Group, gang_of, groups_of
+from flowdist.sim.macro.beside.groups import Group, gang_of, groups_of, joint_role
 from flowdist.sim.macro.seats import seats_on
 
 # Fields that macro mode follows, or that make no difference to a simulation. Any other has to have its default.
@@ -73,6 +73,9 @@ class Refusal(NamedTuple):
 
 def refusals(graph: RoleGraph) -> Iterator[Refusal]:
     """Yield each reason why macro mode cannot play the job, the most important one first; nothing if it can."""
+    if (joint := joint_role(graph)) is not None:
+        yield from _of_joint_world(joint, graph)
+        return
     gang = gang_of(graph)
     if refusal := _no_gang(gang):
         yield refusal
@@ -82,7 +85,7 @@ def refusals(graph: RoleGraph) -> Iterator[Refusal]:
     for world in graph.worlds if len(graph.roles) > 1 else ():
         roles = f"({', '.join(world.roles)})"
         yield Refusal(
-            "", f"world {world.name}", roles, "macro mode plays worlds of one role", "give each its own world"
+            "", f"world {world.name}", roles, "macro mode plays a joint world alone", "give each role its own world"
         )
     for role in graph.roles:
         if role not in gangs:
@@ -106,6 +109,46 @@ def refusals(graph: RoleGraph) -> Iterator[Refusal]:
         yield from _of_workload(role)
     yield from _unknown("", "", graph, _GRAPH)
     yield from _unknown("", "", graph.options, _OPTIONS)
+
+
+# Fields in which the roles of a joint world may differ.
+_OWN = "name command min_replicas max_replicas restart pending_timeout_ns"
+
+
+def _of_joint_world(joint: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play the joint world of all roles of the job. `joint` is their sum."""
+    first = graph.roles[0]
+    one = msgspec.structs.replace(joint, name=first.name)
+    alone = msgspec.structs.replace(graph, roles=(one,), worlds=())
+    for role in graph.roles[1:]:
+        yield from _unlike(role.name, "", role, first, _OWN)
+    for role in graph.roles:
+        if role.gates:
+            why = "macro mode plays a joint world without gates"
+            yield Refusal(role.name, "depends_on", f"[{role.gates[0].role}]", why, "leave depends_on= out")
+        if role.address_edges:
+            yield _addresses(role, role.address_edges[0], "take flowdist.worker.peers()")
+        if role.restart is not None and matching_rule(role.restart, Failure(ReplicaId(role.name, 0), "node_lost", "")):
+            why = "macro mode knows no rule for lost nodes in a joint world"
+            yield Refusal(role.name, "restart.rules", _rules(role.restart), why, "leave On('node_lost') out")
+        yield from _policies(role, alone)
+    if joint.min_replicas > sum(seats_on(one, node) for node in graph.cluster.nodes):
+        yield Refusal(first.name, "replicas", _size(first), "the minima have no room", "add nodes")
+    yield from refusals(alone)
+
+
+def _unlike(role: str, prefix: str, given: Any, first: Any, own: str = "") -> Iterator[Refusal]:
+    """Yield a reason for each field in which a role of a joint world differs from the first role, but not for `own`."""
+    for field in msgspec.structs.fields(given):
+        mine, other = getattr(given, field.name), getattr(first, field.name)
+        if mine == other or field.name in own.split():
+            continue
+        if field.name in ("workload", "resources", "placement"):
+            yield from _unlike(role, "workload." if field.name == "workload" else "", mine, other)
+            continue
+        name = prefix + _WRITTEN.get(field.name, field.name.removesuffix("_ns"))
+        why = "macro mode plays a joint world of roles that differ in size and restart= alone"
+        yield Refusal(role, name, repr(mine), why, "write the same for all of them")
 
 
 def _no_gang(role: RoleSpec) -> Refusal | None:
