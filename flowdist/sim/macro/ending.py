@@ -100,7 +100,7 @@ def _gang_ends(job: Job, now: int, grace_ns: int) -> int:
     dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
     ends = [now, *dead.values()]
     if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
-        ends.append(now + stop_ns)
+        ends.append(min(now + stop_ns, max(now, job.peers_end_at + times.message)))
     if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
         ends.append(job.formed - times.started + times.up + stop_ns - 2 * times.message)
     return max(ends)

@@ -160,8 +160,8 @@ def stop_short(job: Job, now: int) -> None:
     """
     collective = job.role.workload.collective if _is_in_collective(job, now) else ""
     if collective == "fail":
-        generation = job.result.generations
-        job.at(now + NOTICES_NS, lambda at: _fail_peers(job, generation, at))
+        generation, job.peers_end_at = job.result.generations, now + NOTICES_NS
+        job.at(job.peers_end_at, lambda at: _fail_peers(job, generation, at))
     if job.phase == "running":
         job.is_deaf = job.is_deaf or collective == "hang"
         job.halt(now)

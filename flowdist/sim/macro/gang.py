@@ -103,7 +103,7 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind, job.payer = how.kind, job.policies[job.part_of(replica)[0]]
+    kind, job.payer, job.failed_on = how.kind, job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
     verdict = job.payer.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.name_of(replica)} failed: {kind}"
     ends = verdict.action == "fail"
@@ -131,8 +131,7 @@ def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure
 
     None if no other node can be its cause: the kind of failure does not allow it, or all members are on this node.
     """
-    node = job.seats.node_of[replica]
-    return DeferredFailure(reason, replica, node) if node is not None and _has_suspects(job, replica, kind) else None
+    return DeferredFailure(reason, replica) if _has_suspects(job, replica, kind) else None
 
 
 def _has_suspects(job: Job, replica: int, kind: str) -> bool:
@@ -144,8 +143,8 @@ def _has_suspects(job: Job, replica: int, kind: str) -> bool:
 def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
     """Return whether the failure that opened the present incident follows from the loss of this node.
 
-    The node has to have died before it could answer that its members have stopped. The failure has to be one that
-    fails the job or is charged to a budget, and has to be recent enough.
+    The node has to have died before it could answer that its members have stopped, and not be that of the member that
+    failed. The failure has to be one that fails the job or is charged to a budget, and has to be recent enough.
 
     Args:
         job: The job, whose gang is stopping.
@@ -153,10 +152,10 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         why: "killed" or "not heard"; the latter allows a longer time since the failure.
         now: The time, in ns.
     """
-    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS:
+    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
         return False
     if job.deferred is not None:
-        return job.deferred.node != node
+        return True
     window_ns = job.options.silent_after_ns if why == "not heard" else job.options.cause_window_ns
     return job.is_counted and now - job.opened <= window_ns
 
@@ -324,6 +323,7 @@ def _start(job: Job, now: int) -> None:
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
     job.slow.clear()
+    job.peers_end_at = NEVER
     job.newcomers = set()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
     number, size = job.result.generations, f"{seats.taken} of at most {job.role.max_replicas}"

@@ -86,12 +86,11 @@ class Companions(Protocol):
 class DeferredFailure(NamedTuple):
     """A failure of a member that fails the job, unless it turns out to follow from the loss of a peer's node (R8).
 
-    `reason` is the reason of the job's end, and `node` the one on which the replica ran.
+    `reason` is the reason of the job's end.
     """
 
     reason: str
     replica: int
-    node: int
 
 
 class Unblamed(NamedTuple):
@@ -124,6 +123,8 @@ class Job:
         policies: The restart policies of `parts`.
         policy: The first of them, which also counts the membership changes of the gang.
         payer: The policy of the role whose failure was judged last.
+        failed_on: The node of the member that failed last; None: none has failed.
+        peers_end_at: When the peers of a member that has ended exit by themselves; NEVER: they do not.
         alive: By node: it is powered and connected, or cut off for so short a time that nothing changes.
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
@@ -185,6 +186,8 @@ class Job:
         self.books = Books(role.workload, role.max_replicas, role.procs)
         self.policies = [Policy(part, graph.options) for part in self.parts]
         self.policy = self.payer = self.policies[0]
+        self.failed_on: int | None = None
+        self.peers_end_at = NEVER
         self.result = MacroResult(self.books.spent)
 
         self.phase: Phase = "opening"

@@ -51,7 +51,6 @@ class Minima:
         """Number of replicas of roles that have their minimum."""
         return sum(count for number, count in enumerate(self._members) if number not in self._due)
 
-    @property
-    def undisturbed(self) -> int:
-        """Number of those of them whose role was never below its minimum since the last start."""
-        return sum(self._members[number] for number in self._steady)
+    def had_minimum(self, number: int) -> bool:
+        """Return whether the role of this number was never below its minimum since the last start."""
+        return number in self._steady

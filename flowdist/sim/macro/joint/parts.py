@@ -35,7 +35,10 @@ def start_parts(job: Job, now: int) -> None:
     if job.minima is None or not isinstance(job.seats, JointSeats):
         return
     if job.backoff_ns and job.books.bucket == "re-formation":
-        part = (job.backoff_ns - min(job.backoff_ns, now - job.books.since)) * job.minima.undisturbed
+        seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)
+        again = [replica for replica in seated if replica not in job.outsiders]
+        all_along = sum(job.minima.had_minimum(job.part_of(replica)[0]) for replica in again)
+        part = (job.backoff_ns - min(job.backoff_ns, now - job.books.since)) * all_along
         job.books.spent["back-off"] += part
         job.books.spent["re-formation"] -= part
     job.minima.start(job.seats.counts)
