@@ -273,8 +273,8 @@ def rule_for_nodes() -> RestartPolicy:
             "the topology: restart_together core=(trainer, evaluator): macro mode plays roles that restart",
         ),
         (
-            msgspec.structs.replace(pools(), worlds=(JointWorld("core", ("trainer", "evaluator")),)),
-            "the topology: world core=(trainer, evaluator): macro mode plays worlds of one role",
+            msgspec.structs.replace(pools(readers=1), worlds=(JointWorld("core", ("trainer", "evaluator")),)),
+            "the topology: world core=(trainer, evaluator): macro mode plays a joint world alone",
         ),
     ],
 )

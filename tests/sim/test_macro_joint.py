@@ -154,7 +154,7 @@ def test_the_result_is_that_of_the_world() -> None:
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (with_role(core("2", "4", nodes=6), "trainer", grace_ns=SECOND), "role trainer: grace=1000000000: macro mode"),
+        (with_role(core("2", "4", nodes=6), "trainer", grace_ns=SECOND), "role trainer: grace='1s': macro mode"),
         (
             with_role(
                 core("2", "4", nodes=6),

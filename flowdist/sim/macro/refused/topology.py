@@ -148,7 +148,9 @@ def _unlike(role: str, prefix: str, given: Any, first: Any, own: str = "") -> It
             continue
         name = prefix + _WRITTEN.get(field.name, field.name.removesuffix("_ns"))
         why = "macro mode plays a joint world of roles that differ in size and restart= alone"
-        yield Refusal(role, name, repr(mine), why, "write the same for all of them")
+        value = dict(mine) if name == "where" else mine
+        text = repr(format_duration(mine)) if field.name.endswith("_ns") and isinstance(mine, int) else repr(value)
+        yield Refusal(role, name, text, why, "write the same for all of them")
 
 
 def _no_gang(role: RoleSpec) -> Refusal | None:
