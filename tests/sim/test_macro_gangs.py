@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -31,6 +31,7 @@ def duo(
     steps: tuple[int, int] = (600, 900),
     waits: bool = False,
     readers: int = 0,
+    on_restart: Literal["restart", "reconnect"] = "reconnect",
     evaluators: int = 0,
     load: dict[str, Any] | None = None,
     red_load: dict[str, Any] | None = None,
@@ -46,6 +47,7 @@ def duo(
         nodes, steps: Numbers of nodes and of steps of each.
         waits: Red is no primary task, and depends on `blue.started()`.
         readers: Replicas of a service that red waits for.
+        on_restart: What red does when one of these is lost.
         evaluators: Replicas of a role that depends on `red.started()`.
         load, red_load: More of the workload of both, and of red.
         max_restarts, then: The restart policy of red.
@@ -76,7 +78,7 @@ def duo(
             where={"pool": "read"},
             restart=Restart("replica", max_restarts=3),
         )
-        gates.append(reader.ready(on_restart="reconnect"))
+        gates.append(reader.ready(on_restart=on_restart))
     downstream = t.role(
         "red",
         "sleep inf",
@@ -151,12 +153,18 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
     ),
     "a worker of blue falls over while red waits": (
         duo("4", "3", waits=True, pending_timeout="1m"),
-        ["node5@3m/62s", "blue/1@3m59.99s"],
+        ["node5@3m/62s", "blue/1@4m0.05s"],
     ),
     "red is done before blue": (duo(waits=True, steps=(900, 300)), ["node5@8m/1m", "node1@9m/1m"]),
     "blue is done while red restarts": (duo(waits=True), ["node5@10m12s/1m"]),
     "blue is done while red stops": (duo(waits=True, red_load={"stop_time": "1900ms"}), ["node5@10m13s/1m"]),
     "blue is done while red hangs": (duo(waits=True, red_load={"collective": "hang"}), ["node5@10m14s/1m"]),
+    "red is done while it is stopped": (duo(waits=True, steps=(600, 600), load={"stop_time": "1900ms"}), []),
+    "its reader changes too often": (
+        duo(readers=1),
+        [f"node{7 + i % 2}@{60 + 4 * i}s/3s" for i in range(9)],
+    ),
+    "a reader dies after red is done": (duo(readers=1, on_restart="restart", steps=(900, 300)), ["node7@8m/1m"]),
     "red has evaluators": (duo(waits=True, evaluators=2), ["node5@3m/1m", "node8@4m/1m", "node7@10m10s/1m"]),
     "red is ignored in the end": (duo(waits=True, max_restarts=1, then="ignore"), ["node5@3m/1m", "node4@5m/1m"]),
 }
@@ -189,6 +197,7 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
         (rnd.choice([600, 5000]), rnd.choice([600, 5000])),
         waits,
         readers,
+        "reconnect",
         rnd.choice([0, 0, 2]),
         load,
         {"collective": rnd.choice(["wait", "wait", "hang"])},

@@ -77,6 +77,14 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         core("2", "4", nodes=6, restarts=(0, 0)),
         ["ps/1@3m", "node4@3m0.005s/1m"],
     ),
+    "the failed worker's own node dies": (
+        core("1", "3", nodes=3, seats=2, load={"stop_time": "1900ms"}),
+        ["ps/0@3m", "node0@3m1s/1m"],
+    ),
+    "a node dies during a back-off": (
+        core("2", "4", nodes=6, backoff="10s"),
+        ["ps/1@3m", "ps/1@4m", "node4@4m5s/1m"],
+    ),
     "all of it": (core("2", "4", nodes=6), ["all@3m", "ps@5m", "node0@7m:lost/1m", "trainer@9m:oom"]),
     "two on a node": (core("2", "2:4", nodes=3, seats=2), ["node1@3m/1m", "node0@5m/2m"]),
     "three roles": (core("1", "2:3", "1:2", nodes=6), ["node0@3m/1m", "node1@4m/2m", "node5@5m/1m", "node2@5m10s/1m"]),
