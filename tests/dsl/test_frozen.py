@@ -54,6 +54,13 @@ def test_any_change_of_any_attribute_of_any_word_is_a_problem(
     assert all(vars(made)[key] == before[key] or key in ("site", "topology", "role") for key in before)
 
 
+def test_a_change_of_a_version_says_where_its_staleness_is_written() -> None:
+    version = Topology("x").role("learner", "true").version()
+    with pytest.raises(AttributeError, match=r"of the version learner.version\(\)") as caught:
+        version.max_staleness = 3
+    assert any("learner.version(max_staleness=...)" in note for note in caught.value.__notes__)
+
+
 def test_a_wrong_use_outside_a_file_is_raised_as_usual() -> None:
     t = Topology("x")
     with pytest.raises(AttributeError, match="topology 'x' has no attribute 'rolee'") as caught:

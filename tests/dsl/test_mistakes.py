@@ -124,6 +124,12 @@ def test_a_wrong_call_of_the_users_own_function_is_an_exception(tmp_path: Path) 
     assert problem.code == "FD141" and problem.message.startswith("TypeError: add() takes 1 positional argument")
 
 
+def test_a_publisher_that_is_wrong_itself_is_no_reason_to_refuse_its_versions(tmp_path: Path) -> None:
+    text = HEAD + "x = t.role('x', 'true', replicas=2, gang=False, kind='servce')\n"
+    (problem,) = problems(tmp_path, text + "t.role('a', 'true', versions=x.version())\n")
+    assert "servce" in problem.message
+
+
 def test_mistakes_as_json(tmp_path: Path) -> None:
     (tmp_path / "topology.py").write_text(HEAD + 't.lease = "never"\nps.redy()\nt.role("a", "true", memory=64)\n')
     result = CliRunner().invoke(command, [str(tmp_path / "topology.py"), "--json"])

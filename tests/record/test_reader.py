@@ -51,6 +51,7 @@ def test_a_journal_is_read_as_it_was_written_and_can_be_continued():
     assert (reader.lines, reader.events) == (len(GOOD), len(GOOD) - 2)
     chain = CheckChain()
     assert [chain.add_check(encode_line(line)) for line in lines] == GOOD
+    assert GOOD[-1].endswith(f'"check":"{chain.check}"}}\n'.encode())
     half = read_whole_lines(b"".join(GOOD[:4]))[2]
     assert [half.chain.add_check(encode_line(line)) for line in lines[4:]] == GOOD[4:]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.protocol import events as ev
+from flowdist.graph import VersionEdge
 from flowdist.record.work_segments import MARKS_MAX, WorkSegment
-from tests.control.harness import r, restart
+from tests.control.harness import Talk, graph, r, restart, role
 from tests.record.sheets import count, fail, finish, half_up, read, save, seconds, step, trainers, until
 
 # Reports, and missing reports.
@@ -306,6 +307,22 @@ def test_between_two_reports_steps_are_in_proportion():
     assert segment.when(12) == 100 and segment.when(9) == 0
     segment.report(20, 300)
     assert [segment.when(number) for number in (10, 15, 20, 25)] == [100, 200, 300, 400]
+
+
+def test_a_replica_that_waited_for_a_version_to_be_published_works_from_then_on():
+    """The actor acknowledges version 1 at 5 s, before it is published at 8 s."""
+    edge = VersionEdge("learner")
+    actor = role("actor", primary=False, restart=restart(), versions=edge)
+    talk = Talk(graph(role("learner", restart=restart()), actor))
+    talk.join("node0")
+    until(talk, 5)
+    talk.tell(ev.ReplicaAcknowledged(r("actor/0"), 1, 1))
+    until(talk, 8)
+    talk.tell(ev.ReplicaPublished(r("learner/0"), 1, 1))
+    until(talk, 10)
+    talk.tell(ev.CancelRequested("enough"))
+    spent = seconds(read(talk), "actor", 10)
+    assert spent["productive"] == pytest.approx(2), spent
 
 
 def test_an_injected_fault_is_found_by_the_replica_though_the_journal_names_the_attempt():

@@ -23,11 +23,13 @@ from flowdist.sim.macro.result import FAILED, NEVER
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     """Apply a fault to everything that its target names.
 
-    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens. Orders go to the controller.
+    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens. Nor does anything if the target
+    belongs to another gang. Orders go to the controller.
 
     Args:
         job: The job.
-        target: A node, a label of nodes (`zone=a`), a replica of the gang, the gang, or "all" for the gang's replicas.
+        target: A node, a label of nodes (`zone=a`), a replica of a gang, a gang, or "all" for the replicas of all
+            gangs.
         what: The fault, or the rate that brings it.
         now: The time of the fault, in ns.
     """
@@ -46,16 +48,15 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
         specs = job.scope.graph.cluster.nodes
         for place, name in enumerate(job.scope.nodes):
             spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
-            if tuple(target.split("=", 1)) in spec.labels:
+            if name in job.names and tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
     elif what.kind == "scale":
-        _note_fault(job, target, what, now)
-        scale(job, int(what.arg), now)
-    elif target in ("all", job.role.name):
-        for replica in range(job.role.max_replicas):
-            _hit_replica(job, replica, what, now)
+        if target == job.role.name:
+            _note_fault(job, target, what, now)
+            scale(job, int(what.arg), now)
     else:
-        _hit_replica(job, int(target.rpartition("/")[2]), what, now)
+        for replica in job.replicas_of(target):
+            _hit_replica(job, replica, what, now)
 
 
 def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -160,7 +161,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
         return
     if what.kind == "slow" and replica in job.exited:
         return
-    _note_fault(job, f"{job.role.name}/{replica}", what, now)
+    _note_fault(job, job.name_of(replica), what, now)
     if what.kind == "slow":
         generation, factor = job.result.generations, Fraction(what.arg.rstrip("x"))
         slow_down(job, replica, generation, factor, now)
@@ -187,8 +188,8 @@ def stop_short(job: Job, now: int) -> None:
     """
     collective = job.role.workload.collective if _is_in_collective(job, now) else ""
     if collective == "fail":
-        generation = job.result.generations
-        job.at(now + NOTICES_NS, lambda at: _fail_peers(job, generation, at))
+        generation, job.peers_end_at = job.result.generations, now + NOTICES_NS
+        job.at(job.peers_end_at, lambda at: _fail_peers(job, generation, at))
     if job.phase == "running":
         job.is_deaf = job.is_deaf or collective == "hang"
         job.halt(now)

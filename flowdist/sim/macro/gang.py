@@ -7,6 +7,7 @@
     stopping  the members are told to stop
     gated     the gang waits for a role that its gates name
     waiting   the gang is below its minimum, and waits for nodes
+    over      the work of the gang is done; the job goes on while another gang has work
 
 Each phase ends by itself at `Job.due` (NEVER: it does not), when `Job.on_due` is called. If nothing else happens
 before that time, the function that begins a phase calls `on_due` itself, without a turn of the main loop.
@@ -26,6 +27,7 @@ from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
 from flowdist.sim.macro.generation.waiting import give_up_waiting, plan_wait
 from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
+from flowdist.sim.macro.joint.parts import count_parts, start_parts, wait_for_parts
 from flowdist.sim.macro.result import NEVER
 
 # Failures.
@@ -88,6 +90,8 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
         job.seats.note_loss(node, now)
         _excuse(job, reason, now)
+    elif job.phase == "waiting" and job.minima is not None:
+        form(job, now)  # another of its roles may be below its minimum now
 
 
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
@@ -106,13 +110,14 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind, notice = how.kind, job.notice
+    notice = job.notice
     if notice is not None and now - job.times.message >= notice.heard:
         if not _has_members_left(job):
             notice.finish(now)
         return
-    verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
-    reason = f"{job.role.name}/{replica} failed: {kind}"
+    kind, job.payer, job.failed_on = how.kind, job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
+    verdict = job.payer.judge(kind, now, how.exit_code, how.signal)
+    reason = f"{job.name_of(replica)} failed: {kind}"
     ends = verdict.action == "fail"
     job.deferred = _deferred(job, replica, kind, f"{reason}; {verdict.because}") if ends else None
     if job.deferred is not None:
@@ -141,8 +146,7 @@ def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure
 
     None if no other node can be its cause: the kind of failure does not allow it, or all members are on this node.
     """
-    node = job.seats.node_of[replica]
-    return DeferredFailure(reason, replica, node) if node is not None and _has_suspects(job, replica, kind) else None
+    return DeferredFailure(reason, replica) if _has_suspects(job, replica, kind) else None
 
 
 def _has_suspects(job: Job, replica: int, kind: str) -> bool:
@@ -154,8 +158,8 @@ def _has_suspects(job: Job, replica: int, kind: str) -> bool:
 def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
     """Return whether the failure that opened the present incident follows from the loss of this node.
 
-    The node has to have died before it could answer that its members have stopped. The failure has to be one that
-    fails the job or is charged to a budget, and has to be recent enough.
+    The node has to have died before it could answer that its members have stopped, and not be that of the member that
+    failed. The failure has to be one that fails the job or is charged to a budget, and has to be recent enough.
 
     Args:
         job: The job, whose gang is stopping.
@@ -163,10 +167,10 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         why: "killed" or "not heard"; the latter allows a longer time since the failure.
         now: The time, in ns.
     """
-    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS:
+    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
         return False
     if job.deferred is not None:
-        return job.deferred.node != node
+        return True
     window_ns = job.options.silent_after_ns if why == "not heard" else job.options.cause_window_ns
     return job.is_counted and now - job.opened <= window_ns
 
@@ -177,7 +181,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
     A deferred failure is dropped. The loss counts as a membership change, which may fail the job (R8).
     """
     if job.deferred is None:
-        job.policy.excuse(job.opened)
+        job.payer.excuse(job.opened)
     job.unblamed = None
     job.note_incident("node_lost", reason, now)
     job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
@@ -224,7 +228,7 @@ def open_incident(
     if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
         job.at(job.due, partial(job.begin_late, job.result.generations))
     job.reported = books.reported(now - job.times.message)
-    job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
+    job.backoff_ns = job.payer.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
     lost = job.last_lost if kind == "node_lost" else []  # they were members as well
     job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
@@ -309,14 +313,19 @@ def form(job: Job, now: int) -> None:
     seats.drop_surplus()
     if seats.free and seats.vacant:
         seats.fill(now)
-    if seats.taken < job.role.min_replicas:
+    if not seats.has_minimum:
+        if job.minima is not None:
+            plan_wait(job, wait_for_parts(job, job.minima, now), form)
+            return
         if job.give_up_at is None and books.bucket == "re-formation":
             books.move("waiting", 0, now)
-        plan_wait(job, now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at)
+        until = now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at
+        plan_wait(job, until, form)
         return
     if job.give_up_at is not None:
         job.give_up_at = None
-        books.move("re-formation", job.size_max, now)
+        count_parts(job, now)
+        books.move("re-formation", job.minima.re_forming if job.minima is not None else job.size_max, now)
     seats.drop_part_of_block()
     job.grows_at_once = False
     job.result.generations += 1
@@ -332,26 +341,29 @@ def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
     new = sum(seats.node_of[replica] is not None for replica in job.outsiders) if job.backoff_ns else 0
+    start_parts(job, now)
     books.start(seats.taken, job.backoff_ns, now, new=new)
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
     job.slow.clear()
+    job.peers_end_at = NEVER
     job.newcomers = set()
     seats.fresh.clear()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
-    job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {seats.target}")
+    number, size = job.result.generations, f"{seats.taken} of at most {seats.target}"
+    job.say(now, "forms", str(number), f"{job.role.name}: generation {number} forms with {size}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
     job.formed = now + times.started
     if job.is_counted:
-        job.policy.last_counted_ns, job.is_counted = job.formed, False
+        job.payer.last_counted_ns, job.is_counted = job.formed, False
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
     plan_begin(job, now + times.up + startup_ns + (load.restore_ns if books.durable else 0), job.formed)
-    if job.scope.beside:
+    if not job.is_alone:
         job.at(job.formed, job.companions.settle)
     elif seats.has_block:
         grow(job, job.result.generations, job.formed)
@@ -397,7 +409,7 @@ def add_node(job: Job, node: int, now: int) -> None:
     job.seats.join(node, now)
     job.companions.add_node(node, now)
     job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
-    if not job.scope.beside:
+    if job.is_alone:
         take_room(job, now)
     job.companions.settle(now)
 

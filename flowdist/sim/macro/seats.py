@@ -44,6 +44,7 @@ class Seats:
             It returns there if it can, since its ports were chosen there.
         fresh: Replicas with a seat on a node on which they have not run.
         wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
+        version: Grows with each change of seats and nodes.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
@@ -66,6 +67,7 @@ class Seats:
         self.home: dict[int, int] = {}
         self.fresh: dict[int, None] = {}
         self.wary = False
+        self.version = 0
         self._step = role.step
         for node in range(known):
             self.free += room[node]
@@ -75,6 +77,11 @@ class Seats:
     def _block(self) -> int:
         """Number of replicas that get their seats together: as many as complete the mesh of the role's ranks."""
         return self._step - self.taken % self._step
+
+    @property
+    def has_minimum(self) -> bool:
+        """Return whether the role has its minimum."""
+        return self.taken >= self._least
 
     @property
     def has_block(self) -> bool:
@@ -160,6 +167,7 @@ class Seats:
             self.on[node].append(replica)
             self.taken += 1
             self.free -= 1
+            self.version += 1
             self._offer(node)
         return self.taken - before
 
@@ -168,6 +176,7 @@ class Seats:
         if not self.usable[node]:
             return 0
         lost = self.on[node]
+        self.version += 1
         if node not in self.cordoned:
             self.free -= self.room[node] - len(lost)
         self.usable[node] = False
@@ -193,6 +202,7 @@ class Seats:
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1
+        self.version += 1
         if self._is_open(node):
             self.free += 1
             self._offer(node)
@@ -216,6 +226,7 @@ class Seats:
         already gets no replicas. A cordon because the node was to leave is over.
         """
         self.usable[node] = True
+        self.version += 1
         if node in self.leaving:
             del self.leaving[node], self.cordoned[node]
         if node in self.cordoned:
@@ -262,6 +273,7 @@ class Seats:
         """Give no more seats on a usable node; nothing if it is cordoned already."""
         if node not in self.cordoned:
             self.cordoned[node] = self.flapping[node] = None
+            self.version += 1
             self.free -= self.room[node] - len(self.on[node])
 
     def is_needed(self, node: int) -> bool:
