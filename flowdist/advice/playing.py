@@ -85,17 +85,19 @@ def leading_role(graph: RoleGraph) -> RoleSpec:
 
 
 def mode_of(job: Job) -> Mode:
-    """Return the mode in which the job is simulated: macro mode if it plays the job and the faults.
+    """Return the mode in which the job is simulated: macro mode if it plays the job and the faults, with one gang.
+
+    Advice is about the work of one role, and macro mode's goodput is that of the first gang alone.
 
     Raises:
         FaultError: The job does not have what a fault or rate names, or the simulator cannot play it.
     """
     check_faults(job.plan, job.graph)
     try:
-        scope_of(job.graph, job.plan)
+        scope = scope_of(job.graph, job.plan)
     except (MacroRefused, FaultError):
         return "protocol"
-    return "macro"
+    return "protocol" if scope.others else "macro"
 
 
 def ideal_ns(graph: RoleGraph) -> int:

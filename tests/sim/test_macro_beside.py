@@ -92,6 +92,10 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
     "a trainer's node dies while it waits": (pools(**GOES_ON), ["node5@3m/1m", "node1@3m1s/1m"]),
     "it begins to step while the reader is away": (pools(**GOES_ON), ["node1@3m/1m", "node5@3m3s/1m"]),
     "a reader is away as a checkpoint is complete": (pools(**GOES_ON), ["node5@1m6.1s/1m", "node1@1m8.2s/1m"]),
+    "the evaluator is a gang": (
+        with_role(pools(evaluators=2, evaluator_nodes=3), "evaluator", gang=True),
+        ["node4@3m/1m", "node1@4m/1m", "node5@5m/1m"],
+    ),
     "reader, trainer and evaluator": (pools(**BACK), ["node5@3m/1m", "node1@3m/1m", "node4@3m/1m"]),
 }
 
@@ -218,7 +222,7 @@ def rule_for_nodes() -> RestartPolicy:
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (with_role(pools(), "evaluator", gang=True), "role evaluator: gang=True: trainer is a gang already"),
+        (with_role(pools(readers=1), "reader", gang=True), "role reader: gang=True: macro mode has no services whose"),
         (with_role(pools(), "evaluator", primary=True), "role evaluator: primary=True: macro mode ends the job with"),
         (
             with_role(pools(), "evaluator", gates=(Gate("trainer", "started", "restart"),)),
@@ -269,8 +273,8 @@ def rule_for_nodes() -> RestartPolicy:
             "the topology: restart_together core=(trainer, evaluator): macro mode plays roles that restart",
         ),
         (
-            msgspec.structs.replace(pools(), worlds=(JointWorld("core", ("trainer", "evaluator")),)),
-            "the topology: world core=(trainer, evaluator): macro mode plays worlds of one role",
+            msgspec.structs.replace(pools(readers=1), worlds=(JointWorld("core", ("trainer", "evaluator")),)),
+            "the topology: world core=(trainer, evaluator): macro mode plays a joint world alone",
         ),
     ],
 )

@@ -114,10 +114,14 @@ class MacroRun(NamedTuple):
         from flowdist.report.goodput import macro_text
 
         gpus = sum(node.gpu for node in self.graph.cluster.nodes)
-        nodes = sum(map(bool, scope.seats)) if scope.beside else len(scope.nodes)
+        beside = [*scope.beside, *((each.role, each.seats) for each in scope.others)]
+        beside += [pair for each in scope.others for pair in each.beside]
+        nodes = sum(map(bool, scope.seats)) if beside else len(scope.nodes)
         click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {nodes} nodes, {gpus} GPUs")
-        for role, room in scope.beside:
+        for role, room in beside:
             click.echo(f"beside it: {role.max_replicas} of {role.name} on {sum(map(bool, room))} nodes of their own")
+        if scope.others:
+            click.echo(f"the figures below are those of {scope.role.name}; --json has those of each gang")
         for rate in self.plan.rates:
             click.echo(f"rate {expected(rate, len(entities(rate, self.graph, scope.nodes)))}")
         click.echo("\n" + macro_text(summary), nl=False)
@@ -234,23 +238,26 @@ def _seconds(ns: float | None) -> float | None:
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
     """Return the summary of the run of one seed."""
-    counts = {
-        key: getattr(result, key)
-        for key in ("outcome", "generations", "charged", "step", "lost_steps", "unsaved_steps")
-    }
-    role = {**counts, "lost_work_s": result.lost_ns / 1e9, "unsaved_work_s": result.unsaved_ns / 1e9}
+    gangs = {scope.role.name: result, **result.others}
     return {
         "seed": seed,
         "outcome": result.outcome,
         "reason": result.reason,
         "lasted_s": result.now / 1e9,
-        "roles": {scope.role.name: role},
+        "roles": {name: _figures(gang) for name, gang in gangs.items()},
         "causes": dict(sorted(result.causes.items())),
         "failures": result.faults,
         "cordoned": result.cordoned,
         "beside": {name: {"generations": n, "saved_step": step} for name, (n, step) in result.beside.items()},
-        "time_s": {scope.role.name: {bucket: ns / 1e9 for bucket, ns in result.spent.items() if ns}},
+        "time_s": {name: {bucket: ns / 1e9 for bucket, ns in gang.spent.items() if ns} for name, gang in gangs.items()},
     }
+
+
+def _figures(gang: Any) -> dict[str, Any]:
+    """Return what one gang has done in a run, with the keys of `flowdist simulate`."""
+    keys = ("outcome", "generations", "charged", "step", "lost_steps", "unsaved_steps")
+    counts = {key: getattr(gang, key) for key in keys}
+    return {**counts, "lost_work_s": gang.lost_ns / 1e9, "unsaved_work_s": gang.unsaved_ns / 1e9}
 
 
 def _share(all_spent: list[dict[Any, int]], bucket: str) -> float:

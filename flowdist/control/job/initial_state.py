@@ -18,7 +18,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
     """
     job = JobState(graph, dict.fromkeys(known_nodes))
     job.node_order = {name: i for i, name in enumerate(known_nodes)}
-    depths = _depths(graph)
+    depths = depths_of(graph)
     dependents: dict[str, list[tuple[str, Gate]]] = {spec.name: [] for spec in graph.roles}
     upstream: dict[str, dict[str, None]] = {}
     after = _to_succeed_before(graph, depths)
@@ -78,7 +78,7 @@ def _add_worlds(job: JobState) -> None:
         job.worlds[name].counts["waiting"] = len(pool)
 
 
-def _depths(graph: RoleGraph) -> dict[str, int]:
+def depths_of(graph: RoleGraph) -> dict[str, int]:
     """Return the depth of each role in start order.
 
     A role without gates has depth 0, any other one more than the deepest role that it has a gate on. Roles of a joint

@@ -10,9 +10,12 @@ from functools import partial
 
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
+from flowdist.graph import parse_duration
 from flowdist.sim.engine.node import NOTICES_NS
 from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.orders.departure import drain, preempt
+from flowdist.sim.macro.orders.scaling import scale
 from flowdist.sim.macro.pace import slow_down
 from flowdist.sim.macro.result import FAILED, NEVER
 
@@ -20,11 +23,13 @@ from flowdist.sim.macro.result import FAILED, NEVER
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     """Apply a fault to everything that its target names.
 
-    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens.
+    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens. Nor does anything if the target
+    belongs to another gang. Orders go to the controller.
 
     Args:
         job: The job.
-        target: A node, a label of nodes (`zone=a`), a replica of the gang, the gang, or "all" for the gang's replicas.
+        target: A node, a label of nodes (`zone=a`), a replica of a gang, a gang, or "all" for the replicas of all
+            gangs.
         what: The fault, or the rate that brings it.
         now: The time of the fault, in ns.
     """
@@ -32,20 +37,26 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     if node is not None:
         if what.kind == "add":
             job.at(now + job.times.message, None, node)
+        elif what.kind == "drain":
+            _note_fault(job, target, what, now)
+            drain(job, node, now)
         elif job.alive[node] and node not in job.cut_off_since:
             _note_fault(job, target, what, now)
-            _kill_node(job, node, what, now)
+            end = _preempt_node if what.kind == "preempt" else _kill_node
+            end(job, node, what, now)
     elif "=" in target:
         specs = job.scope.graph.cluster.nodes
         for place, name in enumerate(job.scope.nodes):
             spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
-            if tuple(target.split("=", 1)) in spec.labels:
+            if name in job.names and tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
-    elif target in ("all", job.role.name):
-        for replica in range(job.role.max_replicas):
-            _hit_replica(job, replica, what, now)
+    elif what.kind == "scale":
+        if target == job.role.name:
+            _note_fault(job, target, what, now)
+            scale(job, int(what.arg), now)
     else:
-        _hit_replica(job, int(target.rpartition("/")[2]), what, now)
+        for replica in job.replicas_of(target):
+            _hit_replica(job, replica, what, now)
 
 
 def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
@@ -69,6 +80,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
         job.cut_off_since[node] = now
+        job.memory.cut_off(node, back if back is not None else NEVER)
         heard = _last_heard(job, node, now)
         dies, known, why = heard + times.fence, heard + times.silent, "not heard"
         if back is not None and back < dies:
@@ -77,6 +89,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
             return
     else:
         job.warm.forget(node)
+        job.memory.kill(node)
     job.alive[node] = False
     job.workers_end_at[node], job.dead_since[node] = dies, now
     if back is not None:
@@ -90,6 +103,23 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     job.companions.end_workers(node, dies)
     if job.members_on(node):
         _kill_members(job, dies, known, now)
+
+
+def _preempt_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
+    """Give notice that a node will be taken away, and schedule that it is: then it is killed if it has not died before.
+
+    The node comes back, after the duration of the fault from then, whatever has ended it.
+    """
+    notice_ns, died = parse_duration(what.arg), job.dead_since.get(node)
+    job.at(now + job.times.message, lambda at: preempt(job, node, notice_ns, at))
+
+    def take(at: int) -> None:
+        if job.alive[node] and job.dead_since.get(node) == died:
+            _kill_node(job, node, what, at)
+        elif what.duration_ns is not None:
+            job.at(at + what.duration_ns + job.times.message, None, node)
+
+    job.at(now + notice_ns, take)
 
 
 def _kill_members(job: Job, dies: int, known: int, now: int) -> None:
@@ -133,7 +163,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
         return
     if what.kind == "slow" and replica in job.exited:
         return
-    _note_fault(job, f"{job.role.name}/{replica}", what, now)
+    _note_fault(job, job.name_of(replica), what, now)
     if what.kind == "slow":
         generation, factor = job.result.generations, Fraction(what.arg.rstrip("x"))
         slow_down(job, replica, generation, factor, now)
@@ -160,8 +190,8 @@ def stop_short(job: Job, now: int) -> None:
     """
     collective = job.role.workload.collective if _is_in_collective(job, now) else ""
     if collective == "fail":
-        generation = job.result.generations
-        job.at(now + NOTICES_NS, lambda at: _fail_peers(job, generation, at))
+        generation, job.peers_end_at = job.result.generations, now + NOTICES_NS
+        job.at(job.peers_end_at, lambda at: _fail_peers(job, generation, at))
     if job.phase == "running":
         job.is_deaf = job.is_deaf or collective == "hang"
         job.halt(now)
@@ -173,10 +203,12 @@ def stop_short(job: Job, now: int) -> None:
 def _is_in_collective(job: Job, now: int) -> bool:
     """Return whether the members of the gang step, so that one that ends leaves the others inside a collective.
 
-    They do not while they start up or wait for a service, nor when they have done all steps.
+    They do not while they start up, wait for a service or save to leave a node, nor when they have done all steps.
     """
     books = job.books
-    return books.begun is not None and not job.away and books.step_at(now) < job.role.workload.steps
+    return (
+        books.begun is not None and not job.away and not books.has_left and books.step_at(now) < job.role.workload.steps
+    )
 
 
 def _fail_peers(job: Job, generation: int, now: int) -> None:

@@ -7,6 +7,7 @@
     stopping  the members are told to stop
     gated     the gang waits for a role that its gates name
     waiting   the gang is below its minimum, and waits for nodes
+    over      the work of the gang is done; the job goes on while another gang has work
 
 Each phase ends by itself at `Job.due` (NEVER: it does not), when `Job.on_due` is called. If nothing else happens
 before that time, the function that begins a phase calls `on_due` itself, without a turn of the main loop.
@@ -21,10 +22,12 @@ from typing import NamedTuple
 
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
-from flowdist.graph import FailureKind, format_duration
+from flowdist.graph import FailureKind
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
+from flowdist.sim.macro.generation.waiting import give_up_waiting, plan_wait
 from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
+from flowdist.sim.macro.joint.parts import count_parts, start_parts, wait_for_parts
 from flowdist.sim.macro.result import NEVER
 
 # Failures.
@@ -52,11 +55,16 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     job.last_lost = list(job.seats.on[node])
-    if job.seats.lose(node):
+    ended = job.seats.lose(node) and job.notice is not None and all(each in job.exited for each in job.last_lost)
+    if ended:  # they have stopped because of the notice, so that nothing is lost with the node (R16)
+        job.exited = {each: None for each in job.exited if each not in job.last_lost}
+    elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
     if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
         job.companions.settle(now)
+        if job.phase == "running" and not job.scope.beside:
+            grow(job, job.result.generations, now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
@@ -78,17 +86,20 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
         form(job, now)  # no member had started, so this is no incident
     elif job.phase == "running":
         job.seats.note_loss(node, now)
-        _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
+        restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
         job.seats.note_loss(node, now)
         _excuse(job, reason, now)
+    elif job.phase == "waiting" and job.minima is not None:
+        form(job, now)  # another of its roles may be below its minimum now
 
 
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
     """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
 
-    A failure that would fail the job is deferred while it may follow from the loss of another member's node. The report
-    is ignored if the gang restarts already, or the member belongs to an earlier generation.
+    A member that knew of a notice has stopped, and not failed (R16); the notice ends with the last member. A failure
+    that would fail the job is deferred while it may follow from the loss of another member's node. The report is
+    ignored if the gang restarts already, or the member belongs to an earlier generation.
 
     Args:
         job: The job.
@@ -99,9 +110,14 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind = how.kind
-    verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
-    reason = f"{job.role.name}/{replica} failed: {kind}"
+    notice = job.notice
+    if notice is not None and now - job.times.message >= notice.heard:
+        if not _has_members_left(job):
+            notice.finish(now)
+        return
+    kind, job.payer, job.failed_on = how.kind, job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
+    verdict = job.payer.judge(kind, now, how.exit_code, how.signal)
+    reason = f"{job.name_of(replica)} failed: {kind}"
     ends = verdict.action == "fail"
     job.deferred = _deferred(job, replica, kind, f"{reason}; {verdict.because}") if ends else None
     if job.deferred is not None:
@@ -111,15 +127,18 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
         job.unblamed = Unblamed(replica, kind, now)
     else:
         job.seats.blame(replica, kind, now)
-    _restart(job, kind, reason, verdict, now)
+    restart(job, kind, reason, verdict, now)
 
 
-def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int) -> None:
-    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so."""
+def restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int, *, steps_on: bool = False) -> None:
+    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so.
+
+    The arguments are those of `open_incident`.
+    """
     if verdict.action == "fail":
         fail(job, f"{reason}; {verdict.because}", now)
     else:
-        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None)
+        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None, steps_on=steps_on)
 
 
 def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure | None:
@@ -127,8 +146,7 @@ def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure
 
     None if no other node can be its cause: the kind of failure does not allow it, or all members are on this node.
     """
-    node = job.seats.node_of[replica]
-    return DeferredFailure(reason, replica, node) if node is not None and _has_suspects(job, replica, kind) else None
+    return DeferredFailure(reason, replica) if _has_suspects(job, replica, kind) else None
 
 
 def _has_suspects(job: Job, replica: int, kind: str) -> bool:
@@ -140,8 +158,8 @@ def _has_suspects(job: Job, replica: int, kind: str) -> bool:
 def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
     """Return whether the failure that opened the present incident follows from the loss of this node.
 
-    The node has to have died before it could answer that its members have stopped. The failure has to be one that
-    fails the job or is charged to a budget, and has to be recent enough.
+    The node has to have died before it could answer that its members have stopped, and not be that of the member that
+    failed. The failure has to be one that fails the job or is charged to a budget, and has to be recent enough.
 
     Args:
         job: The job, whose gang is stopping.
@@ -149,10 +167,10 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         why: "killed" or "not heard"; the latter allows a longer time since the failure.
         now: The time, in ns.
     """
-    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS:
+    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
         return False
     if job.deferred is not None:
-        return job.deferred.node != node
+        return True
     window_ns = job.options.silent_after_ns if why == "not heard" else job.options.cause_window_ns
     return job.is_counted and now - job.opened <= window_ns
 
@@ -163,7 +181,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
     A deferred failure is dropped. The loss counts as a membership change, which may fail the job (R8).
     """
     if job.deferred is None:
-        job.policy.excuse(job.opened)
+        job.payer.excuse(job.opened)
     job.unblamed = None
     job.note_incident("node_lost", reason, now)
     job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
@@ -188,25 +206,29 @@ def open_incident(
     """Open an incident, and stop all members of the gang, before any of them starts again (R6).
 
     The incident is charged to a budget, or counts as a membership change unless its failure is deferred. The job fails
-    instead if that is one change too many in a row (R8).
+    instead if that is one change too many in a row (R8). A notice to leave a node has no effect any more.
 
     Args:
         job: The job.
-        kind: A failure kind, or "joined".
+        kind: A failure kind, or a kind of change in which no member has failed, such as "joined".
         reason: One line for people.
         now: The time, in ns.
         level: The level of the budget that is charged: 0 is the role's own. None: no budget is charged.
-        steps_on: All members step until they are stopped, because the replica that was lost is none of them.
+        steps_on: All members step until they are stopped, because none of them has failed or was lost.
     """
-    books, joined = job.books, kind == "joined"
+    books, grows = job.books, kind in ("joined", "scaled") and bool(job.newcomers)
+    if job.notice is not None:
+        job.notice.drop()
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = now + job.stop_ns - job.times.message
-    job.halt_at = job.stopped_at if joined or steps_on else None
+    job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
+    job.halt_at = job.stopped_at if grows or steps_on else None
+    if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
+        job.at(job.due, partial(job.begin_late, job.result.generations))
     job.reported = books.reported(now - job.times.message)
-    job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
+    job.backoff_ns = job.payer.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
     lost = job.last_lost if kind == "node_lost" else []  # they were members as well
     job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
@@ -214,7 +236,7 @@ def open_incident(
         note_change(job, kind, reason, now)
         if job.result.outcome is not None:
             return
-    _stop_members(job, books.active if joined else job.seats.taken, now)
+    _stop_members(job, books.active if grows else job.seats.taken, now)
     job.joint_gone_at = job.companions.stop(now)
     job.due = max(job.due, job.joint_gone_at)
     if job.due < job.quiet_until() and not job.backoff_ns:
@@ -229,9 +251,10 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     was_up = job.phase == "running"
     dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
     others = members - len(job.exited) - sum(count for count, _ in dead)
+    ends = job.spawned(now) + job.stop_ns_of(job.incident_kind)
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
-    job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
+    job.due, job.on_due = ends if others and was_up else now, stopped
     if not others:
         job.stopped_at = min(job.stopped_at, now)
     known = max((known for count, known in dead if count), default=0) if was_up else 0
@@ -250,12 +273,13 @@ def _judge_deferred(job: Job, now: int) -> None:
 
 
 def stopped(job: Job, now: int) -> None:
-    """Handle that all members are gone: free seats on bad nodes, then begin the back-off or form a generation."""
+    """Handle that all members are gone: free seats on nodes that they leave, then begin the back-off or form again."""
     job.halt(job.halt_at or now)
     job.halt_at, job.ran_from = None, NEVER
     blamed, job.unblamed = job.unblamed, None
     if blamed is not None and job.seats.node_of[blamed.replica] is not None:
         job.seats.blame(blamed.replica, blamed.kind, blamed.at)
+    job.seats.vacate_leaving()
     job.seats.move_away(now)
     if job.backoff_until > now:
         job.phase, job.due, job.on_due = "back-off", job.backoff_until, _reform
@@ -286,17 +310,24 @@ def form(job: Job, now: int) -> None:
             job.at(job.give_up_at, partial(give_up_waiting, job))
         job.phase, job.due, job.formed = "gated", NEVER, NEVER
         return
+    seats.drop_surplus()
     if seats.free and seats.vacant:
         seats.fill(now)
-    if seats.taken < job.role.min_replicas:
+    if not seats.has_minimum:
+        if job.minima is not None:
+            plan_wait(job, wait_for_parts(job, job.minima, now), form)
+            return
         if job.give_up_at is None and books.bucket == "re-formation":
             books.move("waiting", 0, now)
-        plan_wait(job, now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at)
+        until = now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at
+        plan_wait(job, until, form)
         return
     if job.give_up_at is not None:
         job.give_up_at = None
-        books.move("re-formation", job.size_max, now)
+        count_parts(job, now)
+        books.move("re-formation", job.minima.re_forming if job.minima is not None else job.size_max, now)
     seats.drop_part_of_block()
+    job.grows_at_once = False
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
     first = job.first_node() if job.death_known_at else None
@@ -310,25 +341,30 @@ def _start(job: Job, now: int) -> None:
     """Begin the phase "running": the store is open, so the controller orders all members to start."""
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
     new = sum(seats.node_of[replica] is not None for replica in job.outsiders) if job.backoff_ns else 0
+    start_parts(job, now)
     books.start(seats.taken, job.backoff_ns, now, new=new)
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
     job.slow.clear()
+    job.peers_end_at = NEVER
     job.newcomers = set()
+    seats.fresh.clear()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
-    job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
+    number, size = job.result.generations, f"{seats.taken} of at most {seats.target}"
+    job.say(now, "forms", str(number), f"{job.role.name}: generation {number} forms with {size}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
     job.formed = now + times.started
     if job.is_counted:
-        job.policy.last_counted_ns, job.is_counted = job.formed, False
+        job.payer.last_counted_ns, job.is_counted = job.formed, False
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
-    plan_begin(job, now + times.up + startup_ns + (load.restore_ns if books.durable else 0), job.formed)
-    if job.scope.beside:
+    books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up))
+    plan_begin(job, now + times.up + startup_ns + (books.restore_ns if books.durable else 0), job.formed)
+    if not job.is_alone:
         job.at(job.formed, job.companions.settle)
     elif seats.has_block:
         grow(job, job.result.generations, job.formed)
@@ -351,32 +387,13 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
+    job.seats.fresh.clear()
     job.due, job.on_due = at, begin
-
-
-def plan_wait(job: Job, until: int) -> None:
-    """Set the job to a gang that is below its minimum and waits for nodes. The job fails at `until` (ns)."""
-    job.phase, job.formed, job.give_up_at = "waiting", NEVER, until
-    job.due, job.on_due = until, _give_up
-
-
-def _give_up(job: Job, now: int) -> None:
-    fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
-
-
-def give_up_waiting(job: Job, now: int) -> None:
-    """Handle the end of the gang's wait for nodes when the gang waits for a service by then: the job does not fail.
-
-    Nothing happens if the gang's wait was ended or renewed before, or it waits for nodes still.
-    """
-    if job.give_up_at == now and job.phase in ("stopping", "gated"):
-        job.give_up_at = None
-        if job.books.bucket == "waiting":
-            job.books.move("re-formation", job.size_max, now)
 
 
 def begin(job: Job, now: int) -> None:
     """Begin to work: the last member has started up. The phase ends when all work is done."""
+    job.memory.begin(job.seats.node_of)
     job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.slowest), complete
 
 
@@ -384,12 +401,17 @@ def begin(job: Job, now: int) -> None:
 
 
 def add_node(job: Job, node: int, now: int) -> None:
-    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow."""
+    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow.
+
+    Nothing happens if it has joined before, because two faults bring it back.
+    """
+    if job.alive[node]:
+        return
     job.alive[node] = True
     job.seats.join(node, now)
     job.companions.add_node(node, now)
     job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
-    if not job.scope.beside:
+    if job.is_alone:
         take_room(job, now)
     job.companions.settle(now)
 
@@ -405,15 +427,17 @@ def take_room(job: Job, now: int) -> None:
 def grow(job: Job, generation: int, now: int) -> None:
     """Restart the gang with more members if there are free seats for replicas without one (R13).
 
-    Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
-    the present one, or does not run in full.
+    Before the end of the cool-down, which an order of the operator skips, the attempt is scheduled again for then.
+    Nothing happens if the generation is not
+    the present one, does not run in full, or leaves a node.
     """
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not seats.has_block:
+    if not seats.has_block or job.notice is not None:
         return
-    wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
+    healthy, is_first = job.is_healthy(max(now, formed)), generation == 1
+    wait = 0 if job.grows_at_once else job.policy.growth_wait_ns(healthy=healthy, is_first=is_first)
     earliest = max(formed, formed + wait)
     if now < earliest:
         job.at(earliest, None, -2 - generation)
@@ -421,4 +445,5 @@ def grow(job: Job, generation: int, now: int) -> None:
     before = set(seats.vacant)
     if seats.fill(now):
         job.newcomers = before.difference(seats.vacant)
-        open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)
+        kind = "scaled" if job.grows_at_once else "joined"
+        open_incident(job, kind, f"room for {seats.taken - job.books.active} more", now)

@@ -2,6 +2,10 @@
 
 The parts are functions over this state: `gang` decides, `fault_effects` applies faults, `steady_state` computes many
 failures at once, `beside` plays the roles beside the gang. `macro` puts them together.
+
+A job with several gangs has one such state for each of them, with the nodes and the auxiliary roles of its group (see
+`beside.groups`). They meet at the end of the job, in the gates of one gang on another, and in the rule that no node is
+cordoned while a role lacks room (R22).
 """
 
 from __future__ import annotations
@@ -11,14 +15,19 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
-from flowdist.control.incidents.health import is_healthy
-from flowdist.faults.grammar import Plan, Rate
+from flowdist.control.incidents.health import is_healthy, stops_with_grace
+from flowdist.control.job.initial_state import depths_of
+from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
 from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import EVEN
+from flowdist.sim.macro.generation.peer_memory import PeerMemory
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
+from flowdist.sim.macro.joint.minima import Minima
+from flowdist.sim.macro.joint.seats import JointSeats
+from flowdist.sim.macro.orders.notice import Notice
 from flowdist.sim.macro.policy import Policy
 from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
@@ -36,6 +45,14 @@ class Companions(Protocol):
 
     All times, also those returned, are ns.
     """
+
+    @property
+    def version(self) -> int:
+        """Number that grows with each change of the seats and nodes of the roles beside the gang."""
+
+    @property
+    def are_short(self) -> bool:
+        """Return whether the gang, or a role beside it, is below its minimum and has no room for it."""
 
     def let_gang_form(self, now: int) -> bool:
         """Return whether all gates of the gang are open."""
@@ -58,11 +75,11 @@ class Companions(Protocol):
     def add_node(self, node: int, now: int) -> None:
         """Handle that a node joined: it offers its seats to the roles."""
 
-    def end_in_order(self, now: int) -> int:
-        """Stop all roles, dependents first, and return when the last replica has ended."""
+    def serve_until(self, now: int) -> int:
+        """Return when the first replica that the gang cannot do without ends, if all are ordered to stop now."""
 
-    def end_at_once(self, now: int) -> int:
-        """Stop all roles at once, and return when the last replica has ended."""
+    def end(self, now: int, depth: int | None = None) -> int:
+        """Stop the roles of this depth, or all, and return when the last replica of them has ended."""
 
     def close(self, now: int) -> None:
         """Write cordoned nodes, generations and saved steps of the roles into the result."""
@@ -71,12 +88,11 @@ class Companions(Protocol):
 class DeferredFailure(NamedTuple):
     """A failure of a member that fails the job, unless it turns out to follow from the loss of a peer's node (R8).
 
-    `reason` is the reason of the job's end, and `node` the one on which the replica ran.
+    `reason` is the reason of the job's end.
     """
 
     reason: str
     replica: int
-    node: int
 
 
 class Unblamed(NamedTuple):
@@ -97,10 +113,20 @@ class Job:
         scope: What `scope_of` made of the topology and the plan.
         plan: The faults and rates.
         seed: Draws start-up times; 0 has nominal ones.
-        fault_seed: Draws the faults of the rates.
+        arrivals: The faults of the rates, the same for all gangs.
         tell: Called at each change, as `Macro` says; None: nothing is called.
 
     Attributes:
+        gangs: The states of all gangs of the job, this one included, in the order of `groups.gangs_of`.
+        names: By name of a node: its number. Nodes on which only roles of other groups have room are left out.
+        depths: By role: its place in the start order, as in `control`.
+        parts: The roles of the gang: one, or those of its joint world.
+        minima: Which of these lack nodes while the gang waits; None: there is one role.
+        policies: The restart policies of `parts`.
+        policy: The first of them, which also counts the membership changes of the gang.
+        payer: The policy of the role whose failure was judged last.
+        failed_on: The node of the member that failed last; None: none has failed.
+        peers_end_at: When the peers of a member that has ended exit by themselves; NEVER: they do not.
         alive: By node: it is powered and connected, or cut off for so short a time that nothing changes.
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
@@ -121,6 +147,9 @@ class Job:
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
+        notice: Request to the gang to leave a node in order; None: there is none.
+        grows_at_once: The operator wants a larger gang, which waits for no cool-down.
+        memory: Nodes that have the checkpoints of the gang in memory.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
@@ -134,13 +163,15 @@ class Job:
 
     companions: Companions
 
-    def __init__(self, scope: Scope, plan: Plan, *, seed: int, fault_seed: int, tell: Tell | None) -> None:
+    def __init__(self, scope: Scope, plan: Plan, *, seed: int, arrivals: Arrivals, tell: Tell | None) -> None:
         graph, role = scope.graph, scope.role
         known = len(graph.cluster.nodes)
         self.scope, self.plan, self.role, self.options = scope, plan, role, graph.options
+        self.gangs: list[Job] = [self]
         self.seed, self.tell, self.times = seed, tell, scope.times
         self.names = {name: i for i, name in enumerate(scope.nodes)}
-        self.arrivals = Arrivals(plan.rates, graph, scope.nodes, fault_seed)
+        self.depths = depths_of(graph)
+        self.arrivals = arrivals
         self.later, self.serial = list[Later](), 0
         self.until = 0  # where `run` stops
 
@@ -151,9 +182,17 @@ class Job:
         self.connected_at: dict[int, int] = {}
         self.workers_end_at: dict[int, int] = {}
 
+        self.parts = scope.parts or (role,)
         self.seats = Seats(role, graph.options, scope.seats, known)
+        self.minima: Minima | None = None
+        if len(self.parts) > 1:
+            self.seats = JointSeats(role, self.parts, graph.options, scope.seats, known)
+            self.minima = Minima(self.parts)
         self.books = Books(role.workload, role.max_replicas, role.procs)
-        self.policy = Policy(role, graph.options)
+        self.policies = [Policy(part, graph.options) for part in self.parts]
+        self.policy = self.payer = self.policies[0]
+        self.failed_on: int | None = None
+        self.peers_end_at = NEVER
         self.result = MacroResult(self.books.spent)
 
         self.phase: Phase = "opening"
@@ -168,6 +207,9 @@ class Job:
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
+        self.notice: Notice | None = None
+        self.memory = PeerMemory()
+        self.grows_at_once = False
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
@@ -195,8 +237,56 @@ class Job:
 
     @property
     def stop_ns(self) -> int:
-        """Time from an incident to the report that all members on living nodes have stopped, in ns."""
-        return self.times.stop if not self.is_deaf else 2 * self.times.message + self.role.stop_grace_ns + KILL_NS
+        """Time from an incident with a failure to the report that all members on living nodes have stopped, in ns."""
+        return self.stops_within(self.role.stop_grace_ns)
+
+    def stop_ns_of(self, kind: str) -> int:
+        """Return `stop_ns` for an incident of this kind."""
+        return self.stops_within(self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns)
+
+    def stops_within(self, grace_ns: int) -> int:
+        """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
+        return self.times.stop if not self.is_deaf else 2 * self.times.message + grace_ns + KILL_NS
+
+    def spawned(self, now: int) -> int:
+        """Return from when on (ns) members can get an order to stop: a start that is in progress is finished first."""
+        return max(now, self.formed - 2 * self.times.message) if self.formed < NEVER else now
+
+    def plan_work(self, done: int) -> None:
+        """Set `due` of a gang that works to the time at which it leaves, if it is to, or to `done` (ns), its end.
+
+        Nothing changes if it has left already.
+        """
+        notice = self.notice
+        if notice is None or notice.step is None:
+            self.due = done
+        elif not notice.has_left:
+            self.due = max(notice.told, self.books.time_of_step(notice.step))
+
+    def begin_late(self, generation: int, now: int) -> None:
+        """Begin the work of a generation whose members start up before the order to stop has ended them.
+
+        Nothing happens if one of them has ended, or the job is over.
+        """
+        has_all = not self.exited and not any(self.members_on(node) for node in self.death_known_at)
+        if self.phase == "stopping" and generation == self.result.generations and has_all:
+            self.memory.begin(self.seats.node_of)
+            self.books.begin(now, pace=self.slowest)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the gang is the only role of the job."""
+        return not self.scope.beside and len(self.gangs) == 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the gang is below its minimum, and its free seats do not suffice; not once its work is done."""
+        return self.phase != "over" and self.seats.taken + self.seats.free < self.role.min_replicas
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the work of the gang is done, and the controller knows it."""
+        return self.phase == "over" and self.due == NEVER
 
     @property
     def slowest(self) -> Fraction:
@@ -206,10 +296,10 @@ class Job:
     def quiet_until(self) -> int:
         """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
 
-        A phase that ends before can end at once. The time is 0 with auxiliary roles, since each phase of the gang may
+        A phase that ends before can end at once. The time is 0 with other roles, since each phase of the gang may
         make a difference to them.
         """
-        if self.scope.beside:
+        if not self.is_alone:
             return 0
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self.until + 1)
 
@@ -224,8 +314,8 @@ class Job:
         self.say(now, "incident", kind, reason)
 
     def is_started(self, now: int) -> bool:
-        """Return whether the controller knows at `now` that all members of the gang run."""
-        return self.phase == "running" and self.formed <= now and not self.is_incomplete
+        """Return whether the controller knows at `now` that all members of the gang run, or have succeeded (R1)."""
+        return self.phase == "over" or (self.phase == "running" and self.formed <= now and not self.is_incomplete)
 
     def is_healthy(self, now: int) -> bool:
         """Return whether the generation that runs, or is being stopped, has progressed or run for long enough (R8)."""
@@ -239,6 +329,30 @@ class Job:
     def first_node(self) -> int | None:
         """Return the node of the lowest member, whose agent opens the store and offers checkpoints; None: no member."""
         return next((node for node in self.seats.node_of if node is not None), None)
+
+    def replicas_of(self, target: str) -> range:
+        """Return the replicas of the gang that the target of a fault names: a replica, a role, or "all"."""
+        name, _, index = target.partition("/")
+        first = 0
+        for part in self.parts:
+            if name == part.name:
+                own = range(first, first + part.max_replicas)
+                return own[int(index) : int(index) + 1] if index else own
+            first += part.max_replicas
+        return range(first if target == "all" else 0)
+
+    def part_of(self, replica: int) -> tuple[int, int]:
+        """Return the number of the role of a replica in `parts`, and the index of the replica in that role."""
+        for number, part in enumerate(self.parts):
+            if replica < part.max_replicas:
+                return number, replica
+            replica -= part.max_replicas
+        raise IndexError(replica)
+
+    def name_of(self, replica: int) -> str:
+        """Return the name of a replica, such as `trainer/1`."""
+        number, index = self.part_of(replica)
+        return f"{self.parts[number].name}/{index}"
 
     def halt(self, now: int, *, is_over: bool = False) -> None:
         """End the stepping of the generation in `books`; nothing if it does not step.
@@ -269,13 +383,18 @@ class Job:
 def may_become_steady(job: Job) -> bool:
     """Return whether `SteadyState` is of use in this job at all.
 
-    A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
-    charged to a budget.
+    A rate has to kill nodes or replicas. No node may be preempted or have room for several replicas, the operator may
+    not scale the gang, and the loss of a node may not be charged to a budget. There may be no other gang, nor several
+    roles in its world.
     """
+    if len(job.gangs) > 1 or len(job.parts) > 1:
+        return False
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    return is_free and max(job.scope.seats) == 1 and known and not _is_left_out(job)
+    faults: list[Fault | Rate] = [*job.plan.faults, *job.plan.rates]
+    is_ordered = bool(job.plan.scales) or any(fault.kind in ("preempt", "scale") for fault in faults)
+    return is_free and max(job.scope.seats) == 1 and known and not is_ordered and not _is_left_out(job)
 
 
 def _is_left_out(job: Job) -> bool:
@@ -286,7 +405,7 @@ def _is_left_out(job: Job) -> bool:
     """
     role, load = job.role, job.role.workload
     more = load.warmup_ns or load.lag_ns or load.finish_ns or load.step_spread or load.warm_startup_ns is not None
-    blocks = load.collective in ("hang", "fail")
+    blocks = load.collective in ("hang", "fail") or load.peer_restore_ns is not None
     return bool(role.step > 1 or load.depends_on_size or more or blocks or any(map(is_drawn, job.plan.rates)))
 
 
@@ -301,10 +420,12 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
-    The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
-    no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each change, since
-    changes are only counted.
+    The gang has to run or wait for nodes. It may not have left one in order, to which it would return. No dead node may
+    be unknown to the controller, no node be cut off or avoided, no member be slow, and no back-off be in progress. The
+    job may have no `tell`, which needs each change, since changes are only counted.
     """
+    if job.notice is not None or job.seats.home or job.books.is_behind:
+        return False
     if job.death_known_at or job.cut_off_since or job.slow or job.seats.wary or job.tell is not None:
         return False
     if job.phase == "waiting":

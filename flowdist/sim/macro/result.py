@@ -10,7 +10,7 @@ from typing import Literal
 from flowdist.graph import FailureKind
 from flowdist.record.accounts import Bucket
 
-Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting"]
+Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting", "over"]
 Later = tuple[int, int, Callable[[int], None] | None, int]  # time, serial, action, node: see `Job.at`
 NEVER = 1 << 62  # later than every time
 # By kind of fault on a replica: the kind of failure that it makes, and the signal.
@@ -40,6 +40,8 @@ class MacroResult:
         charged: How many incidents are charged to a budget.
         cordoned: Names of the cordoned nodes.
         beside: Generation and saved step of each auxiliary replica, by name.
+        others: By name: the figures of each other gang: `spent`, `step`, lost and unsaved work, `generations`,
+            `charged`, and as `outcome` "succeeded" or "stopped". Faults and incidents here are those of the whole job.
     """
 
     spent: dict[Bucket, int]
@@ -58,6 +60,16 @@ class MacroResult:
     charged: int = 0
     cordoned: list[str] = field(default_factory=list)
     beside: dict[str, tuple[int, int]] = field(default_factory=dict)
+    others: dict[str, MacroResult] = field(default_factory=dict)
+
+    def add(self, gang: str, other: MacroResult) -> None:
+        """Add the result of another gang, called `gang`, and of the roles beside it, to that of the whole job."""
+        self.others[gang] = other
+        self.faults += other.faults
+        self.by_rate.update(other.by_rate)
+        self.causes.update(other.causes)
+        self.cordoned += other.cordoned
+        self.beside |= other.beside
 
     @property
     def goodput(self) -> float:

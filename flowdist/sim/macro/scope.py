@@ -13,8 +13,9 @@ from flowdist.graph import JobOptions, RoleGraph, RoleSpec
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS
-from flowdist.sim.macro.refused.plan import check_plan
-from flowdist.sim.macro.refused.topology import Refusal, gang_of, refusals
+from flowdist.sim.macro.beside.groups import gangs_of, groups_of, joint_role
+from flowdist.sim.macro.refused.plan import check_plan, orders_refused
+from flowdist.sim.macro.refused.topology import Refusal, refusals
 from flowdist.sim.macro.seats import seats_on
 
 
@@ -44,7 +45,7 @@ class Times(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Job that macro mode plays: one gang, and auxiliary roles on nodes of their own.
+    """Job that macro mode plays: a gang, auxiliary roles on nodes of their own, and other gangs with theirs.
 
     A node has a number, its place in `nodes`.
     """
@@ -57,6 +58,8 @@ class Scope(NamedTuple):
     seats: tuple[int, ...]  # by node: how many replicas of the gang it has room for
     times: Times
     beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # auxiliary roles, each with the same for that role
+    parts: tuple[RoleSpec, ...] = ()  # the roles of the gang's joint world, of which `role` is the sum; else empty
+    others: tuple[Scope, ...] = ()  # of the other gangs, each with the roles beside it; these have no others
 
 
 def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
@@ -64,24 +67,28 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
 
     Raises:
         MacroRefused: for a job that macro mode cannot play exactly, with the field of the topology that is the most
-            important reason, and for `--scale` and `--drain`.
+            important reason, and for a `--scale` or `--drain` that it cannot play.
         FaultError: for a fault or a rate that it cannot play, with the place underlined.
     """
     for refusal in refusals(graph):
         help = f"{refusal.do}; or leave --macro out"
         raise MacroRefused(f"macro mode cannot play this job:\n  {refusal.text}", help=help, refusal=refusal)
-    gang = gang_of(graph)
-    check_plan(plan, graph, gang)
-    for what, given in (("--scale", plan.scales), ("--drain", plan.drains)):
-        if given:
-            raise MacroRefused(f"macro mode cannot play {what}", help="leave --macro out")
+    check_plan(plan, graph, gangs_of(graph))
+    for flag, text, refused in orders_refused(plan, graph, gangs_of(graph)):
+        raise MacroRefused(f"{flag} {text}: {refused[0]}", help=refused[1])
     first = graph.cluster.nodes[0]
     added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]
     names = [node.name for node in graph.cluster.nodes] + added
     specs = (*graph.cluster.nodes, *[first] * len(added))
     rooms = {role.name: tuple(seats_on(role, node) for node in specs) for role in graph.roles}
-    beside = tuple((role, rooms[role.name]) for role in graph.roles if role is not gang)
-    return Scope(graph, gang, tuple(names), rooms[gang.name], _times(graph.options, gang), beside)
+    if (joint := joint_role(graph)) is not None:
+        room = tuple(seats_on(graph.roles[0], node) for node in specs)
+        return Scope(graph, joint, tuple(names), room, _times(graph.options, joint), (), graph.roles)
+    scopes = []
+    for gang, others in groups_of(graph):
+        beside = tuple((role, rooms[role.name]) for role in others)
+        scopes.append(Scope(graph, gang, tuple(names), rooms[gang.name], _times(graph.options, gang), beside))
+    return scopes[0]._replace(others=tuple(scopes[1:]))
 
 
 def _times(options: JobOptions, gang: RoleSpec) -> Times:

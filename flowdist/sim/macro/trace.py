@@ -26,7 +26,7 @@ class MacroTrace:
     def __init__(self, scope: Scope, plan: Plan, seed: int) -> None:
         nodes = scope.graph.cluster.nodes
         self._specs = {node.name: node for node in nodes}
-        self._graph, self._role, self._n = scope.graph, scope.role, 0
+        self._graph, self._n = scope.graph, 0
         options = {"fidelity": "macro"} | plan.rate_options
         names = tuple(node.name for node in nodes)
         self.lines: list[Line] = [Header(scope.graph, names, seed=seed, options=options)]
@@ -41,11 +41,9 @@ class MacroTrace:
             event = NodeGone(name, words)
         elif what == "joined":
             event = NodeJoined(name, self._specs.get(name) or added_node(name, self._graph))
-        elif what == "forms":
-            words = f"{self._role.name}: generation {name} forms with {words}"
         elif what == "incident":
             words = f"incident ({name}): {words}"
-        else:
+        elif what == "ends":
             words = f"the job has {name}: {words}"
         self._n += 1
         self.lines.append(record(self._n, now, event, [Notify(words)]))

@@ -63,8 +63,8 @@ class AuxiliaryRole:
         room: By node: how many replicas of the role it has room for.
 
     Attributes:
-        depth: The place of the role in the order of gates, 0 to 2. Roles of a higher depth depend on those of a lower
-            one, and end first (R18).
+        depth: The place of the role in the start order. Roles of a higher depth depend on those of a lower one, and end
+            first (R18).
         gate: The gate of the gang on this role; None: the gang does not depend on it. With `on_restart="restart"` the
             gang restarts with a replica of the role. Otherwise it makes no step while a replica is away.
     """
@@ -73,7 +73,7 @@ class AuxiliaryRole:
         self._job, self.role = job, role
         self.seats = Seats(role, job.options, room, len(job.scope.graph.cluster.nodes))
         self.replicas = [AuxiliaryReplica(Books(role.workload, 1, role.procs)) for _ in range(role.max_replicas)]
-        self.depth = len(role.gates) + (1 if role.gates and job.role.gates else 0)
+        self.depth = job.depths[role.name]
         self.gate = next((gate for gate in job.role.gates if gate.role == role.name), None)
         self._warm = WarmNodes(role.workload)
         self._serving: dict[int, None] = {}  # replicas that the gang can use now, with `on_restart="reconnect"`
@@ -187,7 +187,7 @@ class AuxiliaryRole:
 
         Yields:
             Each replica that the gang has to restart with; the caller opens the incident. None before the gang has
-            formed for the first time, and none if the gang does not restart with the role.
+            formed for the first time, none once its work is done, and none if the gang does not restart with the role.
         """
         seats, job = self.seats, self._job
         lost = list(seats.on[node])
@@ -197,7 +197,7 @@ class AuxiliaryRole:
             was_up = replica.phase == "running"
             if was_up:
                 seats.note_loss(node, now)
-            if was_up and self._restarts_gang and job.result.generations:
+            if was_up and self._restarts_gang and job.result.generations and job.phase != "over":
                 self._turn(index, "stopping")
                 yield index
                 continue
@@ -316,7 +316,7 @@ class AuxiliaryRole:
         is_warm = self._warm.split([node], now + job.times.up)[1] > 0
         nominal_ns = load.warm_startup_ns if is_warm and load.warm_startup_ns is not None else load.startup_ns
         startup = round(nominal_ns * spread(job.seed, entity, "startup", load.startup_spread))
-        up = now + job.times.up + startup + (load.restore_ns if replica.books.durable else 0)
+        up = now + job.times.up + startup + (replica.books.restore_ns if replica.books.durable else 0)
         self._plan(replica, up, lambda at: self._begin(index, replica, at))
 
     def _begin(self, index: int, replica: AuxiliaryReplica, now: int) -> None:
@@ -373,6 +373,12 @@ class AuxiliaryRole:
             if job.alive[node]:
                 replica.books.halt(known - job.times.message, is_over=True)
         return last
+
+    def serves_until(self, now: int) -> int:
+        """Return when the first replica that serves the gang ends, if all are ordered to stop now (ns); NEVER: none."""
+        served = [(self.replicas[index], self.seats.node_of[index]) for index in self._serving]
+        ends = [self._stopped_by(replica, node, now) for replica, node in served if node is not None]
+        return min(ends) - self._job.times.message if ends else NEVER
 
     def _stopped_by(self, replica: AuxiliaryReplica, node: int, now: int) -> int:
         """Return when, in ns, the controller learns that a replica has ended, if it orders the replica to stop now.

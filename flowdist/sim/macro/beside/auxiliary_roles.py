@@ -11,8 +11,10 @@ from __future__ import annotations
 from functools import partial
 
 from flowdist.sim.macro.beside.auxiliary_role import AuxiliaryRole
-from flowdist.sim.macro.gang import give_up_waiting, note_change, open_incident, stopped, take_room
+from flowdist.sim.macro.gang import form, note_change, open_incident, stopped, take_room
+from flowdist.sim.macro.generation.waiting import give_up_waiting
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.result import NEVER
 
 
 class AuxiliaryRoles:
@@ -30,9 +32,21 @@ class AuxiliaryRoles:
     def _lack_room(self, asker: AuxiliaryRole | None) -> bool:
         """Return whether a role other than the asker (None: the gang) is below its minimum without room (R22)."""
         job = self._job
-        if asker is not None and job.seats.taken + job.seats.free < job.role.min_replicas:
+        if asker is not None and job.is_short:
+            return True
+        if any(other is not job and other.companions.are_short for other in job.gangs):
             return True
         return any(role is not asker and role.is_short for role in self.roles)
+
+    @property
+    def version(self) -> int:
+        """Number that grows with each change of the seats and nodes of these roles."""
+        return sum(role.seats.version for role in self.roles)
+
+    @property
+    def are_short(self) -> bool:
+        """Return whether the gang, or a role beside it, is below its minimum and has no room for it."""
+        return self._job.is_short or any(role.is_short for role in self.roles)
 
     @property
     def are_settled(self) -> bool:
@@ -45,7 +59,9 @@ class AuxiliaryRoles:
 
     def let_gang_form(self, now: int) -> bool:
         """Return whether all gates of the gang are open: each role has started, or is ready if so required (R1)."""
-        return all(role.lets_gang_form(now) for role in self._upstream)
+        names = [gate.role for gate in self._job.role.gates]
+        has_gangs = all(other.is_started(now) for other in self._job.gangs if other.role.name in names)
+        return has_gangs and all(role.lets_gang_form(now) for role in self._upstream)
 
     def admit(self, now: int) -> None:
         """Give seats to the minimum of each role when the first nodes have joined (R2). Called once."""
@@ -69,13 +85,13 @@ class AuxiliaryRoles:
                 self._restart_gang(role, replica, reason, now)
 
     def settle(self, now: int) -> None:
-        """Let all roles and the gang start, form or grow where that is possible by now.
+        """Let all roles and the gang start, form or grow where that is possible, and gangs that wait for this one form.
 
-        Called whenever seats were lost or became free, or a replica started or ended. Nothing happens without auxiliary
+        Called whenever seats were lost or became free, or a replica started or ended. Nothing happens without other
         roles, or once the job has an outcome.
         """
         job = self._job
-        if not self.roles or job.result.outcome is not None:
+        if job.is_alone or job.result.outcome is not None:
             return
         if job.is_started(now):
             self._joint.clear()
@@ -86,6 +102,9 @@ class AuxiliaryRoles:
         take_room(job, now)  # again, as the gang may have waited for one of the roles
         for role in self._upstream:
             role.release_gang(now)
+        for other in job.gangs:
+            if other.phase in ("waiting", "gated") and any(gate.role == job.role.name for gate in other.role.gates):
+                form(other, now)
 
     # Incidents of the gang and of what it depends on.
 
@@ -130,15 +149,18 @@ class AuxiliaryRoles:
 
     # The end of the job.
 
-    def end_in_order(self, now: int) -> int:
-        """Stop the roles one after the other, dependents first, and return when the last replica has ended (ns)."""
-        for depth in (2, 1, 0):
-            now = max([now, *(role.end(now) for role in self.roles if role.depth == depth)])
-        return now
+    def serve_until(self, now: int) -> int:
+        """Return when the first replica that the gang cannot do without ends, if all are ordered to stop now (ns).
 
-    def end_at_once(self, now: int) -> int:
-        """Stop all roles now, and return when the last replica has ended (ns)."""
-        return max([now, *(role.end(now) for role in self.roles)])
+        NEVER: there is none. The gang no longer waits for replicas that have lost their seats.
+        """
+        for role in self._upstream:
+            role.release_gang(now)
+        return min([NEVER, *(role.serves_until(now) for role in self._upstream)])
+
+    def end(self, now: int, depth: int | None = None) -> int:
+        """Stop the roles of this depth, or all of them, and return when the last replica of them has ended (ns)."""
+        return max([now, *(role.end(now) for role in self.roles if depth in (None, role.depth))])
 
     def close(self, now: int) -> None:
         """Write cordoned nodes, generations and saved steps of every auxiliary role into the result, at `now` (ns)."""

@@ -15,7 +15,8 @@ import msgspec
 from flowdist.control.incidents.judge import matching_rule
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import MINUTE, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import MINUTE, SECOND, RestartPolicy, RoleGraph, RoleSpec, WorkloadSpec, format_duration
+from flowdist.sim.macro.beside.groups import Group, gang_of, groups_of, joint_role
 from flowdist.sim.macro.seats import seats_on
 
 # Fields that macro mode follows, or that make no difference to a simulation. Any other has to have its default.
@@ -29,6 +30,7 @@ _READY = "ready ready_timeout_ns"  # of roles beside the gang
 _POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
 _LOAD = (
     "steps step_ns step_times batch_workers step_spread startup_ns startup_spread warm_startup_ns warmup_ns restore_ns "
+    "peer_restore_ns "
     "checkpoint_every_ns checkpoint_ns checkpoint_blocks_ns finish_ns stop_ns collective collective_timeout_ns"
 )
 _GRAPH = "name roles cluster options on_incident checkpoint_dir source domains worlds format"
@@ -72,39 +74,84 @@ class Refusal(NamedTuple):
 
 def refusals(graph: RoleGraph) -> Iterator[Refusal]:
     """Yield each reason why macro mode cannot play the job, the most important one first; nothing if it can."""
+    if (joint := joint_role(graph)) is not None:
+        yield from _of_joint_world(joint, graph)
+        return
     gang = gang_of(graph)
     if refusal := _no_gang(gang):
         yield refusal
         return
-    others = [role for role in graph.roles if role is not gang]
-    for world in graph.worlds if others else ():
+    groups = groups_of(graph)
+    gangs = [group.gang for group in groups]
+    for world in graph.worlds if len(graph.roles) > 1 else ():
         roles = f"({', '.join(world.roles)})"
         yield Refusal(
-            "", f"world {world.name}", roles, "macro mode plays worlds of one role", "give each its own world"
+            "", f"world {world.name}", roles, "macro mode plays a joint world alone", "give each role its own world"
         )
-    for role in others:
-        yield from _second_world(role, gang)
+    for role in graph.roles:
+        if role not in gangs:
+            yield from _second_world(role, gang)
     for domain in graph.domains:
         if len(domain.roles) > 1:
             roles = f"({', '.join(domain.roles)})"
             why = "macro mode plays roles that restart each for itself"
             yield Refusal("", f"restart_together {domain.name}", roles, why, "leave restart_together() out")
-    for role in others:
-        yield from _beside(role, gang, graph)
+    for group in groups:
+        for role in group.beside:
+            yield from _beside(role, group.gang, graph)
     yield from _shared(graph)
-    yield from _policies(gang, graph)
-    yield from _upstream(gang, graph)
+    for role in graph.roles if len(graph.roles) > 1 else ():
+        yield from _without_room(role, graph)
+    for group in groups:
+        yield from _policies(group.gang, graph)
+        yield from _upstream(group, gangs, graph)
     for role in graph.roles:
-        yield from _of_any(role, _ROLE if role is gang else f"{_ROLE} {_READY}")
+        yield from _of_any(role, _ROLE if role in gangs else f"{_ROLE} {_READY}")
         yield from _of_workload(role)
     yield from _unknown("", "", graph, _GRAPH)
     yield from _unknown("", "", graph.options, _OPTIONS)
 
 
-def gang_of(graph: RoleGraph) -> RoleSpec:
-    """Return the first gang of a primary task; without one the first primary task, or else the first role."""
-    tasks = [role for role in graph.roles if role.kind == "task" and role.primary]
-    return next((role for role in tasks if role.gang), next(iter(tasks), graph.roles[0]))
+# Fields in which the roles of a joint world may differ.
+_OWN = "name command min_replicas max_replicas restart pending_timeout_ns"
+
+
+def _of_joint_world(joint: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play the joint world of all roles of the job. `joint` is their sum."""
+    first = graph.roles[0]
+    one = msgspec.structs.replace(joint, name=first.name)
+    alone = msgspec.structs.replace(graph, roles=(one,), worlds=())
+    for role in graph.roles[1:]:
+        yield from _unlike(role.name, "", role, first, _OWN)
+    for role in graph.roles:
+        if role.gates:
+            why = "macro mode plays a joint world without gates"
+            yield Refusal(role.name, "depends_on", f"[{role.gates[0].role}]", why, "leave depends_on= out")
+        if role.address_edges:
+            yield _addresses(role, role.address_edges[0], "take flowdist.worker.peers()")
+        if role.restart is not None and matching_rule(role.restart, Failure(ReplicaId(role.name, 0), "node_lost", "")):
+            why = "macro mode knows no rule for lost nodes in a joint world"
+            yield Refusal(role.name, "restart.rules", _rules(role.restart), why, "leave On('node_lost') out")
+        yield from _policies(role, alone)
+    if joint.min_replicas > sum(seats_on(one, node) for node in graph.cluster.nodes):
+        yield Refusal(first.name, "replicas", _size(first), "the minima have no room", "add nodes")
+    yield from refusals(alone)
+
+
+def _unlike(role: str, prefix: str, given: Any, first: Any, own: str = "") -> Iterator[Refusal]:
+    """Yield a reason for each field in which a role of a joint world differs from the first role, but not for `own`."""
+    for field in msgspec.structs.fields(given):
+        mine, other = getattr(given, field.name), getattr(first, field.name)
+        if mine == other or field.name in own.split():
+            continue
+        if field.name in ("workload", "resources", "placement"):
+            yield from _unlike(role, "workload." if field.name == "workload" else "", mine, other)
+            continue
+        name = prefix + _WRITTEN.get(field.name, field.name.removesuffix("_ns"))
+        why = "macro mode plays a joint world of roles that differ in size and restart= alone"
+        value = dict(mine) if name == "where" else mine
+        text = repr(format_duration(mine)) if field.name.endswith("_ns") and isinstance(mine, int) else repr(value)
+        yield Refusal(role, name, text, why, "write the same for all of them")
 
 
 def _no_gang(role: RoleSpec) -> Refusal | None:
@@ -120,9 +167,9 @@ def _no_gang(role: RoleSpec) -> Refusal | None:
 
 
 def _second_world(role: RoleSpec, gang: RoleSpec) -> Iterator[Refusal]:
-    """Yield why the role cannot be beside the gang as it is: it is a gang or a primary task as well."""
+    """Yield why the role, which is no gang of a task, cannot be beside `gang` as it is."""
     if role.gang:
-        why = f"{gang.name} is a gang already, and macro mode plays one"
+        why = "macro mode has no services whose replicas share one world"
         yield Refusal(role.name, "gang", "True", why, "write gang=False if its replicas work each for itself")
     elif role.kind == "task" and role.primary:
         why = f"macro mode ends the job with {gang.name} alone"
@@ -149,9 +196,13 @@ def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusa
     if role.max_replicas > 1 and max(rooms) > 1:
         why = f"macro mode has at most one replica of {name} on a node"
         yield Refusal(name, "apart", repr(name in role.placement.apart), why, "write apart=True")
-    if sum(rooms) < role.min_replicas:
+
+
+def _without_room(role: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield a reason if the nodes that only this role can use have no room for its minimum."""
+    if sum(seats_on(role, node) for node in graph.cluster.nodes) < role.min_replicas:
         why = "its minimum has no room on nodes of its own"
-        yield Refusal(name, "replicas", _size(role), why, "give it more nodes")
+        yield Refusal(role.name, "replicas", _size(role), why, "give it more nodes")
 
 
 def _shared(graph: RoleGraph) -> Iterator[Refusal]:
@@ -170,7 +221,7 @@ def _policies(gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
     """Yield each reason why macro mode cannot follow the restart policy of the gang."""
     for policy in gang.restart.chain() if gang.restart is not None else ():
         yield from _unknown(gang.name, "restart.", policy, _POLICY)
-        if policy.then == "ignore":
+        if policy.then == "ignore" and gang.primary:
             yield Refusal(gang.name, "restart.then", "'ignore'", "macro mode ends with its gang", "write then='fail'")
         if any(rule.do == "ignore" for rule in policy.rules):
             why = "macro mode ends with its gang, which a rule ignores"
@@ -185,17 +236,29 @@ def _policies(gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
             )
 
 
-def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[Refusal]:
-    """Yield each reason why macro mode cannot play the gang with the roles on which it has gates."""
+def _upstream(group: Group, gangs: list[RoleSpec], graph: RoleGraph) -> Iterator[Refusal]:
+    """Yield each reason why macro mode cannot play the gang of the group with the roles on which it has gates."""
+    gang, names = group.gang, [role.name for role in gangs]
     for gate in gang.gates:
-        if graph.role(gate.role).kind != "service":
+        words = f"[{gate.role}.{gate.condition}(on_restart={gate.on_restart!r})]"
+        if gate.role in names:
+            if (gate.condition, gate.on_restart) != ("started", "reconnect"):
+                why = f"macro mode plays only depends_on=[{gate.role}.started()] of one gang on another"
+                yield Refusal(gang.name, "depends_on", words, why, "write that, or leave depends_on= out")
+        elif graph.role(gate.role).kind != "service":
             words = f"[{gate.role}.{gate.condition}()]"
             yield Refusal(gang.name, "depends_on", words, f"{gate.role} is no service", "leave depends_on= out")
+        elif all(role.name != gate.role for role in group.beside):
+            why = f"{gate.role} is beside another gang, and macro mode plays a service with one of them"
+            yield Refusal(gang.name, "depends_on", words, why, "give each gang a service of its own")
         elif gate.on_restart == "reconnect" and gate.role in gang.address_edges:
             yield _addresses(gang, gate.role, "write on_restart='restart'")
         elif gate.on_restart == "reconnect" and gang.hang_after_ns is not None:
             why = f"macro mode does not know whether the gang counts as hanging while it waits for {gate.role}"
             yield _of_time(gang, "hang_after_ns", gang.hang_after_ns, why, "leave hang_after= out")
+    for name in gang.address_edges:
+        if name in names and name != gang.name:
+            yield _addresses(gang, name, "take flowdist.worker.peers()")
 
 
 def _of_any(role: RoleSpec, known: str) -> Iterator[Refusal]:
@@ -223,8 +286,8 @@ def _of_workload(role: RoleSpec) -> Iterator[Refusal]:
     """Yield each reason why macro mode cannot play the workload of the role within the timeouts of the role."""
     load = role.workload
     yield from _unknown(role.name, "workload.", load, _LOAD)
-    if load.collective == "fail" and role.gates:
-        why = f"macro mode has {role.name} fail with its nodes alone, as it depends on {role.gates[0].role}"
+    if load.collective == "fail" and (reason := why_nodes_alone(role)):
+        why = f"macro mode has {role.name} fail with its nodes alone, as {reason}"
         yield Refusal(role.name, "workload.collective", "'fail'", why, "write collective='wait' or 'hang'")
     if load.collective_timeout_ns is not None and load.collective_timeout_ns < 10 * MINUTE:
         why = "macro mode has a collective time out later than nodes are lost"
@@ -237,9 +300,21 @@ def _of_workload(role: RoleSpec) -> Iterator[Refusal]:
                 f"its workers, which take {format_duration(load.stop_ns)} to stop, would be killed before they end well"
             )
             yield _of_time(role, field, getattr(role, field), why, "give it more")
-    if role.ready is not None and role.ready_timeout_ns <= 2 * (load.startup_ns + load.restore_ns) + MINUTE:
+    if role.ready is not None and role.ready_timeout_ns <= 2 * (load.startup_ns + _restore_ns(load)) + MINUTE:
         yield _of_time(role, "ready_timeout_ns", role.ready_timeout_ns, "it may not get ready in time", "give it more")
     yield from _impatient(role)
+
+
+def why_nodes_alone(role: RoleSpec) -> str:
+    """Return why replicas of the gang may fail with their nodes alone; empty if they may fail by themselves too.
+
+    A role on which the gang depends may be the cause of a failure (R7). And a gang that is ignored once its budget is
+    used up ends, which macro mode does not play.
+    """
+    if role.gates:
+        return f"it depends on {role.gates[0].role}"
+    policies = role.restart.chain() if role.gang and role.restart is not None else ()
+    return "its restart= ends with then='ignore'" if any(policy.then == "ignore" for policy in policies) else ""
 
 
 def _impatient(role: RoleSpec) -> Iterator[Refusal]:
@@ -250,7 +325,7 @@ def _impatient(role: RoleSpec) -> Iterator[Refusal]:
             yield _of_time(role, "start_timeout_ns", role.start_timeout_ns, why, "leave start_timeout= out")
         return
     load = role.workload
-    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + load.restore_ns + load.warmup_ns
+    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + _restore_ns(load) + load.warmup_ns
     step_ns = round(2 * role.longest_step_ns * (1 + load.step_spread))
     quiet_ns = up_ns + step_ns + load.blocking_ns + load.finish_ns + SECOND  # no phase without a step lasts longer
     for field in ("hang_after_ns", "start_timeout_ns"):
@@ -258,6 +333,11 @@ def _impatient(role: RoleSpec) -> Iterator[Refusal]:
         if limit_ns is not None and limit_ns <= quiet_ns:
             why = f"workers that start up and do their first step in {format_duration(quiet_ns)} may count as hanging"
             yield _of_time(role, field, limit_ns, why, f"give it more, or leave {field.removesuffix('_ns')}= out")
+
+
+def _restore_ns(load: WorkloadSpec) -> int:
+    """Return the longest time in which workers read a checkpoint, in ns."""
+    return max(load.restore_ns, load.peer_restore_ns or 0)
 
 
 def _addresses(role: RoleSpec, of: str, do: str) -> Refusal:
