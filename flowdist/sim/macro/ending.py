@@ -11,8 +11,16 @@ from flowdist.sim.macro.result import NEVER
 
 
 def complete(job: Job, now: int) -> None:
-    """Note that the work of the gang is done. The controller learns of it later, see `_succeed`."""
+    """Note that the work of the gang is done. The controller learns of it later, see `_succeed`.
+
+    Members that were asked to leave a node have stopped, not succeeded (R16): they start again, and find all done.
+    """
     job.books.halt(now, done=True)
+    if job.notice is not None and now >= job.notice.heard:
+        job.due = NEVER
+        job.exited.update(dict.fromkeys(replica for replica, node in enumerate(job.seats.node_of) if node is not None))
+        job.at(now + job.times.message, job.notice.finish)
+        return
     job.phase, job.due, job.on_due = "over", now + job.times.message, _succeed
 
 

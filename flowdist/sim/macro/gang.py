@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
-from flowdist.graph import FailureKind, format_duration
+from flowdist.graph import FailureKind
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
+from flowdist.sim.macro.generation.waiting import give_up_waiting, plan_wait
 from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
 from flowdist.sim.macro.joint.parts import count_parts, start_parts, wait_for_parts
 from flowdist.sim.macro.result import NEVER
@@ -54,11 +55,16 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     job.last_lost = list(job.seats.on[node])
-    if job.seats.lose(node):
+    ended = job.seats.lose(node) and job.notice is not None and all(each in job.exited for each in job.last_lost)
+    if ended:  # they have stopped because of the notice, so that nothing is lost with the node (R16)
+        job.exited = {each: None for each in job.exited if each not in job.last_lost}
+    elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
     if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
         job.companions.settle(now)
+        if job.phase == "running" and not job.scope.beside:
+            grow(job, job.result.generations, now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
@@ -80,7 +86,7 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
         form(job, now)  # no member had started, so this is no incident
     elif job.phase == "running":
         job.seats.note_loss(node, now)
-        _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
+        restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
         job.seats.note_loss(node, now)
         _excuse(job, reason, now)
@@ -91,8 +97,9 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
     """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
 
-    A failure that would fail the job is deferred while it may follow from the loss of another member's node. The report
-    is ignored if the gang restarts already, or the member belongs to an earlier generation.
+    A member that knew of a notice has stopped, and not failed (R16); the notice ends with the last member. A failure
+    that would fail the job is deferred while it may follow from the loss of another member's node. The report is
+    ignored if the gang restarts already, or the member belongs to an earlier generation.
 
     Args:
         job: The job.
@@ -103,7 +110,12 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind, job.payer, job.failed_on = how.kind, job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
+    kind, notice = how.kind, job.notice
+    if notice is not None and now - job.times.message >= notice.heard:
+        if not _has_members_left(job):
+            notice.finish(now)
+        return
+    job.payer, job.failed_on = job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
     verdict = job.payer.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.name_of(replica)} failed: {kind}"
     ends = verdict.action == "fail"
@@ -115,15 +127,18 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
         job.unblamed = Unblamed(replica, kind, now)
     else:
         job.seats.blame(replica, kind, now)
-    _restart(job, kind, reason, verdict, now)
+    restart(job, kind, reason, verdict, now)
 
 
-def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int) -> None:
-    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so."""
+def restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int, *, steps_on: bool = False) -> None:
+    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so.
+
+    The arguments are those of `open_incident`.
+    """
     if verdict.action == "fail":
         fail(job, f"{reason}; {verdict.because}", now)
     else:
-        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None)
+        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None, steps_on=steps_on)
 
 
 def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure | None:
@@ -191,23 +206,27 @@ def open_incident(
     """Open an incident, and stop all members of the gang, before any of them starts again (R6).
 
     The incident is charged to a budget, or counts as a membership change unless its failure is deferred. The job fails
-    instead if that is one change too many in a row (R8).
+    instead if that is one change too many in a row (R8). A notice to leave a node has no effect any more.
 
     Args:
         job: The job.
-        kind: A failure kind, or "joined".
+        kind: A failure kind, or a kind of change in which no member has failed, such as "joined".
         reason: One line for people.
         now: The time, in ns.
         level: The level of the budget that is charged: 0 is the role's own. None: no budget is charged.
-        steps_on: All members step until they are stopped, because the replica that was lost is none of them.
+        steps_on: All members step until they are stopped, because none of them has failed or was lost.
     """
-    books, joined = job.books, kind == "joined"
+    books, grows = job.books, kind in ("joined", "scaled") and bool(job.newcomers)
+    if job.notice is not None:
+        job.notice.drop()
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = now + job.stop_ns - job.times.message
-    job.halt_at = job.stopped_at if joined or steps_on else None
+    job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
+    job.halt_at = job.stopped_at if grows or steps_on else None
+    if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
+        job.at(job.due, partial(job.begin_late, job.result.generations))
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.payer.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
@@ -217,7 +236,7 @@ def open_incident(
         note_change(job, kind, reason, now)
         if job.result.outcome is not None:
             return
-    _stop_members(job, books.active if joined else job.seats.taken, now)
+    _stop_members(job, books.active if grows else job.seats.taken, now)
     job.joint_gone_at = job.companions.stop(now)
     job.due = max(job.due, job.joint_gone_at)
     if job.due < job.quiet_until() and not job.backoff_ns:
@@ -232,9 +251,10 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     was_up = job.phase == "running"
     dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
     others = members - len(job.exited) - sum(count for count, _ in dead)
+    ends = job.spawned(now) + job.stop_ns_of(job.incident_kind)
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
-    job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
+    job.due, job.on_due = ends if others and was_up else now, stopped
     if not others:
         job.stopped_at = min(job.stopped_at, now)
     known = max((known for count, known in dead if count), default=0) if was_up else 0
@@ -253,12 +273,13 @@ def _judge_deferred(job: Job, now: int) -> None:
 
 
 def stopped(job: Job, now: int) -> None:
-    """Handle that all members are gone: free seats on bad nodes, then begin the back-off or form a generation."""
+    """Handle that all members are gone: free seats on nodes that they leave, then begin the back-off or form again."""
     job.halt(job.halt_at or now)
     job.halt_at, job.ran_from = None, NEVER
     blamed, job.unblamed = job.unblamed, None
     if blamed is not None and job.seats.node_of[blamed.replica] is not None:
         job.seats.blame(blamed.replica, blamed.kind, blamed.at)
+    job.seats.vacate_leaving()
     job.seats.move_away(now)
     if job.backoff_until > now:
         job.phase, job.due, job.on_due = "back-off", job.backoff_until, _reform
@@ -289,6 +310,7 @@ def form(job: Job, now: int) -> None:
             job.at(job.give_up_at, partial(give_up_waiting, job))
         job.phase, job.due, job.formed = "gated", NEVER, NEVER
         return
+    seats.drop_surplus()
     if seats.free and seats.vacant:
         seats.fill(now)
     if not seats.has_minimum:
@@ -304,6 +326,7 @@ def form(job: Job, now: int) -> None:
         count_parts(job, now)
         books.move("re-formation", job.minima.re_forming if job.minima is not None else job.size_max, now)
     seats.drop_part_of_block()
+    job.grows_at_once = False
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
     first = job.first_node() if job.death_known_at else None
@@ -325,8 +348,9 @@ def _start(job: Job, now: int) -> None:
     job.slow.clear()
     job.peers_end_at = NEVER
     job.newcomers = set()
+    seats.fresh.clear()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
-    number, size = job.result.generations, f"{seats.taken} of at most {job.role.max_replicas}"
+    number, size = job.result.generations, f"{seats.taken} of at most {seats.target}"
     job.say(now, "forms", str(number), f"{job.role.name}: generation {number} forms with {size}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
@@ -361,33 +385,8 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
+    job.seats.fresh.clear()
     job.due, job.on_due = at, begin
-
-
-def plan_wait(job: Job, until: int) -> None:
-    """Set the job to a gang that is below its minimum and waits for nodes. The job fails at `until` (ns)."""
-    job.phase, job.formed, job.give_up_at = "waiting", NEVER, until
-    job.due, job.on_due = until, _give_up
-
-
-def _give_up(job: Job, now: int) -> None:
-    """Fail the job, because the gang was below its minimum for too long; not if a gate of it is closed by now (R12)."""
-    if job.companions.let_gang_form(now):
-        role = job.minima.first_due if job.minima is not None else job.role
-        fail(job, f"{role.name} was below its minimum for {format_duration(role.pending_timeout_ns)}", now)
-    else:
-        form(job, now)
-
-
-def give_up_waiting(job: Job, now: int) -> None:
-    """Handle the end of the gang's wait for nodes when the gang waits for a service by then: the job does not fail.
-
-    Nothing happens if the gang's wait was ended or renewed before, or it waits for nodes still.
-    """
-    if job.give_up_at == now and job.phase in ("stopping", "gated"):
-        job.give_up_at = None
-        if job.books.bucket == "waiting":
-            job.books.move("re-formation", job.size_max, now)
 
 
 def begin(job: Job, now: int) -> None:
@@ -399,7 +398,12 @@ def begin(job: Job, now: int) -> None:
 
 
 def add_node(job: Job, node: int, now: int) -> None:
-    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow."""
+    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow.
+
+    Nothing happens if it has joined before, because two faults bring it back.
+    """
+    if job.alive[node]:
+        return
     job.alive[node] = True
     job.seats.join(node, now)
     job.companions.add_node(node, now)
@@ -420,15 +424,17 @@ def take_room(job: Job, now: int) -> None:
 def grow(job: Job, generation: int, now: int) -> None:
     """Restart the gang with more members if there are free seats for replicas without one (R13).
 
-    Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
-    the present one, or does not run in full.
+    Before the end of the cool-down, which an order of the operator skips, the attempt is scheduled again for then.
+    Nothing happens if the generation is not
+    the present one, does not run in full, or leaves a node.
     """
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not seats.has_block:
+    if not seats.has_block or job.notice is not None:
         return
-    wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
+    healthy, is_first = job.is_healthy(max(now, formed)), generation == 1
+    wait = 0 if job.grows_at_once else job.policy.growth_wait_ns(healthy=healthy, is_first=is_first)
     earliest = max(formed, formed + wait)
     if now < earliest:
         job.at(earliest, None, -2 - generation)
@@ -436,4 +442,5 @@ def grow(job: Job, generation: int, now: int) -> None:
     before = set(seats.vacant)
     if seats.fill(now):
         job.newcomers = before.difference(seats.vacant)
-        open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)
+        kind = "scaled" if job.grows_at_once else "joined"
+        open_incident(job, kind, f"room for {seats.taken - job.books.active} more", now)

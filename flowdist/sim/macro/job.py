@@ -15,9 +15,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
-from flowdist.control.incidents.health import is_healthy
+from flowdist.control.incidents.health import is_healthy, stops_with_grace
 from flowdist.control.job.initial_state import depths_of
-from flowdist.faults.grammar import Plan, Rate
+from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
 from flowdist.sim.engine.node import KILL_NS
@@ -26,6 +26,7 @@ from flowdist.sim.macro.generation.course import EVEN
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
 from flowdist.sim.macro.joint.minima import Minima
 from flowdist.sim.macro.joint.seats import JointSeats
+from flowdist.sim.macro.orders.notice import Notice
 from flowdist.sim.macro.policy import Policy
 from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
@@ -145,6 +146,8 @@ class Job:
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
+        notice: Request to the gang to leave a node in order; None: there is none.
+        grows_at_once: The operator wants a larger gang, which waits for no cool-down.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
@@ -202,6 +205,8 @@ class Job:
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
+        self.notice: Notice | None = None
+        self.grows_at_once = False
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
@@ -229,12 +234,40 @@ class Job:
 
     @property
     def stop_ns(self) -> int:
-        """Time from an incident to the report that all members on living nodes have stopped, in ns."""
-        return self.stops_within(self.role.stop_grace_ns)
+        """Time from an incident with a failure to the report that all members on living nodes have stopped, in ns."""
+        return self.stop_ns_of("")
+
+    def stop_ns_of(self, kind: str) -> int:
+        """Return `stop_ns` for an incident of this kind."""
+        return self.stops_within(self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns)
 
     def stops_within(self, grace_ns: int) -> int:
         """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
         return self.times.stop if not self.is_deaf else 2 * self.times.message + grace_ns + KILL_NS
+
+    def spawned(self, now: int) -> int:
+        """Return from when on (ns) members can get an order to stop: a start that is in progress is finished first."""
+        return max(now, self.formed - 2 * self.times.message) if self.formed < NEVER else now
+
+    def plan_work(self, done: int) -> None:
+        """Set `due` of a gang that works to the time at which it leaves, if it is to, or to `done` (ns), its end.
+
+        Nothing changes if it has left already.
+        """
+        notice = self.notice
+        if notice is None or notice.step is None:
+            self.due = done
+        elif not notice.has_left:
+            self.due = max(notice.told, self.books.time_of_step(notice.step))
+
+    def begin_late(self, generation: int, now: int) -> None:
+        """Begin the work of a generation whose members start up before the order to stop has ended them.
+
+        Nothing happens if one of them has ended, or the job is over.
+        """
+        has_all = not self.exited and not any(self.members_on(node) for node in self.death_known_at)
+        if self.phase == "stopping" and generation == self.result.generations and has_all:
+            self.books.begin(now, pace=self.slowest)
 
     @property
     def is_alone(self) -> bool:
@@ -346,15 +379,18 @@ class Job:
 def may_become_steady(job: Job) -> bool:
     """Return whether `SteadyState` is of use in this job at all.
 
-    A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
-    charged to a budget. There may be no other gang, nor several roles in its world.
+    A rate has to kill nodes or replicas. No node may be preempted or have room for several replicas, the operator may
+    not scale the gang, and the loss of a node may not be charged to a budget. There may be no other gang, nor several
+    roles in its world.
     """
     if len(job.gangs) > 1 or len(job.parts) > 1:
         return False
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    return is_free and max(job.scope.seats) == 1 and known and not _is_left_out(job)
+    faults: list[Fault | Rate] = [*job.plan.faults, *job.plan.rates]
+    is_ordered = bool(job.plan.scales) or any(fault.kind in ("preempt", "scale") for fault in faults)
+    return is_free and max(job.scope.seats) == 1 and known and not is_ordered and not _is_left_out(job)
 
 
 def _is_left_out(job: Job) -> bool:
@@ -380,10 +416,12 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
-    The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
-    no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each change, since
-    changes are only counted.
+    The gang has to run or wait for nodes. It may not have left one in order, to which it would return. No dead node may
+    be unknown to the controller, no node be cut off or avoided, no member be slow, and no back-off be in progress. The
+    job may have no `tell`, which needs each change, since changes are only counted.
     """
+    if job.notice is not None or job.seats.home or job.books.is_behind:
+        return False
     if job.death_known_at or job.cut_off_since or job.slow or job.seats.wary or job.tell is not None:
         return False
     if job.phase == "waiting":

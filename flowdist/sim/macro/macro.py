@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from functools import partial
 
 from flowdist.faults.grammar import Fault, Plan, Rate
@@ -12,6 +13,8 @@ from flowdist.sim.macro.ending import close
 from flowdist.sim.macro.fault_effects import apply_fault
 from flowdist.sim.macro.gang import add_node, form, grow
 from flowdist.sim.macro.job import Job, Tell, is_steady, may_become_steady
+from flowdist.sim.macro.orders.departure import drain
+from flowdist.sim.macro.orders.scaling import scale
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.steady_state import SteadyState
@@ -22,7 +25,7 @@ class Macro:
 
     Args:
         scope: What `scope_of` made of the topology and the plan.
-        plan: The faults at a time, the rates and the nodes to add, which `scope_of` has accepted.
+        plan: The faults at a time, the rates, and the orders, which `scope_of` has accepted.
         seed: Draws the faults of the rates, and the start-up times; 0 has nominal start-up times.
         fault_seed: Draws the faults of the rates instead of `seed`.
         step_by_step: Do without `SteadyState`. The result is the same; tests compare the two.
@@ -46,12 +49,17 @@ class Macro:
         job, self._jobs, self._version = jobs[0], jobs, 0
         self.result = job.result
         _link(jobs)
+        for wanted in plan.scales:
+            self._plan(wanted.at_ns, partial(scale, job, wanted.replicas), is_size=True)
+        for order in plan.drains:
+            job.at(order.at_ns, partial(drain, job, job.names[order.node]))
         for add in plan.adds:
             owner = next(each for each in jobs if add.node in each.names)
             owner.at(add.at_ns + job.times.message, None, owner.names[add.node])
         for fault in plan.faults:
             assert fault.when.at_ns is not None
-            job.at(fault.when.at_ns + fault.offset_ns, partial(self.hit, fault.target, fault))
+            hit = partial(self.hit, fault.target, fault)
+            self._plan(fault.when.at_ns + fault.offset_ns, hit, is_size=fault.kind == "scale")
         self._auxiliary = [AuxiliaryRoles(each) for each in jobs]
         for each, roles in zip(jobs, self._auxiliary, strict=True):
             each.companions = roles
@@ -64,6 +72,16 @@ class Macro:
             roles.admit(now)
         for each in jobs:
             form(each, now)
+
+    def _plan(self, at: int, action: Callable[[int], None], *, is_size: bool) -> None:
+        """Schedule a fault or an order; one for another size counts at once if the first nodes have not joined by then.
+
+        Otherwise the first generation would form with the size of the topology.
+        """
+        if is_size and at < self._jobs[0].times.message:
+            action(at)
+        else:
+            self._jobs[0].at(at, action)
 
     def run(self, until: int | None = None) -> MacroResult:
         """Run to the end of the job, or to the time `until` in ns, and return `result`, complete up to then.

@@ -14,7 +14,7 @@ from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS
 from flowdist.sim.macro.beside.groups import gangs_of, groups_of, joint_role
-from flowdist.sim.macro.refused.plan import check_plan
+from flowdist.sim.macro.refused.plan import check_plan, orders_refused
 from flowdist.sim.macro.refused.topology import Refusal, refusals
 from flowdist.sim.macro.seats import seats_on
 
@@ -67,16 +67,16 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
 
     Raises:
         MacroRefused: for a job that macro mode cannot play exactly, with the field of the topology that is the most
-            important reason, and for `--scale` and `--drain`.
+            important reason, and for a `--scale` or `--drain` that it cannot play.
         FaultError: for a fault or a rate that it cannot play, with the place underlined.
     """
     for refusal in refusals(graph):
         help = f"{refusal.do}; or leave --macro out"
         raise MacroRefused(f"macro mode cannot play this job:\n  {refusal.text}", help=help, refusal=refusal)
-    check_plan(plan, graph, gangs_of(graph))
-    for what, given in (("--scale", plan.scales), ("--drain", plan.drains)):
-        if given:
-            raise MacroRefused(f"macro mode cannot play {what}", help="leave --macro out")
+    gangs = gangs_of(graph)
+    check_plan(plan, graph, gangs)
+    for flag, text, refused in orders_refused(plan, graph, gangs):
+        raise MacroRefused(f"{flag} {text}: {refused[0]}", help=refused[1])
     first = graph.cluster.nodes[0]
     added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]
     names = [node.name for node in graph.cluster.nodes] + added

@@ -26,6 +26,7 @@ class Seats:
         known: How many nodes are there from the start: the first ones of `room`.
 
     Attributes:
+        target: How many replicas of the role the operator wants to run; at first its maximum.
         sign: 1 to pack, -1 to spread: the order of `candidates`.
         room, on: By node: how many replicas fit on it, and which replicas have their seat there.
         usable: By node: it has joined, and is not lost as far as the controller knows.
@@ -38,12 +39,17 @@ class Seats:
         flapping: Nodes that were lost so often that they may be cordoned when they join again, and cordoned nodes.
         failures: Time, kind, replica and node of each failure that counts against a node, within that window.
         others_have_room: Returns whether the minima of all other roles have room.
+        leaving: Nodes that are drained or will be taken away, and therefore cordoned until they join again (R14).
+        home: The node on which a replica has run that lost its seat there for another reason than the loss of the node.
+            It returns there if it can, since its ports were chosen there.
+        fresh: Replicas with a seat on a node on which they have not run.
         wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
         version: Grows with each change of seats and nodes.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
+        self.target = role.max_replicas
         self.sign = 1 if role.placement.strategy == "pack" else -1
         self.room, self.on = list(room), [[] for _ in room]  # type: list[int], list[list[int]]
         self.usable = [node < known for node in range(len(room))]
@@ -57,6 +63,9 @@ class Seats:
         self.flapping: dict[int, None] = {}
         self.failures: list[tuple[int, str, int, int]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
+        self.leaving: dict[int, None] = {}
+        self.home: dict[int, int] = {}
+        self.fresh: dict[int, None] = {}
         self.wary = False
         self.version = 0
         self._step = role.step
@@ -76,12 +85,20 @@ class Seats:
 
     @property
     def has_block(self) -> bool:
-        """Return whether the replicas without a seat, and the free seats, are enough for a larger mesh."""
-        return min(len(self.vacant), self.free) >= self._block
+        """Return whether the replicas that want a seat, and the free seats, are enough for a larger mesh."""
+        return min(len(self.vacant), self.target - self.taken, self.free) >= self._block
+
+    def drop_surplus(self) -> None:
+        """Take the seats of the highest replicas away that are more than the operator wants."""
+        self._drop(max(0, self.taken - self.target))
 
     def drop_part_of_block(self) -> None:
         """Take the seats of the highest replicas away that are too many for a mesh; none without a mesh."""
-        for _ in range(self.taken % self._step):
+        self._drop(self.taken % self._step)
+
+    def _drop(self, count: int) -> None:
+        """Take the seats of so many replicas away, the highest ones."""
+        for _ in range(count):
             replica = max(index for index, node in enumerate(self.node_of) if node is not None)
             node = self.node_of[replica]
             assert node is not None
@@ -116,6 +133,13 @@ class Seats:
             heapq.heappush(self.candidates, entry)
         return found
 
+    def _choose(self, replica: int, avoid: list[int]) -> int | None:
+        """Return the best node for a replica, or its home if that has a free seat; None if only nodes in `avoid` do."""
+        home = self.home.get(replica)
+        if home is not None and home not in avoid and self._is_open(home) and self.room[home] > len(self.on[home]):
+            return home
+        return self._best(avoid)
+
     def fill(self, now: int, most: int | None = None) -> int:
         """Give free seats to replicas without one, lowest replica first, and return how many got one.
 
@@ -132,11 +156,13 @@ class Seats:
                 break
             left = (left or self._block) - 1
             replica = self.vacant[0]
-            node = self._best(self._avoided(replica, now) if self.failures else [])
+            node = self._choose(replica, self._avoided(replica, now) if self.failures else [])
             if node is None:
-                node = self._best([])
+                node = self._choose(replica, [])
             assert node is not None, "a free seat is not among the candidates"
             del self.vacant[0]
+            if self.home.pop(replica, None) != node:
+                self.fresh[replica] = None
             self.node_of[replica] = node
             self.on[node].append(replica)
             self.taken += 1
@@ -155,6 +181,7 @@ class Seats:
             self.free -= self.room[node] - len(lost)
         self.usable[node] = False
         for replica in lost:
+            self.fresh.pop(replica, None)
             self.node_of[replica] = None
             insort(self.vacant, replica)
         self.taken -= len(lost)
@@ -170,6 +197,8 @@ class Seats:
 
     def _empty(self, node: int, replica: int) -> None:
         """Take a replica's seat on a node away. The seat is free for others if the node is usable and not cordoned."""
+        if self.fresh.pop(replica, replica) is not None:
+            self.home[replica] = node
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1
@@ -179,7 +208,12 @@ class Seats:
             self._offer(node)
 
     def note_loss(self, node: int, now: int) -> None:
-        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22)."""
+        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22).
+
+        The loss of a node that was to leave does not count.
+        """
+        if node in self.leaving:
+            return
         since = now - self._options.bad_node_window_ns
         self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
         if len(self.losses[node]) >= self._options.cordon_after:
@@ -189,10 +223,12 @@ class Seats:
         """Offer the seats of a node that joined, for the first time or again.
 
         A node that flaps is cordoned, if the minima of all roles have room without it (R22). One that is cordoned
-        already gets no replicas.
+        already gets no replicas. A cordon because the node was to leave is over.
         """
         self.usable[node] = True
         self.version += 1
+        if node in self.leaving:
+            del self.leaving[node], self.cordoned[node]
         if node in self.cordoned:
             return
         self.free += self.room[node] - len(self.on[node])
@@ -230,11 +266,40 @@ class Seats:
 
     def _cordon(self, node: int) -> None:
         """Cordon the node, unless the minimum of a role has no room without it. Replicas on it keep their seats."""
-        own = self.room[node] - len(self.on[node])
-        if self.others_have_room() and self.taken - len(self.on[node]) + self.free - own >= self._least:
+        if not self.is_needed(node):
+            self._close(node)
+
+    def _close(self, node: int) -> None:
+        """Give no more seats on a usable node; nothing if it is cordoned already."""
+        if node not in self.cordoned:
             self.cordoned[node] = self.flapping[node] = None
             self.version += 1
-            self.free -= own
+            self.free -= self.room[node] - len(self.on[node])
+
+    def is_needed(self, node: int) -> bool:
+        """Return whether the minimum of a role has no room without the node, which is usable.
+
+        Replicas on other nodes that are to leave need new seats too, so their seats do not count.
+        """
+        own = 0 if node in self.cordoned else self.room[node] - len(self.on[node])
+        moving = sum(len(self.on[each]) for each in {**self.leaving, node: None})
+        return self.taken - moving + self.free - own < self._least or not self.others_have_room()
+
+    def leave(self, node: int) -> None:
+        """Cordon a usable node that is drained or will be taken away. Replicas keep their seats until `vacate`."""
+        self._close(node)
+        self.leaving[node] = None
+
+    def vacate(self, node: int) -> None:
+        """Take the seats of all replicas on a node away. Called when none of them runs."""
+        for replica in list(self.on[node]):
+            insort(self.vacant, replica)
+            self._empty(node, replica)
+
+    def vacate_leaving(self) -> None:
+        """Take all seats on nodes that are to leave away. Called when all replicas have stopped."""
+        for node in self.leaving:
+            self.vacate(node)
 
     def _avoided(self, replica: int, now: int) -> list[int]:
         """Return the nodes on which the replica has failed so often in one way that it should not be there (R22)."""
