@@ -197,6 +197,22 @@ def test_macro_mode_tells_of_the_roles_beside_the_gang() -> None:
     assert run["beside"]["reader/0"] == {"generations": 2, "saved_step": 0} and run["causes"] == {"node_lost": 1}
 
 
+def test_macro_mode_tells_of_other_gangs(tmp_path: Path) -> None:
+    text = """from flowdist import Node, Restart, Topology, Workload
+t = Topology("duo", nodes=[Node(cpu=1, labels={"pool": pool}) for pool in ("blue", "blue", "red", "red")])
+for name in ("blue", "red"):
+    t.role(name, "sleep inf", replicas="1:2", where={"pool": name}, restart=Restart(), workload=Workload(steps=60))
+"""
+    (tmp_path / "duo.py").write_text(text)
+    arguments = (str(tmp_path / "duo.py"), "--macro", "--fail", "node3@30s/1m")
+    output = simulate(*arguments).output
+    assert "2 replicas of blue on 2 nodes" in output and "beside it: 2 of red on 2 nodes of their own" in output
+    assert "the figures below are those of blue; --json has those of each gang" in output
+    (run,) = json.loads(simulate(*arguments, "--json").output)["runs"]
+    assert run["roles"]["blue"]["generations"] == 1 and run["roles"]["red"]["generations"] > 1
+    assert run["roles"]["red"]["outcome"] == "succeeded" and run["time_s"]["red"]["productive"] > 50
+
+
 def test_a_macro_job_that_fails_ends_with_1() -> None:
     done = simulate(GANG, "--macro", "-p", "replicas=4", "--fail", "node1@3m")
     assert done.exit_code == 1 and "failed: trainer was below its minimum for 10m" in done.output

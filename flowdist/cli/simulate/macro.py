@@ -120,6 +120,8 @@ class MacroRun(NamedTuple):
         click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {nodes} nodes, {gpus} GPUs")
         for role, room in beside:
             click.echo(f"beside it: {role.max_replicas} of {role.name} on {sum(map(bool, room))} nodes of their own")
+        if scope.others:
+            click.echo(f"the figures below are those of {scope.role.name}; --json has those of each gang")
         for rate in self.plan.rates:
             click.echo(f"rate {expected(rate, len(entities(rate, self.graph, scope.nodes)))}")
         click.echo("\n" + macro_text(summary), nl=False)
