@@ -35,7 +35,7 @@ from flowdist.graph import JobOptions
 from flowdist.record.journal import Record
 from flowdist.record.reader import read_whole_lines
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_process import ControllerConfig
 
 HOSTS, KILLS_OF_A_JOB = 3, 5
 TOPOLOGY = f"""

@@ -55,7 +55,7 @@ from flowdist.graph import (
 from flowdist.record.journal import Line, Record
 from flowdist.record.reader import RecordReader
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import ControllerEndpoint, keep_alive

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import CallSite, call_site
@@ -89,33 +89,21 @@ def ddp(
     size = parse_j(j)
     program = script or (m or "").rpartition(".")[2]
     experiment, run = names_of(name, program)
-    variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
-    for variable, value in (env or {}).items():
-        variables[variable] = translated(value) if isinstance(value, str) else value  # the compiler checks others
-    variables |= {"TORCHX_TRACKING_EXPERIMENT_NAME": experiment, "TORCHX_TRACKING_RUN_NAME": run}
-    variables |= {"TORCHX_JOB_ID": JOB_ID, **(DEBUG if debug else {})}
-    memory = f"{memMB}MB"
+    variables = _variables(env or {}, experiment, run, debug=debug)
     timers = _timers(rdzv_conf or "")
-
-    t = Topology(
-        name_from(run),
-        nodes=[Node(cpu=cpu, gpu=gpu, memory=memory) if h is None else Node(resources=h) for _ in range(size.high)],
-    )
+    node = _node_fields(h, cpu, gpu, memMB)
+    t = Topology(name_from(run), nodes=[Node(**node) for _ in range(size.high)])
     t.role(
         name_from(program),
         script=script,
         module=m,
         args=[translated(word) for word in script_args],
         replicas=f"{size.low}:{size.high}x{size.procs}",
-        resources=h,
-        cpu=cpu if h is None else None,
-        gpu=gpu if h is None else None,
-        memory=memory if h is None else None,
         apart=size.high > 1,
         env=variables,
         restart=Restart("role", max_restarts=max_retries) if max_retries else None,
-        pending_timeout=timers.get("pending_timeout"),
-        join_window=timers.get("join_window"),
+        **node,
+        **timers,
     )
     return written_at(t, _caller())
 
@@ -151,6 +139,26 @@ def spmd(
     return ddp(*options.pop("args"), **options)
 
 
+def _node_fields(h: str | None, cpu: float, gpu: int, megabytes: int) -> dict[str, Any]:
+    """Return the resources of one node, and of the replica that fills it: those of the size `h`, if it is given."""
+    return {"cpu": cpu, "gpu": gpu, "memory": f"{megabytes}MB"} if h is None else {"resources": h}
+
+
+def _variables(env: Mapping[str, Any], experiment: str, run: str, *, debug: bool) -> dict[str, Any]:
+    """Return the environment variables of the workers: LOGLEVEL, the user's `env`, and those that TorchX sets.
+
+    Values of the user that are no text stay as they are: the compiler reports them.
+
+    Raises:
+        TopologyProblems: A value has a macro of TorchX that has no meaning here (FD154).
+    """
+    variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
+    for variable, value in env.items():
+        variables[variable] = translated(value) if isinstance(value, str) else value
+    variables |= {"TORCHX_TRACKING_EXPERIMENT_NAME": experiment, "TORCHX_TRACKING_RUN_NAME": run}
+    return variables | {"TORCHX_JOB_ID": JOB_ID, **(DEBUG if debug else {})}
+
+
 def _caller() -> CallSite:
     """Return the call in the user's file by which a function of this module was called."""
     depth = 1
@@ -175,13 +183,13 @@ def translated(word: str) -> str:
     return re.sub(pattern, lambda match: "${$}" if match[1] else MACROS[match[2] or match[3]], word)
 
 
-def _timers(rdzv_conf: str) -> dict[str, str]:
+def _timers(rdzv_conf: str) -> dict[str, Any]:
     """Return the arguments of a role that the timers of --rdzv-conf stand for, as durations.
 
     Raises:
         TopologyProblems: An entry cannot be read, is unknown, or is for several hosts (FD154).
     """
-    timers: dict[str, str] = {}
+    timers: dict[str, Any] = {}
     for name, value in map(pair_of, entries_of(rdzv_conf)):
         message = f"--rdzv_conf {name}={value}"
         if name in TIMERS:

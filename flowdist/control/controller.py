@@ -238,18 +238,22 @@ def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | e
     note_first_step(job, world)
 
 
-def settle(job: JobState) -> None:
+def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     """Decide all that follows from the state: judge, advance incidents, form worlds, send addresses.
 
     Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
     only `settle_ending` decides.
+
+    Args:
+        job: The state.
+        rounds_max: The number of rounds after which the job counts as one that does not settle.
 
     Raises:
         AssertionError: The rounds do not come to an end, which is a bug.
     """
     if job.facts:
         judge_recorded(job)
-    for _ in range(SETTLE_ROUNDS_MAX):
+    for _ in range(rounds_max):
         if job.ending is not None:
             settle_ending(job)
             return

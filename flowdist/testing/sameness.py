@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.sim.simulation import SimResult
-from flowdist.sim.user_code.answers import same
+from flowdist.sim.user_code.answers import raised_by_equal, same
 from flowdist.sim.user_code.played import Played, PlayedStep
 
 SHOWN_MAX = 80  # characters of a value in a message
@@ -108,7 +108,9 @@ def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str
         values = [values.get(key, MISSING) for values in (found, wanted)]
         digits = next((n for n in range(DIGITS, 17) if _shown(values[0], n) != _shown(values[1], n)), 17)
         mine, theirs = ("missing" if value is MISSING else _shown(value, digits) for value in values)
-        texts.append(f"{key} is {mine}, without faults {theirs}")
+        is_in_both = key in found and key in wanted
+        raised = raised_by_equal(*values) if is_in_both else ""
+        texts.append(f"{key} is {mine}, without faults {theirs}{raised}")
     more = f"; {len(keys) - VALUES_MAX} more values differ" if len(keys) > VALUES_MAX else ""
     return "; ".join(texts) + more
 
@@ -149,7 +151,8 @@ def unlike(first: SimResult, second: SimResult) -> str:
             other = second.played.steps.get(world, {}).get(number)
             if other is None or not _alike(step, other):
                 found = "is not done" if other is None else f"has {_shown(other.logged)}"
-                return f"{world}: step {number} has {_shown(step.logged)}, and when it runs again {found}"
+                raised = raised_by_equal(step.logged, other.logged) if other is not None else ""
+                return f"{world}: step {number} has {_shown(step.logged)}, and when it runs again {found}{raised}"
     text = _ends(first.played, second.played)
     if text:
         return text.replace("without faults", "when it ran before")

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from flowdist.dsl.oneline import name_from, written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problems, TopologyProblems, did_you_mean
@@ -22,7 +20,6 @@ from flowdist.dsl.read.fields import NAME, RESERVED
 from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph
 from flowdist.torchrun.conf import DEAD_TIMERS, KNOWN, PLACES, TIMERS, as_duration, entries_of, pair_of
 from flowdist.torchrun.options import BY_KEY, OPTIONS, Given
 from flowdist.torchrun.output import BITS, Streams
@@ -77,41 +74,6 @@ def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int)
     if problems := settler.problems.sorted():
         raise TopologyProblems(problems, where="on the command line")
     return launch
-
-
-def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
-    """Return the controller's graph with the command, environment, folder and number of workers of this host.
-
-    Args:
-        theirs: The graph that the host with the controller has sent.
-        ours: The graph of the command line on this host, which joins.
-
-    Raises:
-        FlowdistError: The two command lines cannot be one job.
-    """
-    if len(theirs.roles) != 1:
-        names = ", ".join(role.name for role in theirs.roles)
-        message = f"the host that runs the controller runs a topology ({names}), not a command line of torchrun"
-        raise FlowdistError(message, help="join it with flowdist join")
-    (role,), (own,) = theirs.roles, ours.roles
-    if role.name != own.name:
-        message = f"--role is {own.name} here, and {role.name} on the host that runs the controller"
-        raise FlowdistError(message, help="give every host the same")
-    if role.resources.gpu and role.procs != own.procs:
-        message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
-        raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
-    kept = msgspec.structs.replace(
-        role,
-        procs=own.procs,
-        command=own.command,
-        env=own.env,
-        workdir=own.workdir,
-        preload=own.preload,
-        learned_preload=own.learned_preload,
-        first_imports=own.first_imports,
-        warm=own.warm,
-    )
-    return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
 
 
 class _Settler:

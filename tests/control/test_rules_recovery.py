@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.control.connection.failure_detector import FailureDetector
 from flowdist.control.connection.sessions import Sessions
-from flowdist.control.controller import Controller
+from flowdist.control.controller import Controller, settle
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
     AnswerCheckpoint,
@@ -448,10 +448,12 @@ def test_a_node_whose_strays_have_ended_is_told_nothing_about_them():
     assert talk.tell(ev.NodeJoined("node0", spec, inventory=(over, runs))) == []
 
 
-def test_a_job_that_does_not_settle_is_a_bug_that_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("flowdist.control.controller.SETTLE_ROUNDS_MAX", 1)
+def test_a_job_that_does_not_settle_is_a_bug_that_is_told():
+    job = Controller(graph(trainers())).state  # every world of a new job is touched
     with pytest.raises(AssertionError, match="the job does not settle"):
-        Controller(graph(trainers())).handle(ev.NodeJoined("node0", graph(trainers()).cluster.nodes[0]), 0)
+        settle(job, rounds_max=1)
+    settle(job)
+    assert not job.touched and not job.touched_roles
 
 
 def test_r6_two_attempts_of_one_replica_may_outlive_sigkill_on_one_node():

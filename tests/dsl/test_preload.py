@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.dsl.read import preload
+from flowdist.dsl.read.preload import FILES_MAX, LEARNING_FILES_MAX
 from flowdist.graph import RoleSpec
 from flowdist.graph.roles import FirstImports
 
@@ -88,7 +88,7 @@ def test_what_is_no_python_is_not_read(tmp_path: Path) -> None:
 
 
 def test_where_torch_is_not_installed_nothing_is_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preload, "has_module", lambda name, folder: False)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not Path(folder, "torch").exists()])
     assert role(tmp_path, "script='train.py'", train="import torch").preload == ()
 
 
@@ -167,15 +167,24 @@ def test_a_torch_without_dynamo_is_preloaded_alone(tmp_path: Path) -> None:
 
 
 def test_the_learned_preload_of_a_program_with_many_files_begins_with_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(preload, "LEARNING_FILES_MAX", 1)
-    modules = {"train": "import torch.optim, first", "first": ""}
-    spec = role(tmp_path, "script='train.py'", **modules)
-    assert (spec.preload, spec.first_imports) == (("torch",), FirstImports())
+    def first_imports(files: int) -> tuple[str, ...]:
+        beside = {f"m{number}": "" for number in range(files - 1)}
+        spec = role(tmp_path, "script='train.py'", train=f"import torch.optim, {', '.join(beside)}", **beside)
+        assert spec.preload == ("torch",)
+        return spec.first_imports.modules
+
+    assert first_imports(LEARNING_FILES_MAX) == ("torch._dynamo",)
+    assert first_imports(LEARNING_FILES_MAX + 1) == ()
 
 
-def test_large_programs_are_not_read_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preload, "FILES_MAX", 2)
-    modules = {"train": "import first", "first": "import second", "second": "import torch"}
-    assert role(tmp_path, "script='train.py'", **modules).preload == ()
+def test_large_programs_are_not_read_to_their_end(tmp_path: Path) -> None:
+    def preload(files: int) -> tuple[str, ...]:
+        """Return what is preloaded for a chain of so many files, of which the last one imports torch."""
+        chain = {f"m{number}": f"import m{number + 1}" for number in range(1, files - 1)}
+        chain[f"m{files - 1}"] = "import torch"
+        return role(tmp_path, "script='train.py'", train="import m1", **chain).preload
+
+    assert preload(FILES_MAX) == ("torch",)
+    assert preload(FILES_MAX + 1) == ()

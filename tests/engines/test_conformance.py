@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -29,21 +30,51 @@ from tests.engines.fakes import slurm as fake_slurm
 from tests.lab.network import LabUnavailable
 from tests.slurm.cluster import Cluster, why_unavailable
 
-POLL_S = 0.02  # between two looks: engines and members give no sign of what they have done
+PATIENCE_S = 20
+POLL_S = 0.02  # between two looks at an engine, which gives no sign of a change: flowdist looks once a second
+# A member has two pipes with names: it writes what happens to it into one, and the other has its exit code. Both ends
+# are open for reading and writing, so that no open waits for the other end.
 MEMBER = """
-import pathlib, signal, sys, time
+import os, signal, sys
+said, told = (os.open(sys.argv[1] + kind, os.O_RDWR) for kind in (".said", ".told"))
 def heard(number, frame):
-    with open(sys.argv[1], "a") as log:
-        log.write(signal.Signals(number).name + "\\n")
+    os.write(said, signal.Signals(number).name.encode() + b"\\n")
     if number == signal.SIGTERM:
         sys.exit(0)
 signal.signal(signal.SIGTERM, heard)
 signal.signal(signal.SIGUSR1, heard)
-pathlib.Path(sys.argv[1]).touch()
-while not pathlib.Path(sys.argv[1] + ".end").exists():
-    time.sleep(0.01)
-sys.exit(int(pathlib.Path(sys.argv[1] + ".end").read_text()))
+os.write(said, b"up\\n")
+sys.exit(int(os.read(told, 9)))
 """
+
+
+class Member:
+    """The test's ends of the pipes of a member."""
+
+    def __init__(self, path: Path) -> None:
+        self._said, self._told = (self._pipe(path.with_suffix(kind)) for kind in (".said", ".told"))
+        self._text = b""
+
+    def _pipe(self, path: Path) -> int:
+        os.mkfifo(path)
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def heard(self, count: int) -> list[str]:
+        """Wait until the member is up and has noted so many signals, and return them."""
+        end = time.monotonic() + PATIENCE_S
+        while self._text.count(b"\n") < 1 + count:
+            ready, _, _ = select.select([self._said], [], [], max(0, end - time.monotonic()))
+            assert ready, f"the member has not got {count} signals, but written {self._text!r}"
+            self._text += os.read(self._said, 4096)
+        return self._text.decode().split()[1:]
+
+    def end(self, code: int) -> None:
+        """Order the member to exit; nothing happens if it has ended."""
+        os.write(self._told, str(code).encode())
+
+    def close(self) -> None:
+        os.close(self._said)
+        os.close(self._told)
 
 
 class Bench(NamedTuple):
@@ -51,36 +82,23 @@ class Bench(NamedTuple):
 
     engine: Engine
     folder: Path
-    submitted: list[str]
+    submitted: dict[str, Member]  # by reference
     sees: bool = True
 
     def submit(self, member: str, avoid: tuple[str, ...] = ()) -> str:
+        pipes = Member(self.folder / member)
         command = (sys.executable, str(self.folder / "member.py"), str(self.folder / member))
-        self.submitted.append(self.engine.submit(Launch(member, f"job-{member}", "", Size(), command, avoid)))
-        return self.submitted[-1]
+        reference = self.engine.submit(Launch(member, f"job-{member}", "", Size(), command, avoid))
+        self.submitted[reference] = pipes
+        return reference
 
     def until(self, reference: str, is_so: Callable[[Seen], bool]) -> Seen:
         """Wait until the engine shows the member so."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while not is_so(seen := self.engine.observe([reference])[reference]):
             assert time.monotonic() < end, seen
             time.sleep(POLL_S)
         return seen
-
-    def heard(self, member: str, count: int) -> list[str]:
-        """Wait until the member has noted so many signals; with 0, until it runs. Return them."""
-        end = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(FileNotFoundError):
-                if len(found := (self.folder / member).read_text().split()) >= count:
-                    return found
-            assert time.monotonic() < end, f"{member} has not got {count} signals"
-            time.sleep(POLL_S)
-
-    def end(self, member: str, code: int) -> None:
-        part = self.folder / f"{member}.part"
-        part.write_text(str(code))
-        part.rename(self.folder / f"{member}.end")
 
 
 class Person:
@@ -108,19 +126,19 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "member.py").write_text(MEMBER)
     person = Person()
     if request.param == "local":
-        bench = Bench(LocalProcesses(tmp_path), tmp_path, [])
+        bench = Bench(LocalProcesses(tmp_path), tmp_path, {})
     elif request.param == "hand":
-        bench = Bench(ByHand(person.read), tmp_path, [], sees=False)
+        bench = Bench(ByHand(person.read), tmp_path, {}, sees=False)
     elif request.param == "jobset":
         fake_kubectl.install(tmp_path / "fake")
         monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
-        bench = Bench(JobSets(JobSetOptions(image="job:1", name="job", token_secret="token")), tmp_path, [])
+        bench = Bench(JobSets(JobSetOptions(image="job:1", name="job", token_secret="token")), tmp_path, {})
     else:
         if request.param == "slurm":
             fake_slurm.install(tmp_path / "fake")
         monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
         engine = Slurm(read_options([], []), Folders(str(tmp_path), str(tmp_path)))
-        bench = Bench(engine, tmp_path, [])
+        bench = Bench(engine, tmp_path, {})
     with contextlib.ExitStack() as stack:
         if request.param == "real slurm":
             folder = real_slurm(stack, tmp_path)
@@ -148,28 +166,30 @@ def real_slurm(stack: contextlib.ExitStack, folder: Path) -> Path:
 
 def ended(bench: Bench, person: Person) -> Iterator[Bench]:
     """Yield the bench, and end all of its members afterwards."""
-    tmp_path = bench.folder
     yield bench
-    for member in list(tmp_path.glob("m?")):
-        bench.end(member.name, 0)
+    for member in bench.submitted.values():
+        member.end(0)
     for reference in bench.submitted if bench.sees else ():
         bench.until(reference, lambda seen: seen.phase == "ended")
     for process in person.processes.values():
         process.wait()
+    for member in bench.submitted.values():
+        member.close()
 
 
 def test_members_have_references_of_their_own(bench: Bench) -> None:
     references = [bench.submit("m1"), bench.submit("m2")]
     assert len(set(references)) == 2
     assert {seen.phase for seen in bench.engine.observe(references).values()} <= {"pending", "running"}
-    bench.heard("m1", 0), bench.heard("m2", 0)
+    for member in bench.submitted.values():
+        member.heard(0)
 
 
 def test_a_cancelled_member_gets_sigterm_and_is_over(bench: Bench) -> None:
     reference = bench.submit("m1")
-    bench.heard("m1", 0)
+    bench.submitted[reference].heard(0)
     bench.engine.cancel(reference)
-    assert bench.heard("m1", 1) == ["SIGTERM"]
+    assert bench.submitted[reference].heard(1) == ["SIGTERM"]
     seen = bench.until(reference, lambda seen: seen.phase == "ended")
     assert seen.cause in ("cancelled", "")
     bench.engine.cancel(reference)  # one that is over stays over
@@ -179,15 +199,15 @@ def test_a_cancelled_member_gets_sigterm_and_is_over(bench: Bench) -> None:
 
 def test_a_signal_reaches_the_member_and_does_not_end_it(bench: Bench) -> None:
     reference = bench.submit("m1")
-    bench.heard("m1", 0)
+    bench.submitted[reference].heard(0)
     bench.engine.signal(reference, "USR1")
-    assert bench.heard("m1", 1) == ["SIGUSR1"]
+    assert bench.submitted[reference].heard(1) == ["SIGUSR1"]
     assert bench.engine.observe([reference])[reference].phase != "ended"
 
 
 def test_a_reference_that_the_engine_does_not_know_is_over(bench: Bench) -> None:
     known = bench.submit("m1")
-    bench.heard("m1", 0)
+    bench.submitted[known].heard(0)
     assert bench.engine.observe(["4711"])["4711"].phase == "ended"
     both = bench.engine.observe([known, "4711"])
     assert (both[known].phase != "ended", both["4711"].phase) == (True, "ended")
@@ -197,8 +217,8 @@ def test_a_reference_that_the_engine_does_not_know_is_over(bench: Bench) -> None
 @pytest.mark.parametrize(("code", "cause"), [(0, "succeeded"), (3, "failed")])
 def test_the_end_of_a_member_has_its_cause(bench: Bench, code: int, cause: str) -> None:
     reference = bench.submit("m1")
-    bench.heard("m1", 0)
-    bench.end("m1", code)
+    bench.submitted[reference].heard(0)
+    bench.submitted[reference].end(code)
     if not bench.sees:
         pytest.skip("a person sees it, and flowdist does not")
     seen = bench.until(reference, lambda seen: seen.phase == "ended")
@@ -207,7 +227,7 @@ def test_the_end_of_a_member_has_its_cause(bench: Bench, code: int, cause: str) 
 
 def test_a_member_that_runs_has_a_host(bench: Bench) -> None:
     reference = bench.submit("m1")
-    bench.heard("m1", 0)
+    bench.submitted[reference].heard(0)
     if not bench.sees:
         pytest.skip("a person chooses the host")
     assert bench.until(reference, lambda seen: seen.phase == "running").host

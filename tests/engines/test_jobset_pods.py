@@ -11,10 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -29,18 +29,23 @@ server = t.role("server", ["python", "worker.py"], kind="service", env={"KEY": S
 t.role("trainer", ["python", "worker.py"], replicas="2:3", cpu=0.25, gang=False, depends_on=[server.started()],
        restart=Restart("replica", max_restarts=2))
 """
+# A worker says over one named pipe that it is up, and reads the other one until the test closes its end of it.
 WORKER = """
-import os, pathlib, time
+import os, pathlib, signal
 here = pathlib.Path(__file__).parent
-me = f"{os.environ['ROLE_NAME']}-{os.environ['GROUP_RANK']}"
-(here / f"{me}.{os.getpid()}.up").write_text(os.environ.get("KEY", ""))
-while os.environ["ROLE_NAME"] == "server" or not (here / "end").exists():
-    time.sleep(0.02)
+with open(here / "ups", "w") as ups:
+    ups.write(f"{os.environ['ROLE_NAME']}:{os.environ.get('KEY', '')}\\n")
+if os.environ["ROLE_NAME"] == "server":
+    signal.pause()
+end = os.open(here / "end", os.O_RDONLY | os.O_NONBLOCK)  # an open that waits would miss an end that has come
+os.set_blocking(end, True)
+os.read(end, 1)
 """
+PATIENCE_S = 60
 
 
 class Cluster:
-    """Pods of one export, as processes."""
+    """Pods of one export, as processes. Each line that a pod writes, and the end of a pod, wake up `until`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,16 +59,72 @@ class Cluster:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.pods: list[subprocess.Popen[bytes]] = []
+        self.ups: list[str] = []  # `role:secret` of each worker that has come up, in order
+        self._changed = threading.Condition()
+        self._readers: list[threading.Thread] = []
+        for name in ("ups", "end"):
+            os.mkfifo(folder / name)
+        self._end = os.open(folder / "end", os.O_RDWR)
+        self._ups = os.open(folder / "ups", os.O_RDWR)
+        self._read(os.fdopen(self._ups, "rb", buffering=0, closefd=False), self._note_up)
+
+    def _read(self, stream: IO[bytes], note: Callable[[bytes], bool]) -> None:
+        """Begin to note each line of a stream, the empty one at its end, too, until `note` returns False."""
+
+        def read() -> None:
+            goes_on = True
+            while goes_on:
+                line = stream.readline()
+                with self._changed:
+                    goes_on = note(line)
+                    self._changed.notify_all()
+
+        self._readers.append(threading.Thread(target=read))
+        self._readers[-1].start()
+
+    def _note_up(self, line: bytes) -> bool:
+        self.ups.append(line.decode().strip())
+        return line != b"\n"  # `close` writes that
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         """Start the pod of a Job as its manifest says."""
         (container,) = self.jobs[name]["template"]["spec"]["template"]["spec"]["containers"]
         command = [sys.executable, "-m", *map(self._here, container["command"])]
         env = {**os.environ, **{each["name"]: self._value(each) for each in container["env"]}}
-        with self.log(len(self.pods), name).open("wb") as log:
-            pod = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
+        pipe, both = subprocess.PIPE, subprocess.STDOUT
+        pod = subprocess.Popen(command, env=env, cwd=self.folder, stdout=pipe, stderr=both, start_new_session=True)
+        log, output = self.log(len(self.pods), name), pod.stdout
+        assert output is not None
+
+        def note(line: bytes) -> bool:
+            with log.open("ab") as file:
+                file.write(line)
+            if not line:
+                output.close()
+                pod.wait()
+            return bool(line)
+
+        log.touch()
         self.pods.append(pod)
+        self._read(output, note)
         return pod
+
+    def end(self) -> None:
+        """Let every trainer exit with code 0, those that have not started yet, too."""
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
+
+    def close(self) -> None:
+        """End what is left of the pods, and the threads that read their output."""
+        self.end()
+        for pod in self.pods:
+            if pod.poll() is None:
+                pod.terminate()
+        os.write(self._ups, b"\n")
+        for reader in self._readers:
+            reader.join()
+        os.close(self._ups)
 
     def _here(self, word: str) -> str:
         word = word.replace("/etc/flowdist", str(self.folder)).replace("$(FLOWDIST_JOBSET_UID)", "uid-1")
@@ -75,8 +136,8 @@ class Cluster:
         source = variable["valueFrom"]
         return f"secret {source['secretKeyRef']['key']}" if "secretKeyRef" in source else "uid-1"
 
-    def up(self, role: str) -> list[str]:
-        return sorted(path.name for path in self.folder.glob(f"{role}-*.up"))
+    def up(self, role: str) -> int:
+        return sum(up.startswith(f"{role}:") for up in self.ups)
 
     def log(self, number: int, name: str) -> Path:
         return self.folder / f"{name}-{number}.log"
@@ -85,10 +146,8 @@ class Cluster:
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        end = time.monotonic() + 60
-        while not is_so():
-            assert time.monotonic() < end, self.logs()
-            time.sleep(0.02)
+        with self._changed:
+            assert self._changed.wait_for(is_so, PATIENCE_S), self.logs()
 
     def evict(self, pod: subprocess.Popen[bytes]) -> None:
         """Do what the hook of the controller's pod does: kill all its processes at once."""
@@ -109,11 +168,7 @@ def _descendants(pid: int) -> list[int]:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
     yield cluster
-    for pod in cluster.pods:
-        if pod.poll() is None:
-            pod.terminate()
-    for pod in cluster.pods:
-        pod.wait()
+    cluster.close()
 
 
 @pytest.mark.real
@@ -122,13 +177,13 @@ def test_the_pods_of_an_export_run_the_job_through_losses(cluster: Cluster) -> N
     controller = cluster.start("controller")
     cluster.start("server")
     trainers = [cluster.start("trainer") for _ in range(3)]
-    cluster.until(lambda: len(cluster.up("server")) == 1 and len(cluster.up("trainer")) == 3)
-    assert (cluster.folder / cluster.up("server")[0]).read_text() == "secret SERVER_KEY"
+    cluster.until(lambda: (cluster.up("server"), cluster.up("trainer")) == (1, 3))
+    assert "server:secret SERVER_KEY" in cluster.ups
 
     trainers[0].kill()  # a member's pod fails; RestartJob starts it again
     trainers[0].wait()
     cluster.start("trainer")
-    cluster.until(lambda: len(cluster.up("trainer")) >= 4)
+    cluster.until(lambda: cluster.up("trainer") >= 4)
 
     cluster.evict(controller)  # the next pod continues the job from the journal
     controller = cluster.start("controller")
@@ -141,7 +196,7 @@ def test_the_pods_of_an_export_run_the_job_through_losses(cluster: Cluster) -> N
     assert cluster.pods[3].wait(60) == 130, cluster.logs()
     cluster.start("trainer")
     cluster.until(lambda: "joined" in cluster.log(7, "trainer").read_text())
-    (cluster.folder / "end").touch()
+    cluster.end()
     cluster.until(lambda: all(pod.poll() is not None for pod in cluster.pods))
     assert [pod.returncode for pod in cluster.pods] == [-9, 0, -9, 130, 0, 0, 0, 0], cluster.logs()
 

@@ -118,7 +118,7 @@ def memory(bench: Bench) -> str:
         peak, began = used(bench), time.monotonic()
         os.kill(taken["pid"], signal.SIGKILL)
         while used(bench) > before + FLOOR and not bench.stamps(word="begun"):
-            time.sleep(0.002)
+            time.sleep(0.002)  # a driver gives no sign when memory is free: this is how finely it is measured
         freed_ms = 1000 * (time.monotonic() - began)
         (begun,) = bench.wait_for(lambda: bench.stamps(word="begun"))
         check(job.finish() == 0, job.text[-600:])

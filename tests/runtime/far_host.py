@@ -19,7 +19,7 @@ from flowdist.graph import NodeSpec, RoleGraph, encode_graph
 from flowdist.record.journal import Line
 from flowdist.record.reader import read_whole_lines
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import ControllerEndpoint

@@ -17,7 +17,7 @@ import pytest
 from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND
 from flowdist.record.accounts import Spent
-from flowdist.record.status import NodeStatus, Status
+from flowdist.record.status import NodeStatus, Status, VersionStatus
 from flowdist.runtime.controller import metrics
 from flowdist.runtime.controller.limits import SCRAPES_MAX, Connections
 from flowdist.runtime.controller.metrics import CAUSES, OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
@@ -63,7 +63,12 @@ def status() -> Status:
     told = big_job().status(125)
     nodes = [msgspec.structs.replace(node, heard_s_ago=0.25) if node.phase == "up" else node for node in told.nodes]
     times: Spent = {"trainer": {"productive": 9 * SECOND, "lost work": SECOND}}
-    return msgspec.structs.replace(told, nodes=tuple(nodes), time_ns=times, goodput=0.9)
+    versions = (
+        VersionStatus("actor", "learner", 2, 9, {"actor/0": 8, "actor/1": -1}, {}),
+        VersionStatus("judge", "learner", 0, 9, {"judge/0": 9}, {}),
+        VersionStatus("reader", "writer", 0, -1, {"reader/0": -1}, {}),
+    )
+    return msgspec.structs.replace(told, nodes=tuple(nodes), time_ns=times, goodput=0.9, versions=versions)
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
@@ -101,6 +106,16 @@ def test_metrics_of_roles() -> None:
     assert value(samples, "restarts_total", role="actor", cause="exit") == 2
     assert value(samples, "restarts_total", role="ps", cause="drained") == 0
     assert value(samples, "budget_used", role="trainer") == 1 and value(samples, "budget", role="trainer") == 5
+
+
+def test_r23_metrics_of_versions_leave_out_roles_and_replicas_without_one() -> None:
+    samples, _ = read(metrics_text(status()))
+    found = {key: value for key, value in samples.items() if key[0].endswith("ed_version")}
+    assert found == {
+        ("flowdist_published_version", (("role", "learner"),)): 9,
+        ("flowdist_acknowledged_version", (("role", "actor"), ("replica", "actor/0"), ("of", "learner"))): 8,
+        ("flowdist_acknowledged_version", (("role", "judge"), ("replica", "judge/0"), ("of", "learner"))): 9,
+    }
 
 
 def test_metrics_of_nodes_and_of_time() -> None:

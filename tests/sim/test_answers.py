@@ -5,36 +5,46 @@ from __future__ import annotations
 import pytest
 
 from flowdist import Restart, Topology, Workload
+from flowdist.sim.user_code.played import Played
 from flowdist.testing import assert_same_result, check_determinism
 from tests.sim import user_models as models
 from tests.sim.test_models import job, run
 
 
 @pytest.mark.parametrize(
-    ("wrong", "text"),
+    ("model", "text"),
     [
         (
-            "nothing",
+            models.RestoringNothing,
             "TypeError: restore() has to return how many steps are done; it returned None beside the checkpoint",
         ),
-        ("text", "TypeError: restore() has to return how many steps are done; it returned '10' beside the checkpoint"),
-        ("too many", "ValueError: restore() returned 1010, but all of it is 40 steps"),
-        ("negative", "ValueError: restore() has to return how many steps are done; it returned -11"),
         (
-            "list of samples",
+            models.RestoringText,
+            "TypeError: restore() has to return how many steps are done; it returned '10' beside the checkpoint",
+        ),
+        (models.RestoringTooMany, "ValueError: restore() returned 1010, but all of it is 40 steps"),
+        (
+            models.RestoringNegative,
+            "ValueError: restore() has to return how many steps are done; it returned -11",
+        ),
+        (
+            models.ConsumingLists,
             "TypeError: consume() takes samples that can be told apart, such as their numbers; not a list",
         ),
-        ("function", "TypeError: what step() returns is sent to the other ranks, but it cannot be pickled: "),
-        ("write text", "TypeError: write('name', ...) takes bytes, not str; encode it: text.encode()"),
-        ("write number", "TypeError: write('name', ...) takes bytes, not int"),
-        ("list", "TypeError: state() has to return a dict of what has to be the same at the end, not [12720]"),
+        (
+            models.SendingFunctions,
+            "TypeError: what step() returns is sent to the other ranks, but it cannot be pickled: ",
+        ),
+        (models.WritingText, "TypeError: write('name', ...) takes bytes, not str; encode it: text.encode()"),
+        (models.WritingNumber, "TypeError: write('name', ...) takes bytes, not int"),
+        (
+            models.EndingWithList,
+            "TypeError: state() has to return a dict of what has to be the same at the end, not [12720]",
+        ),
     ],
 )
-def test_a_wrong_answer_of_user_code_is_an_exception_of_user_code(
-    monkeypatch: pytest.MonkeyPatch, wrong: str, text: str
-) -> None:
-    monkeypatch.setattr(models.AnsweringWrongly, "wrong", wrong)
-    result = run(job(models.AnsweringWrongly), "trainer/1@step=trainer,15")
+def test_a_wrong_answer_of_user_code_is_an_exception_of_user_code(model: type[models.Counting], text: str) -> None:
+    result = run(job(model), "trainer/1@step=trainer,15")
     assert result.job.outcome == "failed"
     error = result.played.errors[0]
     assert error.line.startswith(text)
@@ -56,6 +66,21 @@ def test_arrays_and_losses_that_are_no_number_are_compared_as_whole_values() -> 
 def test_arrays_that_are_not_the_same_are_found_to_differ() -> None:
     with pytest.raises(AssertionError, match="same result: trainer: in step 10 of generation 2 total is"):
         assert_same_result(job(models.WithArraysNotRestored), "trainer/1@step=trainer,15")
+
+
+def test_values_whose_equality_raises_are_compared_by_their_pickles() -> None:
+    assert_same_result(job(models.WithVersions), "trainer/1@step=trainer,15")
+
+
+def test_where_values_differ_the_message_says_that_their_equality_raised() -> None:
+    with pytest.raises(AssertionError, match=r"version is .*, without faults .*raised AttributeError: .*nummer"):
+        assert_same_result(job(models.WithVersionsNotRestored), "trainer/1@step=trainer,15")
+    ends = Played()
+    ends.ended("trainer", [{"version": models.Version(1)}, {"version": models.Version(2)}])
+    assert "raised AttributeError" in ends.clashes[0]
+    ends = Played()
+    ends.ended("trainer", [{"sums": models.Array(1, 2)}, {"sums": models.Array(1, 3)}])
+    assert ends.clashes[0].endswith(">")  # an array has no single answer to ==, and that is no mistake
 
 
 def test_a_state_of_a_service_that_is_none_is_no_state_that_is_the_same() -> None:

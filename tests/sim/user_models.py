@@ -191,28 +191,88 @@ class Calling(Telling):
         self.ctx.call("ps/9:rpc", "tell", "me", step, [])
 
 
-class AnsweringWrongly(Counting):
-    """A model with the mistake that `wrong` names; the simulator has to report it as the user's."""
-
-    wrong = ""
+class RestoringWrongly(Counting):
+    """A model whose `restore()` answers with `wrong` of the right step, if there is a checkpoint."""
 
     def restore(self):
         step = super().restore()
-        answers = {"nothing": None, "text": str(step), "too many": step + 1000, "negative": -1 - step}
-        return answers[self.wrong] if self.wrong in answers and self.ctx.latest() is not None else step
+        return step if self.ctx.latest() is None else self.wrong(step)
 
+
+class RestoringNothing(RestoringWrongly):
+    def wrong(self, step):
+        return None
+
+
+class RestoringText(RestoringWrongly):
+    def wrong(self, step):
+        return str(step)
+
+
+class RestoringTooMany(RestoringWrongly):
+    def wrong(self, step):
+        return step + 1000
+
+
+class RestoringNegative(RestoringWrongly):
+    def wrong(self, step):
+        return -1 - step
+
+
+class ConsumingLists(Counting):
     def step(self, step):
-        if self.wrong == "list of samples":
-            self.ctx.consume([step])
-        return (lambda: None) if self.wrong == "function" else super().step(step)
+        self.ctx.consume([step])
+        return super().step(step)
+
+
+class SendingFunctions(Counting):
+    def step(self, step):
+        super().step(step)
+        return lambda: None
+
+
+class WritingText(Counting):
+    content = "text"
 
     def publish(self, step):
-        if self.wrong in ("write text", "write number"):
-            self.ctx.store.write("name", "text" if self.wrong == "write text" else 5)
+        self.ctx.store.write("name", self.content)
         super().publish(step)
 
+
+class WritingNumber(WritingText):
+    content = 5
+
+
+class EndingWithList(Counting):
     def state(self):
-        return [self.total] if self.wrong == "list" else super().state()
+        return [self.total]
+
+
+class Version:
+    """A value whose `==` has a mistake: it reads an attribute that does not exist."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        return self.nummer == other.number
+
+    __hash__ = None
+
+
+class WithVersions(Counting):
+    """A model that logs values whose `==` always raises."""
+
+    def combine(self, step, parts):
+        super().combine(step, parts)
+        self.ctx.log(version=Version(self.total))
+
+
+class WithVersionsNotRestored(WithVersions):
+    def restore(self):
+        step = super().restore()
+        self.total = 0
+        return step
 
 
 class Array:

@@ -65,8 +65,9 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
         return
     needs_linux("torchrun")
     from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not needed by --help
+    from flowdist.torchrun.joining import as_here
     from flowdist.torchrun.output import Output
-    from flowdist.torchrun.settle import as_here, settle
+    from flowdist.torchrun.settle import settle
     from flowdist.torchrun.store_port import check_store_port, with_store_at
 
     gpus = machine_gpus(os.environ)

@@ -2,7 +2,8 @@
 
 `Agent.handle` takes an input (a message of the controller, or a fact about a process or the connection) with its time,
 and returns the outputs for the driver: messages to send, processes to start, signal or ask. The agent reads no clock
-and does no I/O, so that production, the simulator and the proofs run the same code.
+and does no I/O, so that production, the simulator and the proofs run the same code. `fast_forward` has what only a
+simulator asks.
 
 The agent holds a lease. When the lease is about to run out it *fences*: it kills everything, before the controller may
 replace it elsewhere (R19; see `lease`). Orders are idempotent: one that comes twice is carried out once, and one for an
@@ -75,50 +76,6 @@ class Agent:
             if time is not None and (first is None or time < first):
                 first = time
         return first
-
-    def take_heartbeat(self, now: int) -> msg.Heartbeat | None:
-        """Return the heartbeat that was due before `now` (ns), for a simulator to deliver; None if none was due.
-
-        The heartbeat counts as sent at the time at which it was due, and the next one is planned from there.
-        """
-        due = self.lease.beat_at_ns
-        if due is None or due >= now:
-            return None
-        self.lease.beat(due)
-        return msg.Heartbeat(self.spec.name, self.incarnation, due)
-
-    def catch_up(self, replica: ReplicaId, number: int, step: int, now: int) -> None:
-        """Record, for a simulator, that every worker of an attempt has reached `step`; report nothing.
-
-        Do nothing if the attempt is not the latest of the replica on this node.
-
-        Args:
-            replica: The replica.
-            number: The number of the attempt.
-            step: The step that the simulator has computed.
-            now: The present time; a new step counts as progress at that time.
-        """
-        attempt = self._attempt(replica, number)
-        if attempt is not None:
-            for local_rank in range(attempt.role.procs):
-                attempt.note_step(local_rank, step, now)
-
-    def reports_at_once(self, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
-        """Return whether the agent would report each step of a replica without delay, so that reports may be skipped.
-
-        A simulator asks. An agent limits its reports, so that a step that comes too soon is reported later. The attempt
-        has to run without anything pending, and the agent has to be connected; otherwise the answer is False.
-
-        Args:
-            replica: The replica; its latest attempt is meant.
-            until: The end of the time in which reports are skipped (ns).
-            gap_ns: The time between two reports; None: the time from the last report to `until`.
-        """
-        attempt = self.attempts.get(replica)
-        if attempt is None or not self.is_connected or not attempt.is_undisturbed:
-            return False
-        gap_ns = until - (attempt.reported_ns or 0) if gap_ns is None else gap_ns
-        return signs.report_gap_ns(attempt, until, self.graph.options.heartbeat_ns) <= gap_ns
 
     def fence_at_ns(self) -> int | None:
         """Return when (ns) every worker has to be killed; None without a lease, and while they are being killed."""

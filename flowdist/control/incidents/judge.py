@@ -117,6 +117,22 @@ def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
     )
 
 
+def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
+    """Return the reason and the role for which an earlier deferred failure fails the job; None if none does.
+
+    Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
+    suspects is skipped: its failures may follow from the loss of that node.
+    """
+    for incident in job.open_incidents():
+        if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):
+            continue
+        for failure, caused, *_ in incident.deferred:
+            verdict = judge(job, failure, caused=caused)
+            if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
+                return f"{failure.reason}; {verdict.because}", failure.replica.role
+    return None
+
+
 def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:
     """Return the first rule of the policy that matches the failure, which decides (R9); None if no rule matches."""
     if policy is None:

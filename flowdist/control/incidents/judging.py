@@ -17,7 +17,7 @@ from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, ups
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.incidents.hangs import awaits_steps, name_culprit
-from flowdist.control.incidents.judge import EXCUSED, PEER_HANGS, Verdict, judge, may_be_excused
+from flowdist.control.incidents.judge import EXCUSED, PEER_HANGS, Verdict, first_cause, judge, may_be_excused
 from flowdist.control.incidents.recovery import claim, close, extend, join_incident, open_incident
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
@@ -249,27 +249,11 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
         job.notify(f"{failure.reason}; {says}ignored: {verdict.because}", "warning")
         ignore(job, job.replicas[failure.replica])
         return
-    first = _first_cause(job, number)
+    first = first_cause(job, number)
     if first is not None or number <= len(job.incidents):  # else the reason of the job's end says the same
         says = f"{because}, and " if because else ""
         job.notify(f"{failure.reason}; {says}{verdict.because}", "error")
     begin_ending(job, "failed", *(first or (f"{failure.reason}; {verdict.because}", failure.replica.role)))
-
-
-def _first_cause(job: JobState, before: int) -> tuple[str, str] | None:
-    """Return the reason and the role for which an earlier deferred failure fails the job; None if none does.
-
-    Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
-    suspects is skipped: its failures may follow from the loss of that node.
-    """
-    for incident in job.open_incidents():
-        if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):
-            continue
-        for failure, caused, *_ in incident.deferred:
-            verdict = judge(job, failure, caused=caused)
-            if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-                return f"{failure.reason}; {verdict.because}", failure.replica.role
-    return None
 
 
 def _judge_heard(job: JobState, name: NodeName) -> None:

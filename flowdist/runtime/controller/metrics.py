@@ -56,6 +56,7 @@ def families(status: Status, refused: int = 0) -> Iterator[Family]:
     yield Family("job_seconds", "gauge", "Time since the job was started.", [({}, status.now_ns / 1e9)])
     yield Family("controller_epoch", "gauge", "Number of the current controller.", [({}, status.epoch)])
     yield from _of_roles(status)
+    yield from _of_versions(status)
     sizes = [(_w(world.name), float(world.size)) for world in status.worlds]
     yield Family("world_size", "gauge", "Workers of a world; 0 while it does not run.", sizes)
     generations = [(_w(world.name), float(world.generation)) for world in status.worlds]
@@ -100,6 +101,21 @@ def _of_roles(status: Status) -> Iterator[Family]:
     yield Family("budget_used", "gauge", "Restarts charged to the budget.", [(_r(r.name), r.charged) for r in roles])
     budgets = [(_r(r.name), float(r.budget)) for r in roles if r.budget is not None]
     yield Family("budget", "gauge", "Restarts that the budget allows.", budgets)
+
+
+def _of_versions(status: Status) -> Iterator[Family]:
+    """Yield the versions on edges (R23); a role or replica that has none yet has no sample, as with `step`."""
+    published = {edge.of: edge.published for edge in status.versions}  # several roles may need those of one
+    latest = [(_r(role), float(version)) for role, version in published.items() if version >= 0]
+    yield Family("published_version", "gauge", "Version that a role has published last.", latest)
+    acknowledged = [
+        ({"role": edge.role, "replica": replica, "of": edge.of}, float(version))
+        for edge in status.versions
+        for replica, version in edge.replicas.items()
+        if version >= 0
+    ]
+    text = "Version that the present attempt of a replica has acknowledged."
+    yield Family("acknowledged_version", "gauge", text, acknowledged)
 
 
 def _r(name: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from flowdist.control.process_restarts import ControllerUpkeep, Death, Next
 from flowdist.record.journal import Line
 from flowdist.record.reader import BadLine, RecordReader
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.controller.journal_file import JOURNAL_BAD, JOURNAL_LOST
 from flowdist.runtime.last_words import last_words
 from flowdist.runtime.left_files import size_of

@@ -8,7 +8,7 @@ from asyncio.subprocess import PIPE, Process
 
 import msgspec
 
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.supervisor.host_process import HostProcess
 
 MODULE = "flowdist.runtime.controller.controller_main"

@@ -24,7 +24,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller.controller_main import ControllerConfig
+from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks

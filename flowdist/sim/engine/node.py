@@ -10,17 +10,18 @@ the whole mechanism.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
-from flowdist.control.protocol.messages import Acked, Heartbeat, ToAgent, ToController
+from flowdist.control.protocol.ids import ExitCause, ReplicaId
+from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.heartbeats import ROUND_TRIP_NS, ComputedHeartbeats
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
+from flowdist.sim.engine.sides import ControllerSide, WorkerSide
 
 SPAWN_NS = 5 * MS
 KILL_NS = 1 * MS
@@ -28,61 +29,7 @@ NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer
 LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
 RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker
 BIND_NS = 200_000
-ROUND_TRIP_NS = 2 * LATENCY_NS
 FIRST_PORT = 20_000
-
-
-class ControllerSide(Protocol):
-    """Protocol for the controller's side of the link of a node."""
-
-    def hear(self, message: ToController) -> None:
-        """Handle a message of an agent that has arrived."""
-
-    def note_heard(self, node: NodeName, at: int) -> None:
-        """Tell the failure detector of heartbeats that were not played; the last of them arrived at `at` (ns)."""
-
-    def watch(self, node: SimNode) -> None:
-        """Update `is_heard` of a node, and whether wake-ups of the controller depend on the heartbeats of the node.
-
-        Called whenever the node or its link has changed.
-        """
-
-
-class WorkerSide(Protocol):
-    """Protocol for the behaviour of the workers on all nodes. An attempt is given by its replica and its number."""
-
-    def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...]) -> None:
-        """Begin the start-up of an attempt whose processes run; those of the local ranks in `kept` were suspended."""
-
-    def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
-        """Let the peers of an attempt react to the end of its workers.
-
-        Called just before the workers end, while they are still members of their process groups.
-        """
-
-    def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
-        """Halt the world of an attempt, of which a worker has exited with an error or by a signal."""
-
-    def ended(self, replica: ReplicaId, attempt: int) -> None:
-        """Halt the world of an attempt whose workers have all ended, or are suspended now."""
-
-    def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether only SIGKILL ends the workers, because they are inside a collective that never ends."""
-
-    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
-        """Return the step that the workers of an attempt are at; None if they do not step, or not yet."""
-
-    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """Order the workers of an attempt to save at a step and leave it, as if `should_stop()` turned true there.
-
-        None is the controller's word that there is no agreed step: the workers go on until they are stopped.
-        """
-
-    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Tell the agent the step of the workers of an attempt, and when they wrote output last."""
-
-    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """Handle the controller's answer to a checkpoint that a worker has offered."""
 
 
 class SimNode:
@@ -101,8 +48,8 @@ class SimNode:
         self,
         ctx: Context,
         spec: NodeSpec,
-        controller: ControllerSide,
-        workers: WorkerSide,
+        controller: ControllerSide[SimNode],
+        workers: WorkerSide[SimNode],
         running: RunningAttempts,
         starts: int = 0,
     ) -> None:
@@ -125,8 +72,7 @@ class SimNode:
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None  # when the next wake-up of the agent is planned
-        self._beat_ns: int | None = None  # when the last heartbeat was sent that was not played
-        self._beats_wait = False  # the controller does not know of that heartbeat yet
+        self._beats = ComputedHeartbeats(self.agent)
 
     @property
     def is_well(self) -> bool:
@@ -197,31 +143,16 @@ class SimNode:
     def _renew_lease(self, now: int) -> None:
         """Renew the agent's lease as if each heartbeat that could be sent and answered before now had been.
 
-        A heartbeat that was due, but cannot have been answered yet, is put on its way. While heartbeats are played
-        nothing is done.
+        A heartbeat that was due, but cannot have been answered yet, is put on its way. It, or its answer, may still be
+        lost. While heartbeats are played nothing is done.
         """
         if self._plays_heartbeats:
             return
-        sent = self.agent.lease.renew(now - 1, ROUND_TRIP_NS)
-        if sent is not None:
-            self._beat_ns, self._beats_wait = sent, True
-        beat = self.agent.take_heartbeat(now)
-        if beat is not None:
-            self._send_late(beat)
-
-    def _send_late(self, beat: Heartbeat) -> None:
-        """Plan the arrival of a heartbeat that was due a moment ago, at `sent_ns`, or the arrival of its answer.
-
-        Either may still be lost. If the heartbeat were sent now it, and all messages after it, would arrive later than
-        they do where every heartbeat is played.
-        """
-        now, sent = self._queue.now, beat.sent_ns
-        if sent + LATENCY_NS >= now:
-            self._queue.at(sent + LATENCY_NS, self._arrive, beat, self.link)
-        else:
-            self._beat_ns, self._beats_wait = sent, True
-            answer = Acked(self.agent.epoch, beat.incarnation, sent)
-            self._queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
+        beat = self._beats.renew(now)
+        if beat is not None and self._beats.is_on_its_way(beat, now):
+            self._queue.at(beat.sent_ns + LATENCY_NS, self._arrive, beat, self.link)
+        elif beat is not None:
+            self._queue.at(beat.sent_ns + ROUND_TRIP_NS, self.receive, self._beats.answer_to(beat), self.link)
 
     def renew(self) -> None:
         """Renew the agent's lease, and update the failure detector, as if the heartbeats so far had been played.
@@ -230,9 +161,9 @@ class SimNode:
         """
         if self.is_alive and not self.is_paused:
             self._renew_lease(self._queue.now)
-        if self._beats_wait and self._beat_ns is not None:
-            self._beats_wait = False
-            self._controller.note_heard(self.spec.name, self._beat_ns + LATENCY_NS)
+        heard_ns = self._beats.take_heard()
+        if heard_ns is not None:
+            self._controller.note_heard(self.spec.name, heard_ns)
 
     def receive(self, message: ToAgent, link: int) -> None:
         """Pass a message of the controller to the agent, unless the link is cut.

@@ -102,10 +102,15 @@ class Nemesis:
         horizon_ns: How long the job takes without faults, in ns.
         saves: Begin and end, in ns, of each checkpoint of user code in a run without faults. About half of the faults
             are drawn into these times, and the first fault of one plan in seven before the first of them.
+        aims: False: no fault is moved to where a gang writes or reads a checkpoint, so that a comparison shows what
+            aiming does.
     """
 
-    def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = (), *, aims: bool = True
+    ) -> None:
         self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
+        self._aimed, self._reads = (AIMED, READS) if aims else (0.0, 0.0)
         self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
         self._labels = list(dict.fromkeys("=".join(label) for node in graph.cluster.nodes for label in node.labels))
         # A role waits `pending_timeout` for nodes. All node faults of a plan together have to fit into that.
@@ -175,13 +180,14 @@ class Nemesis:
         elif last is not None and draw(seed, "nemesis", "close", n) < 0.33:
             lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
             at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
-            reads = self._aim.restoring(seed, n, before[-1]) if draw(seed, "nemesis", "reads", n) < READS else None
+            is_aimed = draw(seed, "nemesis", "reads", n) < self._reads
+            reads = self._aim.restoring(seed, n, before[-1]) if is_aimed else None
             at = at if reads is None else reads
         elif self._saves and draw(seed, "nemesis", "aim", n) < 0.5:
             begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
             at = begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))
         else:
-            is_aimed = draw(seed, "nemesis", "aimed", n) < AIMED
+            is_aimed = draw(seed, "nemesis", "aimed", n) < self._aimed
             saves = self._aim.saving(seed, n, before[-1] if before else None) if is_aimed else None
             at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns) if saves is None else saves
         return at // MS * MS

@@ -12,6 +12,8 @@ from typing import Any
 
 from flowdist.worker.model import steps_done
 
+# Raised by `==` of arrays, tensors and what contains them: there is no single answer, or the shapes differ.
+NO_ONE_ANSWER = (ValueError, RuntimeError)
 PLAIN = (int, float, str, bytes, bool, type(None))  # cannot be changed
 
 
@@ -82,13 +84,33 @@ def is_plain(value: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, or have the same pickle; False for values that cannot be pickled."""
-    try:
-        if bool(one == other):
-            return True
-    except Exception:  # the truth of an array is ambiguous
-        pass
+    """Return whether two values are equal, or have the same pickle; False for values that cannot be pickled.
+
+    An exception of `==` decides nothing here, since values with one pickle are the same whatever `==` does. Where
+    values are reported as different, `raised_by_equal` says that it has raised.
+    """
+    if _equal(one, other) is True:
+        return True
     try:
         return pickle.dumps(one) == pickle.dumps(other)
     except Exception:  # only == is left
         return False
+
+
+def raised_by_equal(one: Any, other: Any) -> str:
+    """Return, as words to append to a message, what `==` of two values raises: a mistake in the user's class.
+
+    Empty if it raises nothing, or what arrays and tensors raise (`NO_ONE_ANSWER`), which is no mistake.
+    """
+    error = _equal(one, other)
+    if isinstance(error, (bool, *NO_ONE_ANSWER)):
+        return ""
+    return f" (== of the two raised {type(error).__name__}: {error})"
+
+
+def _equal(one: Any, other: Any) -> bool | Exception:
+    """Return whether `==` of two values is true, or the exception that it raises: it may be a method of the user's."""
+    try:
+        return bool(one == other)
+    except Exception as error:
+        return error

@@ -21,13 +21,14 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
+from flowdist.sim.user_code.calls import Calls
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.user_code.model_worker import ModelWorker, Playing, Raised, Serving, attempt
-from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
+from flowdist.sim.user_code.played import Played, PlayedStep
+from flowdist.sim.user_code.saves import Saves
 from flowdist.sim.user_code.saving import Writer
 from flowdist.sim.user_code.workload import WorldModel
-from flowdist.worker.model import tell_committed
 
 WRITTEN = 4, 5  # all ranks have written their parts after 4/5 of a checkpoint's time; they publish in the rest
 
@@ -51,17 +52,20 @@ class UserCode:
     plays_steps: bool = False
     on_version: Callable[[StartReplica, int], None] | None = None
     disk: Disk = field(default_factory=Disk)
-    latest: dict[str, str] = field(default_factory=dict)  # name of the last checkpoint that was accepted, by world
     played: Played = field(default_factory=Played)
+    latest: dict[str, str] = field(init=False)  # name of the last checkpoint that was accepted, by world
+    _calls: Calls = field(init=False)
+    _saves: Saves = field(init=False)
     _saves_planned: int = 0  # entries of the queue that begin a checkpoint of a service
     _at_ns: int = 0  # the time of the step that was played last, which may be later than the queue's
     _classes: dict[str, Any] = field(default_factory=dict)
     _playing: dict[str, Playing] = field(default_factory=dict)
     _serving: dict[ReplicaId, Serving] = field(default_factory=dict)
-    _writers: dict[tuple[ReplicaId, int], list[Writer]] = field(default_factory=dict)
-    _offers: dict[tuple[ReplicaId, int, str], tuple[ModelWorker, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._calls = Calls(self.ctx, self.nodes, self.played)
+        self._saves = Saves(self.ctx, self.nodes, self.disk, self._calls, self.on_offer)
+        self.latest = self._saves.latest
         for role in self.ctx.graph.roles:
             if role.simulate:
                 self._classes[role.name] = load_model(self.ctx.graph, role)
@@ -82,7 +86,7 @@ class UserCode:
     @property
     def is_saving(self) -> bool:
         """Return whether any worker, of a task or a service, has operations of a checkpoint left to carry out."""
-        return any(writer.is_busy for writers in self._writers.values() for writer in writers)
+        return self._saves.is_busy
 
     # a world of a task
 
@@ -101,9 +105,9 @@ class UserCode:
             return
         playing = self._playing[world] = Playing(world, model, workers)
         for worker in workers:
-            self._ask(playing, worker, worker.make, self._classes[worker.replica.role])
+            self._calls.ask(playing, worker, worker.make, self._classes[worker.replica.role])
         most = model.pace.workload.steps
-        steps = [self._ask(playing, worker, restored, worker.model, worker.latest(), most) for worker in workers]
+        steps = [self._calls.ask(playing, worker, restored, worker.model, worker.latest(), most) for worker in workers]
         if playing.has_failed:
             return
         if len(set(steps)) > 1:
@@ -179,10 +183,10 @@ class UserCode:
         self.played.calls += 1
         for worker in playing.workers:
             worker.samples, worker.logged = [], {}
-            parts.append(self._ask(playing, worker, worker.model.step, step, at=at))
+            parts.append(self._calls.ask(playing, worker, worker.model.step, step, at=at))
         for worker in playing.workers:
             if hasattr(worker.model, "combine"):
-                self._ask(playing, worker, combine, worker.model, step, parts, at=at)
+                self._calls.ask(playing, worker, combine, worker.model, step, parts, at=at)
         if playing.has_failed:
             return
         samples = tuple(sample for worker in playing.workers for sample in worker.samples)
@@ -220,7 +224,7 @@ class UserCode:
         if playing is None:
             return True
         telling = [worker for worker in playing.workers if hasattr(worker.model, "state")]
-        states = [self._ask(playing, worker, state_of, worker.model) for worker in telling]
+        states = [self._calls.ask(playing, worker, state_of, worker.model) for worker in telling]
         if not playing.has_failed:
             self.played.ended(world, states)
         return not playing.has_failed
@@ -247,14 +251,14 @@ class UserCode:
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
         writers: list[Writer] = []
         for worker in playing.workers:
-            operations = self._record(playing, worker, "checkpoint", playing.done)
+            operations = self._saves.record(playing, worker, "checkpoint", playing.done)
             if playing.has_failed:
                 return
             share = (count + len(writers) + 1) / (2 * count)  # from half of the time to all of it
             if self.ctx.seed:
                 share = 0.5 + draw(self.ctx.seed, f"{worker.replica}#{worker.attempt}", "checkpoint", playing.done) / 2
             done = self._when_written(playing, span_ns - written_ns)
-            writers.append(self._writer(worker, operations, round(written_ns * share), done))
+            writers.append(self._saves.new_writer(worker, operations, round(written_ns * share), done))
         playing.busy = count
         for writer in writers:
             writer.begin_next()
@@ -271,10 +275,10 @@ class UserCode:
 
     def _publish(self, playing: Playing, span_ns: int) -> None:
         for worker in playing.workers:
-            operations = self._record(playing, worker, "publish", playing.saving)
+            operations = self._saves.record(playing, worker, "publish", playing.saving)
             if playing.has_failed:
                 return
-            self._writer(worker, operations, span_ns, lambda: None).begin_next()
+            self._saves.new_writer(worker, operations, span_ns, lambda: None).begin_next()
 
     def save_at_once(self, world: str) -> None:
         """Write and publish a checkpoint of the world at this very time, after the world has stopped to drain.
@@ -286,69 +290,21 @@ class UserCode:
         playing = self._playing.get(world)
         if playing is None:
             return
-        is_busy = any(writer.is_busy for writer in self._writers_of(playing))
+        is_busy = any(writer.is_busy for writer in self._saves.writers_of(playing.workers))
         for name in ("checkpoint", "publish"):
-            for writer in self._writers_of(playing) if is_busy else ():
+            for writer in self._saves.writers_of(playing.workers) if is_busy else ():
                 writer.hurry()
             for worker in playing.workers if not is_busy else ():
-                for operation in [] if playing.has_failed else self._record(playing, worker, name, playing.done):
-                    self._carry_out(worker, operation)
-
-    def _writers_of(self, playing: Playing) -> list[Writer]:
-        keys = dict.fromkeys((worker.replica, worker.attempt) for worker in playing.workers)
-        return [writer for key in keys for writer in self._writers.get(key, [])]
-
-    def _record(self, running: Playing | Serving, worker: ModelWorker, name: str, step: int) -> list[Operation]:
-        """Call the method `name` of a model, and return its operations on the store, none of which is carried out yet.
-
-        `name` is "checkpoint" or "publish"; a model without that method has no operations. If the disk is full, the
-        trace gets a line that the checkpoint is not saved, once for a checkpoint.
-        """
-        if not hasattr(worker.model, name):
-            return []
-        worker.store.begin_record(step)
-        self._ask(running, worker, getattr(worker.model, name), step)
-        if worker.store.is_refused and running.unsaved != step:
-            self.ctx.note_unsaved(worker.world, step, worker.replica.role)
-            if isinstance(running, Playing):
-                running.unsaved = step  # every rank's write fails, and one line of the trace is enough
-        return worker.store.end_record()
-
-    def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
-        writer = Writer(self.ctx.queue, self.disk, worker, operations, span_ns, self._offer, done)
-        known = self._writers.setdefault((worker.replica, worker.attempt), [])
-        known[:] = [other for other in known if other.is_busy]
-        known.append(writer)
-        return writer
-
-    def _carry_out(self, worker: ModelWorker, operation: Operation) -> None:
-        if operation.kind == "commit":
-            self._offer(worker, operation)
-        else:
-            self.disk.finish(worker.replica, operation)
+                for operation in [] if playing.has_failed else self._saves.record(playing, worker, name, playing.done):
+                    self._saves.carry_out(worker, operation)
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
         """Pass a commit that a model made outside of a checkpoint to its agent, at the time of the step in progress."""
-        self.ctx.queue.at(self._at_ns, lambda: self._offer(worker, operation))
-
-    def _offer(self, worker: ModelWorker, operation: Operation) -> None:
-        """Pass a commit to the worker's agent, which passes it to the controller; `answered` gets the answer."""
-        key, start, path = (worker.replica, worker.attempt), worker.start, f"{worker.world}/{operation.name}"
-        self.on_offer(*key)
-        self._offers[*key, path] = worker, operation.name
-        self.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
+        self.ctx.queue.at(self._at_ns, lambda: self._saves.offer(worker, operation))
 
     def answered(self, answer: io.AnswerWorker) -> None:
-        """Handle the agent's answer to a commit: note an accepted checkpoint as the latest, and call `committed()`.
-
-        An answer to a commit that no model made, such as that of a computed workload, is ignored.
-        """
-        worker, name = self._offers.pop((answer.replica, answer.attempt, answer.path), (None, ""))
-        if worker is None:
-            return
-        if answer.accepted:
-            self.latest[worker.world] = name
-        attempt(tell_committed, worker.model, answer.step, answer.accepted)
+        """Handle the agent's answer to a commit: see `Saves.answered`."""
+        self._saves.answered(answer)
 
     # faults and ends
 
@@ -357,21 +313,18 @@ class UserCode:
 
         A write in progress leaves a torn file, and later operations never happen. A service cannot be called any more.
         """
-        for writer in self._writers.pop((replica, number), []):
-            writer.die()
+        self._saves.ended(replica, number)
         serving = self._serving.get(replica)
         if serving is not None and serving.worker.attempt == number:
             serving.is_there = False
 
     def freeze(self, replica: ReplicaId, number: int) -> None:
         """Pause what the workers of attempt `number` write; nothing if they write no checkpoint."""
-        for writer in self._writers.get((replica, number), []):
-            writer.freeze()
+        self._saves.freeze(replica, number)
 
     def thaw(self, replica: ReplicaId, number: int) -> None:
         """Let the workers of attempt `number` go on writing after `freeze`; nothing if they were not paused."""
-        for writer in list(self._writers.get((replica, number), [])):
-            writer.thaw()
+        self._saves.thaw(replica, number)
 
     def damage(self, role: str, writer: ReplicaId | None, how: Damage, spec: str) -> None:
         """Damage one file, drawn from the seed, of the role's newest accepted checkpoint; nothing without a file.
@@ -417,9 +370,9 @@ class UserCode:
             return True
         worker = self._workers_of(start)[0]
         serving = Serving(worker)
-        self._ask(serving, worker, worker.make, self._classes[role.name])
+        self._calls.ask(serving, worker, worker.make, self._classes[role.name])
         if hasattr(worker.model, "restore"):
-            self._ask(serving, worker, worker.model.restore)
+            self._calls.ask(serving, worker, worker.model.restore)
         if serving.has_failed:
             return False
         self._serving[start.replica] = serving
@@ -439,8 +392,8 @@ class UserCode:
             serving.saves += 1
             operations: list[Operation] = []
             for name in ("checkpoint", "publish"):
-                operations += self._record(serving, serving.worker, name, serving.saves)
-            self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
+                operations += self._saves.record(serving, serving.worker, name, serving.saves)
+            self._saves.new_writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
             plan(load.checkpoint_every_ns + load.checkpoint_ns)
 
         def plan(after_ns: int) -> None:
@@ -474,7 +427,7 @@ class UserCode:
             raise ConnectionError(f"{address} is not there")
         returned = attempt(getattr(serving.worker.model, method), *args)
         if isinstance(returned, Raised):
-            self._fail(serving.worker, returned, self.ctx.queue.now)
+            self._calls.fail(serving.worker, returned, self.ctx.queue.now)
             raise ConnectionError(f"{address} failed in {method}(): {returned.line}")
         return returned
 
@@ -488,31 +441,3 @@ class UserCode:
                 else:
                     self.played.ended(str(replica), [state])
         return self.played
-
-    # calls of user code
-
-    def _ask(
-        self, running: Playing | Serving, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
-    ) -> Any:
-        """Call `function`, which is or calls user code, and return what it returns.
-
-        If it raises, the worker exits at the time `at` (None: now), and None is returned. From then on nothing is
-        called for this generation or service, and None is returned at once.
-        """
-        returned = attempt(function, *args) if not running.has_failed else None
-        if not isinstance(returned, Raised):
-            return returned
-        running.has_failed = True
-        self._fail(worker, returned, self.ctx.queue.now if at is None else at)
-        return None
-
-    def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
-        """Record what user code raised, and schedule the exit of its worker at the time `at` in ns."""
-        error = ModelError(worker.replica, worker.attempt, at, *raised[1:])
-        self.played.errors.append(error)
-        node = self.nodes[worker.start.node]
-
-        def end() -> None:
-            node.exit_worker(worker.replica, worker.attempt, worker.local_rank, code=raised.code, detail=raised.line)
-
-        self.ctx.queue.at(at, end)

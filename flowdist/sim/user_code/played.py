@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.sim.user_code.answers import same
+from flowdist.sim.user_code.answers import raised_by_equal, same
 
 
 class PlayedStep(NamedTuple):
@@ -72,6 +72,8 @@ class Played:
         for rank, state in enumerate(states):
             for key, value in state.items():
                 if key in whole and not same(whole[key], value):
-                    self.clashes.append(f"{key} of {name} is not the same on all ranks: rank {rank} has {value!r}")
+                    raised = raised_by_equal(whole[key], value)
+                    what = f"{key} of {name} is not the same on all ranks"
+                    self.clashes.append(f"{what}: rank {rank} has {value!r}{raised}")
                 whole.setdefault(key, value)
         self.ends[name] = whole

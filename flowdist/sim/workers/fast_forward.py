@@ -24,7 +24,7 @@ deadlines that have moved since.
 **Who reports.** At a checkpoint that is played each member would report its step. The controller keeps the highest step
 of a world, so one report is enough, unless hangs are detected: then it compares the members, and all report. The agents
 of members that did not report do not know their step. That matters when they have to join anew, since they then report
-their progress again. So before any fault acts, `catch_up` writes the step into all agents (`Agent.catch_up`).
+their progress again. So before any fault acts, `catch_up` writes the step into all their agents.
 
 **When that is allowed.** Each condition has a case in which the decisions would differ without it:
 
@@ -32,14 +32,14 @@ their progress again. So before any fault acts, `catch_up` writes the step into 
   disk is full or slow, no user code that is played.
 * A controller runs, and every node that it watches is well. A message over a link with a fault may be late or lost, and
   each one draws random numbers of that link.
-* Each report that is skipped would have been sent at once (`Agent.reports_at_once`). An agent limits its reports: one
+* Each report that is skipped would have been sent at once (`reports_at_once`). An agent limits its reports: one
   for each heartbeat (0.5 s), and one in a hundredth of the age of the attempt. A step that comes sooner is reported
   later, at a time that depends on the report before. Then all have to be played.
 * The world makes progress: `time_of_checkpoint` is None while it waits for something.
 
 **Heartbeats** are left out in the same way, by `engine.node`: while a node is heard and its link has no fault, they are
 taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Lease.renew`). One
-that is on its way when the link breaks is put on its way after all (`Agent.take_heartbeat`).
+that is on its way when the link breaks is put on its way after all (`take_heartbeat`).
 
 **Why `SETTLED_NS` is 4 * LATENCY_NS (2 ms).** A checkpoint that is played is followed by messages: its reports and the
 offer go up (one latency), the answer comes down (another). The next event has to find all of that done. A checkpoint
@@ -55,6 +55,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flowdist.control.agent.fast_forward import catch_up, reports_at_once
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName
@@ -151,7 +152,7 @@ class FastForward:
         for model in self._worlds.models.values() if self._ctx.fast_forward else ():
             step, model.unreported = model.unreported, -1
             for start in model.members.values() if step >= 0 else ():
-                self._nodes[start.node].agent.catch_up(start.replica, start.attempt, step, self._ctx.queue.now)
+                catch_up(self._nodes[start.node].agent, start.replica, start.attempt, step, self._ctx.queue.now)
 
     def members_that_count(self, model: WorldModel) -> list[StartReplica]:
         """Return the members whose progress is reported in a quiet time: all if a role detects hangs, else one."""
@@ -175,4 +176,4 @@ class FastForward:
 
     def _reports_at_once(self, start: StartReplica, until: int, gap_ns: int | None = None) -> bool:
         node = self._nodes[start.node]
-        return node.is_well and node.agent.reports_at_once(start.replica, until, gap_ns)
+        return node.is_well and reports_at_once(node.agent, start.replica, until, gap_ns)

@@ -3,18 +3,25 @@
 A production node imports the modules of the workers once, in a fork server, as soon as it arrives (`import_ns`). Its
 workers are forked when that is done, and start warm; `SimNode` lets them wait. A node that joins a running job imports
 first too, and worlds grow onto it afterwards (R13). Without `import_ns`, the first start of a role on a node is cold.
+
+With its start-up, an attempt gets the pace of its slowest worker, which it keeps until it ends.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from msgspec.structs import replace
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName
-from flowdist.faults.streams import spread
+from flowdist.faults.streams import draw, spread
 from flowdist.graph import RoleGraph
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
+from flowdist.sim.user_code.workload import EVEN
+
+PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
 
 
 def with_startup_spread(graph: RoleGraph, share: float | None) -> RoleGraph:
@@ -56,3 +63,19 @@ class StartUps:
         takes = round(load.startup_ns * factor)
         self._warm.setdefault(place, now + takes)
         return takes
+
+    def pace_of(self, start: StartReplica, procs: int) -> Fraction:
+        """Return how many times longer than the workload says the slowest worker of an attempt takes for a step.
+
+        The number is drawn: from 1 to 1 + `step_spread`. It is 1 for seed 0.
+
+        Args:
+            start: The order that started the attempt.
+            procs: The number of its workers.
+        """
+        most = self._ctx.graph.role(start.replica.role).workload.step_spread
+        if not most or not self._ctx.seed:
+            return EVEN
+        name = f"{start.replica}#{start.attempt}"
+        slowest = max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs))
+        return 1 + Fraction(round(most * slowest * PACES), PACES)

@@ -12,25 +12,23 @@ from fractions import Fraction
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.faults.streams import draw
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import is_put_off
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model
+from flowdist.sim.user_code.workload import WorldModel, world_model
 from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.peer_memory import PeerMemory
+from flowdist.sim.workers.phases import JobPhase, phase_of
 from flowdist.sim.workers.services import Services, StalledServices
 from flowdist.sim.workers.start_ups import StartUps
 from flowdist.sim.workers.versions import Versions
 from flowdist.sim.workers.worlds import Worlds
-
-PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
 
 
 class Work:
@@ -83,24 +81,9 @@ class Work:
         """
         self._step_waits.append((role, step))
 
-    def phase(self) -> str:
-        """Return the phase of the job by which hits of faults are counted: the first of these that applies.
-
-        "ending", "in recovery" (an incident is open, or no controller runs), "restoring", "saving", "steady" (a world
-        steps), "starting".
-        """
-        job = self._ctx.job
-        if job.ending is not None:
-            return "ending"
-        if job.open or self._ctx.is_down:
-            return "in recovery"
-        now, models = self._queue.now, self.models.values()
-        if any(model.is_restoring(now) for model in models):
-            return "restoring"
-        if self.is_saving:
-            return "saving"
-        is_steady = any(model.begun_ns is not None and not model.is_warming(now) for model in models)
-        return "steady" if is_steady else "starting"
+    def phase(self) -> JobPhase:
+        """Return the phase of the job by which hits of faults are counted."""
+        return phase_of(self._ctx, self.models.values(), is_saving=self.is_saving)
 
     @property
     def is_saving(self) -> bool:
@@ -132,24 +115,12 @@ class Work:
             if start.generation != model.generation:
                 self._drain.forget(start.world)
             procs = node.procs_of(start.replica)
-            model.start(start, kept=len(kept), procs=procs, own=self._pace_drawn(start, procs))
+            model.start(start, kept=len(kept), procs=procs, own=self._start_ups.pace_of(start, procs))
             if model.durable and not kept:
                 at, takes = self._queue.now + delay, self._peers.restore_ns(start.world, load)
                 model.reads[start.replica] = (at, at + takes)
                 delay += takes
         self._queue.after(delay, self._started_up, node, start)
-
-    def _pace_drawn(self, start: StartReplica, procs: int) -> Fraction:
-        """Return how many times longer than the workload says the slowest worker of an attempt takes for a step.
-
-        The number is drawn: from 1 to 1 + `step_spread`. It is 1 for seed 0.
-        """
-        most = self._graph.role(start.replica.role).workload.step_spread
-        if not most or not self._ctx.seed:
-            return EVEN
-        name = f"{start.replica}#{start.attempt}"
-        slowest = max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs))
-        return 1 + Fraction(round(most * slowest * PACES), PACES)
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
         """End the start-up of an attempt: tell its agent what is ready, and begin its service or its world.

@@ -17,7 +17,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 PROGRAMS = ("sbatch", "scancel", "squeue", "sinfo", "scontrol")
@@ -77,19 +76,19 @@ class Cluster:
         script = stem.with_suffix(".sh")
         script.write_text(str(job["script"]))
         log = str(job["output"]).replace("%x", str(job["name"])).replace("%j", str(job["id"]))
-        with Path(log).open("ab") as output:
-            waiter = f"sh {shlex.quote(str(script))} & echo $! > {stem}.pid; wait $!; echo $? > {stem}.code"
-            subprocess.Popen(
-                ["sh", "-c", waiter],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                cwd=str(job["chdir"]),
-                env={**os.environ, "SLURM_JOB_ID": str(job["id"]), "SLURMD_NODENAME": host},
-            )
-        while not (pid := stem.with_suffix(".pid")).exists() or not pid.read_text().strip():
-            time.sleep(0.005)
+        run = f"sh {shlex.quote(str(script))} >>{shlex.quote(log)} 2>&1"
+        waiter = subprocess.Popen(
+            ["sh", "-c", f"{run} & echo $!; exec >&-; wait $!; echo $? > {shlex.quote(f'{stem}.code')}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=str(job["chdir"]),
+            env={**os.environ, "SLURM_JOB_ID": str(job["id"]), "SLURMD_NODENAME": host},
+        )
+        assert waiter.stdout is not None
+        with waiter.stdout as said:
+            stem.with_suffix(".pid").write_bytes(said.readline())
         self.save({**job, "state": "RUNNING", "host": host})
 
     def kill(self, job: dict[str, object], number: int) -> None:
