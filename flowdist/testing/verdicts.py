@@ -148,24 +148,41 @@ def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str)
         property: Name of the property.
     """
     faults = list(plan.faults)
-    passing: list[Sequence[Line]] = []
     for fault in reversed(plan.faults):
         fewer = [other for other in faults if other is not fault]
-        result, found, _ = judge(graph, Plan(tuple(fewer)), seed, rules)
-        if found == property:
+        if judge(graph, Plan(tuple(fewer)), seed, rules)[1] == property:
             faults = fewer
-        elif not found:
-            passing.append(result.lines)
     while len(faults) > SHORT:
         shorter = _fewer_at_other_times(graph, faults, seed, rules, property)
         if shorter is None:
             break
         faults = shorter
     result, _, text = judge(graph, Plan(tuple(faults)), seed, rules)
-    events, where = max((_divergence(lines, result.lines) for lines in passing), default=(0, ""))
+    events, where = _cause(graph, faults, seed, rules, result.lines)
     waiting, trace = tuple(result.waiting), _lines_around(result.lines, events)
     needs = ", then ".join(f"{kind} {_PHASES.get(phase, phase)}" for kind, phase in result.hits)
     return Failure(seed, property, text, specs(Plan(tuple(faults))), waiting, where, seed, trace, needs=needs)
+
+
+def _cause(
+    graph: RoleGraph, faults: Sequence[Fault], seed: int, rules: Rules, lines: Sequence[Line]
+) -> tuple[int, str]:
+    """Return where a failing run first differs from those that lack one of its faults and pass: the latest such place.
+
+    Args:
+        faults: All faults of the run.
+        lines: The record of the run.
+
+    Returns:
+        As `_divergence`; 0 and an empty text if no run without one of the faults passes.
+    """
+    found = (0, "")
+    for fault in faults:
+        fewer = Plan(tuple(other for other in faults if other is not fault))
+        result, broken, _ = judge(graph, fewer, seed, rules)
+        if not broken:
+            found = max(found, _divergence(result.lines, lines))
+    return found
 
 
 _PHASES = {"starting": "while it starts", "steady": "while it trains", "saving": "while it saves"}

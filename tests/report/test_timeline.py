@@ -231,8 +231,10 @@ def test_the_summary_counts_what_there_is() -> None:
     assert summary_line(of(simulated(*LOST_NODE))).startswith(
         "succeeded after 12m11s: every primary task has succeeded"
     )
-    assert "2 incidents, 1 fault, 11 attempts" in summary_line(of(simulated(*LOST_NODE)))
-    assert summary_line(timeline_of(*crash_loop(1, 1))).startswith("unfinished after 1m10s; 1 incident, 0 faults")
+    assert "2 incidents, 1 injected fault, 11 attempts" in summary_line(of(simulated(*LOST_NODE)))
+    assert summary_line(timeline_of(*crash_loop(1, 1))).startswith(
+        "unfinished after 1m10s; 1 incident, 0 injected faults"
+    )
 
 
 def test_a_checkpoint_that_came_to_nothing_is_on_the_page_and_in_perfetto() -> None:

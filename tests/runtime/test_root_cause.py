@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import flowdist
 from flowdist import Topology
 from flowdist.control.agent.attempts import exit_event
 from flowdist.control.protocol.effects import StartReplica
@@ -48,18 +49,40 @@ def test_the_last_lines_of_a_worker_without_traceback(tmp_path: Path) -> None:
     assert shown(tmp_path, "one\n\ntwo\n") == [where, "  one", "  two"]
 
 
-DEEP = "".join(f'  File "/lib/xmlrpc/client.py", line {n}, in call\n    return call()\n' for n in range(20))
+SITE = "".join(f'  File "/x/site-packages/http/client.py", line {n}, in call\n    return call()\n' for n in range(9))
+STDLIB = "".join(f'  File "/usr/lib/python3.12/json/decoder.py", line {n}, in scan\n    scan()\n' for n in range(9))
+OWN = f'  File "{Path(flowdist.__file__).parent}/worker/model.py", line 316, in run\n    it.step(step)\n'
+MINE = [
+    f'  File "/me/{file}.py", line {n}, in {name}\n    {name}()\n'
+    for n, file, name in ((3, "train", "main"), (9, "model", "step"))
+]
+BEGINS, ERROR = "Traceback (most recent call last):\n", "ValueError: no such batch\n"
 
 
 @pytest.mark.parametrize("mark", ["", "[rank0]: "])
-def test_a_long_traceback_begins_with_the_users_frames_and_ends_with_its_error(tmp_path: Path, mark: str) -> None:
-    user = f'{mark}Traceback (most recent call last):\n  File "/me/train.py", line 3, in <module>\n    step()\n'
-    _, *lines = shown(tmp_path, WARNING + user + DEEP + "ValueError: no such batch\n")
-    assert lines[:3] == [f"  {line}" for line in user.splitlines()]
-    assert lines[-1] == "  ValueError: no such batch" and "    ... (30 lines)" in lines and len(lines) == LINES_MAX
+def test_a_long_traceback_has_all_frames_of_the_user_and_the_one_that_raised(tmp_path: Path, mark: str) -> None:
+    stderr = WARNING + BEGINS + MINE[0] + OWN + MINE[1] + SITE + STDLIB + ERROR
+    _, *lines = shown(tmp_path, "".join(f"{mark}{line}\n" for line in stderr.splitlines()))
+    last = STDLIB.splitlines()[-2:]
+    wanted = [*(BEGINS + MINE[0]).splitlines(), "... (2 lines)", *MINE[1].splitlines(), "... (34 lines)", *last, ERROR]
+    assert [line.removeprefix(f"  {mark}").strip() for line in lines] == [line.strip() for line in wanted]
     (tmp_path / "again").mkdir()
     excerpt = "".join(f"{line[2:]}\n" for line in lines)  # as a joined host sends it
     assert shown(tmp_path / "again", excerpt)[1:] == lines
+
+
+def test_the_exception_that_led_to_another_is_shown_with_its_frames(tmp_path: Path) -> None:
+    direct = "\nThe above exception was the direct cause of the following exception:\n\n"
+    cause = BEGINS + MINE[0] + SITE + "KeyError: 7\n"
+    _, *lines = shown(tmp_path, WARNING + cause + direct + BEGINS + MINE[1] + STDLIB + ERROR)
+    texts = [line.strip() for line in lines]
+    assert texts[0] == texts[8] == BEGINS.strip() and "KeyError: 7" in texts and texts[-1] == ERROR.strip()
+    assert 'File "/me/train.py", line 3, in main' in texts and 'File "/me/model.py", line 9, in step' in texts
+
+
+def test_a_traceback_that_is_long_without_libraries_loses_its_middle(tmp_path: Path) -> None:
+    _, *lines = shown(tmp_path, BEGINS + 20 * MINE[0] + ERROR)
+    assert len(lines) == LINES_MAX and "    ... (28 lines)" in lines and lines[-1] == f"  {ERROR.rstrip()}"
 
 
 def test_a_missing_torch_comes_with_the_line_that_installs_it(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
+from flowdist.faults.grammar import parse_fault
 from flowdist.graph import RoleGraph
+from flowdist.report.record.trace import stamp
 from flowdist.testing import assert_same_result, graph_of
 from flowdist.testing.campaign import Failure, campaign
 from tests.choosing import slow
@@ -80,6 +82,15 @@ def test_each_bug_is_found_and_made_small(model: type, property: str, text: str)
     if property != "survives":
         with pytest.raises(AssertionError, match=property):
             assert_same_result(job_of(model), *failure.faults, seed=failure.seed)
+
+
+def test_a_failure_first_differs_from_a_run_that_passes_at_one_of_its_own_faults() -> None:
+    """Seeds 7 and 14: a run that passed with a fault that the shortest plan lacks differed before."""
+    for failure in campaign(job_of(bugs.DataOffByOne), (7, 14)).failures:
+        (fault,) = map(parse_fault, failure.faults)
+        assert fault.when.at_ns is not None
+        assert f"passes: {stamp(fault.when.at_ns).strip()}" in failure.divergence, failure
+        assert any(f"!! {fault.spec}" in line for line in failure.trace)
 
 
 @pytest.mark.slow

@@ -114,7 +114,8 @@ def _head(status: Status, state: str) -> Line:
     if total := sum(status.incidents.values()):
         causes = ", ".join(f"{count} {kind}" for kind, count in status.incidents.items())
         words.append(f"{total} incident{'s' * (total != 1)} ({causes})")
-    if status.goodput is not None:
+    is_known = status.state != "failed" or any(role.step >= 0 for role in status.roles)  # else it may never have worked
+    if status.goodput is not None and is_known:
         words.append(f"goodput {100 * status.goodput:.0f} %")
     if status.epoch > 1:
         words.append(f"controller of epoch {status.epoch}")

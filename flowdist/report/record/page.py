@@ -56,7 +56,11 @@ def summary_line(timeline: Timeline) -> str:
     outcome = f"{job.outcome or 'unfinished'} after {rounded(timeline.end_ns / 1e9)}"
     if job.ending_reason:
         outcome += f": {job.ending_reason}"
-    counts = [(len(job.incidents), "incident"), (len(timeline.faults), "fault"), (len(timeline.attempts), "attempt")]
+    counts = [
+        (len(job.incidents), "incident"),
+        (len(timeline.faults), "injected fault"),
+        (len(timeline.attempts), "attempt"),
+    ]
     parts = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
     if lost := timeline.lost_ns():
         parts.append(f"{rounded(lost / 1e9)} of replicas' work lost")

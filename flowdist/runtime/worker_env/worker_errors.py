@@ -6,12 +6,16 @@ import contextlib
 import json
 import re
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+import flowdist
 from flowdist.runtime.left_files import clean, modified_ns, read_from, read_small
 from flowdist.text.printable import printable, worker_line
 
+OWN = f"{Path(flowdist.__file__).parent}/"  # where flowdist's modules are
 TAIL_BYTES = 16 << 10
 ERROR_BYTES_MAX = 256 << 10  # a larger error file is not read
 ERROR_LINE_MAX = 2000  # characters
@@ -25,7 +29,17 @@ COLLECTIVE_TIMEOUT = re.compile(
     r"|failed to pass monitoredBarrier in \d+ ms"
 )
 
-TRACEBACK = re.compile(r"^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):$")  # torch puts the rank before it
+# Lines of tracebacks, before which torch may put the rank; and the frames in them that are not of the user's own code.
+RANK = re.compile(r"^\[rank\d+\]: ?")
+TRACEBACK = re.compile(r"^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
+CHAINED = re.compile(
+    r"^(?:\[rank\d+\]: ?)?(?:During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception):$"
+)
+FRAME = re.compile(r'^(?:\[rank\d+\]: ?)?  File "')
+LIBRARY = re.compile(
+    r'  File "(?:<frozen |[^"]*/(?:site|dist)-packages/|[^"]*/lib(?:64)?/python3[.\d]*/|' + re.escape(OWN) + ")"
+)
 
 # Signals that a process gets for what it did itself, and the lines about it that libraries print, the most telling
 # first: uncaught exceptions of C++, failed assertions, glibc's heap checks, glog and Rust, and Python's faulthandler.
@@ -92,23 +106,62 @@ def last_lines(file: Path, count: int, tail_bytes: int = TAIL_BYTES) -> list[str
 
 
 def lines_of_failure(file: Path, count: int) -> list[str]:
-    """Return the lines of a log that tell most about a failure: its end, with the first frames of its last traceback.
+    """Return the lines of a log that tell most about a failure: its last traceback, or else its end.
 
-    Those frames are the user's. A library below them, such as xmlrpc, may have many more, so that the last lines of the
-    log would show its frames alone.
+    A traceback that is too long, with those of the exceptions that led to it, is shown without the frames of libraries:
+    flowdist's own, those of installed packages and of the standard library. If it is still too long, lines in its
+    middle are left out.
 
     Args:
         file: The log, of which the last TAIL_BYTES are read.
-        count: How many lines are returned at most, at least 3. If lines are left out between the first frames and the
-            end, one of them says how many.
+        count: How many lines are returned at most, at least 3. Where some are left out, a line says how many.
     """
     lines = last_lines(file, TAIL_BYTES)  # all of them: each has a byte
     begins = max((n for n, line in enumerate(lines) if TRACEBACK.search(line)), default=len(lines))
+    while begins > 0 and CHAINED.search(lines[begins - 1]):
+        begins = max((n for n, line in enumerate(lines[: begins - 1]) if TRACEBACK.search(line)), default=0)
     if len(lines) - begins <= count:
         return lines[-count:]
+    kept = _without_libraries(lines[begins:])
+    if len(kept) <= count:
+        return kept
     half = (count - 1) // 2
-    left_out = len(lines) - begins - half - (count - 1 - half)
-    return [*lines[begins : begins + half], f"  ... ({left_out} lines)", *lines[len(lines) - (count - 1 - half) :]]
+    end = count - 1 - half
+    return [*kept[:half], f"  ... ({len(kept) - count + 1} lines)", *kept[-end:]]
+
+
+def _without_libraries(lines: list[str]) -> list[str]:
+    """Return the lines of tracebacks without the frames of libraries; a line says how many are left out in a row.
+
+    The last frame of each traceback stays: the error was raised there.
+    """
+    kept: list[str] = []
+    for is_of_library, pairs in groupby(zip(lines, _are_of_libraries(lines), strict=True), key=itemgetter(1)):
+        texts = [line for line, _ in pairs]
+        kept += [f"  ... ({len(texts)} lines)"] if is_of_library and len(texts) > 1 else texts
+    return kept
+
+
+def _are_of_libraries(lines: list[str]) -> list[bool]:
+    """Return of each line of tracebacks whether it belongs to a frame of a library that is not the last one."""
+    found, is_of_library = list[bool](), False
+    for number, line in enumerate(lines):
+        if FRAME.search(line):
+            is_of_library = bool(LIBRARY.search(line)) and not _is_last_frame(lines, number)
+        elif not _is_indented(line):
+            is_of_library = False
+        found.append(is_of_library)
+    return found
+
+
+def _is_last_frame(lines: list[str], number: int) -> bool:
+    """Return whether the frame that begins at this line is the last one of its traceback."""
+    ends = (line for line in lines[number + 1 :] if FRAME.search(line) or not _is_indented(line))
+    return not FRAME.search(next(ends, ""))
+
+
+def _is_indented(line: str) -> bool:
+    return RANK.sub("", line, count=1).startswith("  ")
 
 
 def error_line(folder: Path, mask: Callable[[str], str] = str, signal: str | None = None) -> str:

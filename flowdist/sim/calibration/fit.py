@@ -291,7 +291,9 @@ class _RoleFit:
             self.samples["restore"] = restores
         elif self._role.kind == "task":
             self.fields["restore_ns"] = 0
-            self.unknown.append("the time of restoring, which counts as start-up: say it with worker.restoring()")
+            self.unknown.append(
+                "the time of restoring, which counts as start-up: it was too short, or not reported (worker.restoring())"
+            )
         if warmups:
             self.fields["warmup_ns"] = median(warmups)
             self.samples["warm-up"] = warmups
