@@ -83,16 +83,6 @@ class Macro:
         else:
             self._jobs[0].at(at, action)
 
-    def _plan(self, at: int, action: Callable[[int], None], *, is_size: bool) -> None:
-        """Schedule a fault or an order; one for another size counts at once if the first nodes have not joined by then.
-
-        Otherwise the first generation would form with the size of the topology.
-        """
-        if is_size and at < self._job.times.message:
-            action(at)
-        else:
-            self._job.at(at, action)
-
     def run(self, until: int | None = None) -> MacroResult:
         """Run to the end of the job, or to the time `until` in ns, and return `result`, complete up to then.
 
