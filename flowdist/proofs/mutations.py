@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
     M("no-cool-down", "R13", "a world grows without a cool-down",
       "membership.formation:_may_grow_from", "max(role.spec.cooldown_ns for role in roles)", "0"),
     M("step-too-low", "R14", "the agreed step of a drain is one that a worker has passed",
-      "membership.drain:_name_step", "max(told) + 1", "max(told)"),
+      "membership.drain:agreed_step", "max(told) + 1", "max(told)"),
     M("drain-not-refused", "R14", "a drain is accepted although it leaves a role below its minimum",
       "membership.drain:drain", "if needed := is_needed(job, event.node):", 'if needed := "":'),
     M("wrong-suspect", "R15", "the most advanced rank is judged to hang, not the least advanced",

@@ -15,6 +15,11 @@ from flowdist.graph import JobOptions, format_duration
 CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
 
 
+def stops_with_grace(kind: str) -> bool:
+    """Return whether an incident of this kind stops members with their full grace: no peer of theirs has failed."""
+    return kind in CHOSEN_KINDS or kind == "preempted"
+
+
 def is_healthy(progressed: bool, formed_ns: int | None, now: int, min_uptime_ns: int) -> bool:
     """Return whether a generation has reported a new step, or has run for `min_uptime_ns` (R8).
 

@@ -20,7 +20,7 @@ from flowdist.control.incidents.backoff import set_backoff
 from flowdist.control.incidents.causes import dependents_of, note_lost, refund_dependents
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import stop
-from flowdist.control.incidents.health import CHOSEN_KINDS, limit_free
+from flowdist.control.incidents.health import limit_free, stops_with_grace
 from flowdist.control.incidents.in_place import leaves_in_place, may_stay, recall, staying
 from flowdist.control.incidents.judge import Verdict, judge
 from flowdist.control.incidents.suspects import defer, drop, forget_suspects, take_over
@@ -165,7 +165,7 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
     Members that may stay in place leave their generation instead. Worlds that neither open nor run are left as they
     are.
     """
-    chosen = incident.kind in CHOSEN_KINDS or incident.kind == "preempted"
+    has_grace = stops_with_grace(incident.kind)
     names = sorted(worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
     for name in names:
         world = job.worlds[name]
@@ -178,7 +178,7 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
         for replica in up:
             spec = job.role_of(replica.id).spec
             in_place = stays and leaves_in_place(job, replica)
-            stop(job, replica, spec.grace_ns if chosen else spec.stop_grace_ns, in_place=in_place)
+            stop(job, replica, spec.grace_ns if has_grace else spec.stop_grace_ns, in_place=in_place)
         if staying := sum(replica.in_place for replica in up):
             job.notify(f"{name}: {staying} of {len(up)} leave generation {world.generation} in place")
 

@@ -9,6 +9,8 @@ passed, the world re-forms without the node, in one incident.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Change, Failure, Loss
 from flowdist.control.job.state import JobState, Notice, Replica, World
@@ -18,7 +20,7 @@ from flowdist.control.placement.placement import explain, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, StopAtStep
 from flowdist.control.protocol.events import DrainRequested, NodePreempted, ReplicaLeftStep, StepTold
 from flowdist.control.protocol.ids import NodeName
-from flowdist.graph import format_duration
+from flowdist.graph import RoleSpec, format_duration
 
 
 def drain(job: JobState, event: DrainRequested) -> None:
@@ -80,20 +82,34 @@ def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -
                     unplace(job, job.replicas[member])
 
 
+def patience_ns(roles: Iterable[RoleSpec], notice_ns: int | None) -> int:
+    """Return how long (ns) a world of these roles may take to leave a node in order before it is stopped.
+
+    That is the longest `drain` of its roles; with `notice_ns` (ns), the notice less the time that stopping takes.
+    """
+    specs = list(roles)
+    if notice_ns is None:
+        return max(spec.drain_ns for spec in specs)
+    return max(0, notice_ns - max(spec.grace_ns for spec in specs))
+
+
+def agreed_step(answers: Sequence[int | None]) -> int | None:
+    """Return the step at which all members stop: the one after the furthest answer, since no worker is past that.
+
+    None if a member answered None, or none answered: there is no step that all members will reach.
+    """
+    told = [step for step in answers if step is not None]
+    return max(told) + 1 if len(told) == len(answers) and told else None
+
+
 def _give_notice(job: JobState, world: World, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Ask every member of a running world for its step, and set the deadline by which the world has to leave the node.
 
-    The deadline is the longest `drain` of its roles from now; with `notice_ns`, the notice less the time that stopping
-    takes. If the world has a notice already, the node is added to it, nothing is asked again, and the earlier of the
-    two deadlines holds.
+    The deadline is `patience_ns` from now. If the world has a notice already, the node is added to it, nothing is asked
+    again, and the earlier of the two deadlines holds.
     """
-    specs = [role.spec for role in job.roles_of(world)]
-    grace = max(spec.grace_ns for spec in specs)
-    patience = max(spec.drain_ns for spec in specs)
-    if notice_ns is not None:
-        patience = max(0, notice_ns - grace)
-    due = Due("drain", world.name)
-    until = min(job.now + patience, job.due.at(due) or job.now + patience)
+    until, due = job.now + patience_ns((role.spec for role in job.roles_of(world)), notice_ns), Due("drain", world.name)
+    until = min(until, job.due.at(due) or until)
     job.due.set(due, until)
     if world.notice is not None:
         world.notice.nodes[name] = None
@@ -127,10 +143,8 @@ def _name_step(job: JobState, world: World, notice: Notice) -> None:
     If a member answered None there is no agreed step: the order says so. A drain then ends its notice at once; a
     preemption waits until the members have stopped, or for its deadline.
     """
-    told = [step for step in notice.steps if step is not None]
     up = [replica for replica in job.members_of(world) if replica.is_up]
-    step = max(told) + 1 if len(told) == len(notice.steps) and told else None
-    notice.stop_at = step
+    step = notice.stop_at = agreed_step(notice.steps)
     if step is not None:
         notice.staying = {replica.id: None for replica in up}
         job.notify(f"{world.name}: every rank stops at step {step} ({notice.because})")

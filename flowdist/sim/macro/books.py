@@ -31,8 +31,9 @@ class Books:
         durable: The step of the last checkpoint that counts, from which a restart resumes.
         begun: When the last member of the present generation had started up, so that its warm-up or its steps began;
             None: no generation works.
-        progressed: The controller knows of a checkpoint of the generation that stepped last.
+        progressed: The generation that stepped last has reported a step that is further than ever.
         step_ns: Time of a step of the present generation.
+        left_at: When the generation stopped at a step that its members agreed on, to save there; None: it has not.
         lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
         unsaved_steps: Steps of one worker that were not saved when the job, or the run, ended.
     """
@@ -49,6 +50,7 @@ class Books:
         self._course = Course(0, 0, EVEN, is_stalled=False)  # of the present generation, if one works
         self._end_ns = 0  # the position at which that generation has done all steps
         self.progressed = False
+        self.left_at: int | None = None
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
         self._step_known = 0  # the highest step that earlier generations have reported
@@ -97,12 +99,12 @@ class Books:
         self.move("productive", self.active, now)
         self.begun, self._first = now, self.durable
         self._course = Course(now, load.warmup_ns, pace, is_stalled=is_stalled)
-        self._end_ns = self._length(self.durable)
+        self._end_ns = self._position_of(load.steps, self._first)
         return self._exits()
 
-    def _length(self, first: int) -> int:
-        """Return the nominal time, in ns, from the first step after the step `first` to the last step of the task."""
-        work = (self._load.steps - first) * self.step_ns
+    def _position_of(self, step: int, first: int) -> int:
+        """Return the position of a step, in ns, in a generation that begins after the step `first`."""
+        work = (step - first) * self.step_ns
         return work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.blocking_ns
 
     def _exits(self) -> int:
@@ -115,7 +117,7 @@ class Books:
         It is the present generation, or the next one if none works. No member is slow.
         """
         first = self.durable if self.begun is None else self._first
-        return begun + self._load.warmup_ns + self._length(first) + self._load.finish_ns
+        return begun + self._load.warmup_ns + self._position_of(self._load.steps, first) + self._load.finish_ns
 
     @property
     def is_even(self) -> bool:
@@ -143,6 +145,40 @@ class Books:
         """
         self._course.set_pace(pace, now)
         return self._exits()
+
+    def time_of_step(self, step: int) -> int:
+        """Return when the generation, which works, has done a step, in ns, if nothing changes; NEVER while it waits.
+
+        Later steps than the last one count as that. For a step that is done already, it is a time in the past.
+        """
+        return self._course.time_of(self._position_of(min(step, self._load.steps), self._first))
+
+    def leave(self, now: int) -> None:
+        """Stop the generation, which works, at a step that its members have agreed on: they save until `halt`."""
+        self._course.stall(now)
+        self.left_at = now
+
+    @property
+    def has_left(self) -> bool:
+        """Return whether the generation has stopped at an agreed step, and is not halted yet."""
+        return self.begun is not None and self.left_at is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether the workers have reported a step that they have to do again, so that it is no progress."""
+        return self._step_known > self.durable
+
+    def save_where_it_left(self) -> None:
+        """Make the step at which the generation has left the last checkpoint that counts. The caller halts it."""
+        assert self.left_at is not None
+        self.durable = max(self.durable, self.step_at(self.left_at))
+
+    def _reported_step(self, time: int) -> int:
+        """Return the furthest step that the workers of the generation, which works, have reported by `time`."""
+        saved = self.reported(time)
+        # Workers that save in the background have done more steps by the end of a checkpoint.
+        step = self._step_of(saved * self._cycle_ns + self._load.lag_ns) if saved else 0
+        return max(step, self.step_at(self.left_at)) if self.left_at is not None and self.left_at <= time else step
 
     def _step_of(self, position: int) -> int:
         """Return the step that the present generation has reached at a position of its course."""
@@ -188,14 +224,16 @@ class Books:
             return
         load, step = self._load, self.step_at(now)
         warmed, worked, saving, ending = self._split(self._course.position(now))
-        saved = self.reported((now if answered_until is None else answered_until) - ANSWER_NS)
-        if saved:  # workers that save in the background have done more steps by the end of a checkpoint
-            self._step_known = max(self._step_known, self._step_of(saved * self._cycle_ns + load.lag_ns))
+        answered = (now if answered_until is None else answered_until) - ANSWER_NS
+        saved, known = self.reported(answered), self._reported_step(answered if self.left_at is None else now)
+        if known > self._step_known:
+            self._step_known, self.progressed = known, True
+        if self.left_at is not None:
+            saving += now - self.left_at
         if done:
             self.durable = load.steps
         elif saved:
-            self.durable = self._first + saved * load.checkpoint_every_ns // self.step_ns
-            self.progressed = True
+            self.durable = max(self.durable, self._first + saved * load.checkpoint_every_ns // self.step_ns)
         kept = min(worked, (self.durable - self._first) * self.step_ns)
         spent, active, passed = self.spent, self.active, now - self.begun
         spent["productive"] -= active * (passed - kept - ending)  # `move` books all of the time there
@@ -208,12 +246,12 @@ class Books:
         else:
             self.lost_steps += step - self.durable
             self.lost_ns += (step - self.durable) * self.step_ns
-        self.begun = None
+        self.begun = self.left_at = None
         self.move("re-formation" if is_known else "detection", active, now)
 
     def has_progressed(self, now: int) -> bool:
-        """Return whether the controller knows at `now` of a checkpoint of the generation that steps or stepped last."""
-        return self.progressed or self.reported(now - LATENCY_NS) > 0
+        """Return whether the controller knows at `now` of new steps of the generation that steps or stepped last."""
+        return self.progressed or (self.begun is not None and self._reported_step(now - LATENCY_NS) > self._step_known)
 
     def reported(self, time: int) -> int:
         """Return how many checkpoints of the present generation are complete by `time`; 0 if none works.

@@ -10,9 +10,16 @@ from flowdist.sim.macro.result import NEVER
 
 
 def complete(job: Job, now: int) -> None:
-    """End the job with success, because the work of the gang is done. Auxiliary roles are stopped, dependents first."""
+    """End the job with success, because the work of the gang is done. Auxiliary roles are stopped, dependents first.
+
+    Members that were asked to leave a node have stopped, not succeeded (R16): they start again, and find all done.
+    """
     job.books.halt(now, done=True)
     ends = known = now + job.times.message
+    if job.notice is not None and now >= job.notice.heard:
+        job.due = NEVER
+        job.at(known, job.notice.finish)
+        return
     if job.scope.beside:
         job.books.move("done", job.role.max_replicas, known)
         ends = job.companions.end_in_order(known)

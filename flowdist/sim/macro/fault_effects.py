@@ -10,9 +10,11 @@ from functools import partial
 
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
+from flowdist.graph import parse_duration
 from flowdist.sim.engine.node import NOTICES_NS
 from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
 from flowdist.sim.macro.job import Job
+from flowdist.sim.macro.orders.departure import drain, preempt
 from flowdist.sim.macro.pace import slow_down
 from flowdist.sim.macro.result import FAILED, NEVER
 
@@ -20,7 +22,7 @@ from flowdist.sim.macro.result import FAILED, NEVER
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     """Apply a fault to everything that its target names.
 
-    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens.
+    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens. Orders go to the controller.
 
     Args:
         job: The job.
@@ -32,9 +34,13 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
     if node is not None:
         if what.kind == "add":
             job.at(now + job.times.message, None, node)
+        elif what.kind == "drain":
+            _note_fault(job, target, what, now)
+            drain(job, node, now)
         elif job.alive[node] and node not in job.cut_off_since:
             _note_fault(job, target, what, now)
-            _kill_node(job, node, what, now)
+            end = _preempt_node if what.kind == "preempt" else _kill_node
+            end(job, node, what, now)
     elif "=" in target:
         specs = job.scope.graph.cluster.nodes
         for place, name in enumerate(job.scope.nodes):
@@ -90,6 +96,23 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     job.companions.end_workers(node, dies)
     if job.members_on(node):
         _kill_members(job, dies, known, now)
+
+
+def _preempt_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
+    """Give notice that a node will be taken away, and schedule that it is: then it is killed if it has not died before.
+
+    The node comes back, after the duration of the fault from then, whatever has ended it.
+    """
+    notice_ns, died = parse_duration(what.arg), job.dead_since.get(node)
+    job.at(now + job.times.message, lambda at: preempt(job, node, notice_ns, at))
+
+    def take(at: int) -> None:
+        if job.alive[node] and job.dead_since.get(node) == died:
+            _kill_node(job, node, what, at)
+        elif what.duration_ns is not None:
+            job.at(at + what.duration_ns + job.times.message, None, node)
+
+    job.at(now + notice_ns, take)
 
 
 def _kill_members(job: Job, dies: int, known: int, now: int) -> None:
@@ -173,10 +196,12 @@ def stop_short(job: Job, now: int) -> None:
 def _is_in_collective(job: Job, now: int) -> bool:
     """Return whether the members of the gang step, so that one that ends leaves the others inside a collective.
 
-    They do not while they start up or wait for a service, nor when they have done all steps.
+    They do not while they start up, wait for a service or save to leave a node, nor when they have done all steps.
     """
     books = job.books
-    return books.begun is not None and not job.away and books.step_at(now) < job.role.workload.steps
+    return (
+        books.begun is not None and not job.away and not books.has_left and books.step_at(now) < job.role.workload.steps
+    )
 
 
 def _fail_peers(job: Job, generation: int, now: int) -> None:

@@ -78,7 +78,7 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
         form(job, now)  # no member had started, so this is no incident
     elif job.phase == "running":
         job.seats.note_loss(node, now)
-        _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
+        restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
     elif job.phase == "stopping" and _is_cause(job, node, why, now):
         job.seats.note_loss(node, now)
         _excuse(job, reason, now)
@@ -87,8 +87,9 @@ def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
     """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
 
-    A failure that would fail the job is deferred while it may follow from the loss of another member's node. The report
-    is ignored if the gang restarts already, or the member belongs to an earlier generation.
+    A member that knew of a notice has stopped, and not failed (R16); the notice ends with the last member. A failure
+    that would fail the job is deferred while it may follow from the loss of another member's node. The report is
+    ignored if the gang restarts already, or the member belongs to an earlier generation.
 
     Args:
         job: The job.
@@ -99,7 +100,11 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    kind = how.kind
+    kind, notice = how.kind, job.notice
+    if notice is not None and now - job.times.message >= notice.heard:
+        if not _has_members_left(job):
+            notice.finish(now)
+        return
     verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.role.name}/{replica} failed: {kind}"
     ends = verdict.action == "fail"
@@ -111,15 +116,18 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
         job.unblamed = Unblamed(replica, kind, now)
     else:
         job.seats.blame(replica, kind, now)
-    _restart(job, kind, reason, verdict, now)
+    restart(job, kind, reason, verdict, now)
 
 
-def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int) -> None:
-    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so."""
+def restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int, *, steps_on: bool = False) -> None:
+    """Carry out a verdict: fail the job, or open an incident, charged to a budget if the verdict says so.
+
+    The arguments are those of `open_incident`.
+    """
     if verdict.action == "fail":
         fail(job, f"{reason}; {verdict.because}", now)
     else:
-        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None)
+        open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None, steps_on=steps_on)
 
 
 def _deferred(job: Job, replica: int, kind: str, reason: str) -> DeferredFailure | None:
@@ -188,22 +196,23 @@ def open_incident(
     """Open an incident, and stop all members of the gang, before any of them starts again (R6).
 
     The incident is charged to a budget, or counts as a membership change unless its failure is deferred. The job fails
-    instead if that is one change too many in a row (R8).
+    instead if that is one change too many in a row (R8). A notice to leave a node has no effect any more.
 
     Args:
         job: The job.
-        kind: A failure kind, or "joined".
+        kind: A failure kind, or a kind of change in which no member has failed, such as "joined".
         reason: One line for people.
         now: The time, in ns.
         level: The level of the budget that is charged: 0 is the role's own. None: no budget is charged.
-        steps_on: All members step until they are stopped, because the replica that was lost is none of them.
+        steps_on: All members step until they are stopped, because none of them has failed or was lost.
     """
     books, joined = job.books, kind == "joined"
+    job.notice = None
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = now + job.stop_ns - job.times.message
+    job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
     job.halt_at = job.stopped_at if joined or steps_on else None
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
@@ -229,9 +238,10 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     was_up = job.phase == "running"
     dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
     others = members - len(job.exited) - sum(count for count, _ in dead)
+    ends = job.spawned(now) + job.stop_ns_of(job.incident_kind)
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
-    job.due, job.on_due = now + job.stop_ns if others and was_up else now, stopped
+    job.due, job.on_due = ends if others and was_up else now, stopped
     if not others:
         job.stopped_at = min(job.stopped_at, now)
     known = max((known for count, known in dead if count), default=0) if was_up else 0
@@ -250,12 +260,13 @@ def _judge_deferred(job: Job, now: int) -> None:
 
 
 def stopped(job: Job, now: int) -> None:
-    """Handle that all members are gone: free seats on bad nodes, then begin the back-off or form a generation."""
+    """Handle that all members are gone: free seats on nodes that they leave, then begin the back-off or form again."""
     job.halt(job.halt_at or now)
     job.halt_at, job.ran_from = None, NEVER
     blamed, job.unblamed = job.unblamed, None
     if blamed is not None and job.seats.node_of[blamed.replica] is not None:
         job.seats.blame(blamed.replica, blamed.kind, blamed.at)
+    job.seats.vacate_leaving()
     job.seats.move_away(now)
     if job.backoff_until > now:
         job.phase, job.due, job.on_due = "back-off", job.backoff_until, _reform
@@ -384,7 +395,12 @@ def begin(job: Job, now: int) -> None:
 
 
 def add_node(job: Job, node: int, now: int) -> None:
-    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow."""
+    """Handle that a node joined, for the first time or again: roles that wait for its seats start, form or grow.
+
+    Nothing happens if it has joined before, because two faults bring it back.
+    """
+    if job.alive[node]:
+        return
     job.alive[node] = True
     job.seats.join(node, now)
     job.companions.add_node(node, now)
@@ -406,12 +422,12 @@ def grow(job: Job, generation: int, now: int) -> None:
     """Restart the gang with more members if there are free seats for replicas without one (R13).
 
     Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
-    the present one, or does not run in full.
+    the present one, does not run in full, or leaves a node.
     """
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not seats.has_block:
+    if not seats.has_block or job.notice is not None:
         return
     wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
     earliest = max(formed, formed + wait)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
-from flowdist.control.incidents.health import is_healthy
+from flowdist.control.incidents.health import is_healthy, stops_with_grace
 from flowdist.faults.grammar import Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
@@ -19,6 +19,7 @@ from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import EVEN
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
+from flowdist.sim.macro.orders.notice import Notice
 from flowdist.sim.macro.policy import Policy
 from flowdist.sim.macro.result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro.scope import Scope
@@ -121,6 +122,7 @@ class Job:
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
+        notice: Request to the gang to leave a node in order; None: there is none.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
@@ -168,6 +170,7 @@ class Job:
         self.exited: dict[int, None] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
+        self.notice: Notice | None = None
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
@@ -195,8 +198,30 @@ class Job:
 
     @property
     def stop_ns(self) -> int:
-        """Time from an incident to the report that all members on living nodes have stopped, in ns."""
-        return self.times.stop if not self.is_deaf else 2 * self.times.message + self.role.stop_grace_ns + KILL_NS
+        """Time from an incident with a failure to the report that all members on living nodes have stopped, in ns."""
+        return self.stop_ns_of("")
+
+    def stop_ns_of(self, kind: str) -> int:
+        """Return `stop_ns` for an incident of this kind."""
+        if not self.is_deaf:
+            return self.times.stop
+        grace_ns = self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns
+        return 2 * self.times.message + grace_ns + KILL_NS
+
+    def spawned(self, now: int) -> int:
+        """Return from when on (ns) members can get an order to stop: a start that is in progress is finished first."""
+        return max(now, self.formed - 2 * self.times.message) if self.formed < NEVER else now
+
+    def plan_work(self, done: int) -> None:
+        """Set `due` of a gang that works to the time at which it leaves, if it is to, or to `done` (ns), its end.
+
+        Nothing changes if it has left already.
+        """
+        notice = self.notice
+        if notice is None or notice.step is None:
+            self.due = done
+        elif not notice.has_left:
+            self.due = max(notice.told, self.books.time_of_step(notice.step))
 
     @property
     def slowest(self) -> Fraction:
@@ -249,10 +274,11 @@ class Job:
         first = self.first_node() if self.cut_off_since else None
         answered = self.cut_off_since.get(first, now) if first is not None else now
         is_known = self.phase == "stopping" and self.books.begun is not None
-        reported = self.books.reported(now)
+        reported, left_at = self.books.reported(now), self.books.left_at
         self.books.halt(now, answered_until=answered, is_known=is_known, is_over=is_over)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
-            self.books.progressed = reported > self.reported
+            is_late = left_at is not None and left_at > self.opened - self.times.message
+            self.books.progressed = reported > self.reported or is_late
 
     def extra_startup_ns(self, slowest: float, members: int) -> int:
         """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.
@@ -269,13 +295,15 @@ class Job:
 def may_become_steady(job: Job) -> bool:
     """Return whether `SteadyState` is of use in this job at all.
 
-    A rate has to kill nodes or replicas, no node may have room for several replicas, and the loss of a node may not be
-    charged to a budget.
+    A rate has to kill nodes or replicas. No node may be preempted or have room for several replicas, and the loss of a
+    node may not be charged to a budget.
     """
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    return is_free and max(job.scope.seats) == 1 and known and not _is_left_out(job)
+    faults = (*job.plan.faults, *job.plan.rates)
+    is_preempted = any(fault.kind == "preempt" for fault in faults)
+    return is_free and max(job.scope.seats) == 1 and known and not is_preempted and not _is_left_out(job)
 
 
 def _is_left_out(job: Job) -> bool:
@@ -301,10 +329,12 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
-    The gang has to run or wait for nodes. No dead node may be unknown to the controller, no node be cut off or avoided,
-    no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each change, since
-    changes are only counted.
+    The gang has to run or wait for nodes, and leave none. No dead node may be unknown to the controller, no node be cut
+    off or avoided, no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each
+    change, since changes are only counted.
     """
+    if job.notice is not None or job.books.is_behind:
+        return False
     if job.death_known_at or job.cut_off_since or job.slow or job.seats.wary or job.tell is not None:
         return False
     if job.phase == "waiting":

@@ -11,6 +11,7 @@ from flowdist.sim.macro.ending import close
 from flowdist.sim.macro.fault_effects import apply_fault
 from flowdist.sim.macro.gang import add_node, form, grow
 from flowdist.sim.macro.job import Job, Tell, is_steady, may_become_steady
+from flowdist.sim.macro.orders.departure import drain
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.steady_state import SteadyState
@@ -21,7 +22,7 @@ class Macro:
 
     Args:
         scope: What `scope_of` made of the topology and the plan.
-        plan: The faults at a time, the rates and the nodes to add, which `scope_of` has accepted.
+        plan: The faults at a time, the rates, and the orders, which `scope_of` has accepted.
         seed: Draws the faults of the rates, and the start-up times; 0 has nominal start-up times.
         fault_seed: Draws the faults of the rates instead of `seed`.
         step_by_step: Do without `SteadyState`. The result is the same; tests compare the two.
@@ -43,6 +44,8 @@ class Macro:
         fault_seed = seed if fault_seed is None else fault_seed
         job = self._job = Job(scope, plan, seed=seed, fault_seed=fault_seed, tell=tell)
         self.result = job.result
+        for order in plan.drains:
+            job.at(order.at_ns, partial(drain, job, job.names[order.node]))
         for add in plan.adds:
             job.at(add.at_ns + job.times.message, None, job.names[add.node])
         for fault in plan.faults:

@@ -44,4 +44,4 @@ def slow_down(job: Job, replica: int, generation: int, factor: Fraction, now: in
     if job.books.begun is not None:
         done = job.books.set_pace(job.slowest, now)
         if job.phase == "running":
-            job.due = done
+            job.plan_work(done)

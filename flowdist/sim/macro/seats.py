@@ -38,6 +38,7 @@ class Seats:
         flapping: Nodes that were lost so often that they may be cordoned when they join again, and cordoned nodes.
         failures: Time, kind, replica and node of each failure that counts against a node, within that window.
         others_have_room: Returns whether the minima of all other roles have room.
+        leaving: Nodes that are drained or will be taken away, and therefore cordoned until they join again (R14).
         wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
     """
 
@@ -56,6 +57,7 @@ class Seats:
         self.flapping: dict[int, None] = {}
         self.failures: list[tuple[int, str, int, int]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
+        self.leaving: dict[int, None] = {}
         self.wary = False
         self._step = role.step
         for node in range(known):
@@ -169,7 +171,12 @@ class Seats:
             self._offer(node)
 
     def note_loss(self, node: int, now: int) -> None:
-        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22)."""
+        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22).
+
+        The loss of a node that was to leave does not count.
+        """
+        if node in self.leaving:
+            return
         since = now - self._options.bad_node_window_ns
         self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
         if len(self.losses[node]) >= self._options.cordon_after:
@@ -179,9 +186,11 @@ class Seats:
         """Offer the seats of a node that joined, for the first time or again.
 
         A node that flaps is cordoned, if the minima of all roles have room without it (R22). One that is cordoned
-        already gets no replicas.
+        already gets no replicas. A cordon because the node was to leave is over.
         """
         self.usable[node] = True
+        if node in self.leaving:
+            del self.leaving[node], self.cordoned[node]
         if node in self.cordoned:
             return
         self.free += self.room[node] - len(self.on[node])
@@ -219,10 +228,39 @@ class Seats:
 
     def _cordon(self, node: int) -> None:
         """Cordon the node, unless the minimum of a role has no room without it. Replicas on it keep their seats."""
-        own = self.room[node] - len(self.on[node])
-        if self.others_have_room() and self.taken - len(self.on[node]) + self.free - own >= self._least:
+        if not self.is_needed(node):
+            self._close(node)
+
+    def _close(self, node: int) -> None:
+        """Give no more seats on a usable node; nothing if it is cordoned already."""
+        if node not in self.cordoned:
             self.cordoned[node] = self.flapping[node] = None
-            self.free -= own
+            self.free -= self.room[node] - len(self.on[node])
+
+    def is_needed(self, node: int) -> bool:
+        """Return whether the minimum of a role has no room without the node, which is usable.
+
+        Replicas on other nodes that are to leave need new seats too, so their seats do not count.
+        """
+        own = 0 if node in self.cordoned else self.room[node] - len(self.on[node])
+        moving = sum(len(self.on[each]) for each in {**self.leaving, node: None})
+        return self.taken - moving + self.free - own < self._least or not self.others_have_room()
+
+    def leave(self, node: int) -> None:
+        """Cordon a usable node that is drained or will be taken away. Replicas keep their seats there until `vacate`."""
+        self._close(node)
+        self.leaving[node] = None
+
+    def vacate(self, node: int) -> None:
+        """Take the seats of all replicas on a node away. Called when none of them runs."""
+        for replica in list(self.on[node]):
+            insort(self.vacant, replica)
+            self._empty(node, replica)
+
+    def vacate_leaving(self) -> None:
+        """Take all seats on nodes that are to leave away. Called when all replicas have stopped."""
+        for node in self.leaving:
+            self.vacate(node)
 
     def _avoided(self, replica: int, now: int) -> list[int]:
         """Return the nodes on which the replica has failed so often in one way that it should not be there (R22)."""

@@ -1,11 +1,18 @@
-"""Refusals of faults and rates: the part of their text that macro mode cannot play, underlined, and what it can."""
+"""Refusals of faults, rates and orders: what macro mode cannot play of them, and what it can.
+
+The wrong part of a fault or rate is underlined.
+"""
 
 from __future__ import annotations
 
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
-from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph import RoleGraph, RoleSpec, parse_duration
 
-KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom", "slow")}  # kinds of fault that it plays
+KINDS = {  # kinds of fault that it plays
+    "node": ("kill", "lost", "add", "drain", "preempt"),
+    "replica": ("kill", "exit", "oom", "slow"),
+}
+DEPARTURES = ("drain", "preempt")  # those after which the gang leaves a node in order
 LEAST_AWAY_NS = 1_000_000_000  # the shortest duration of a fault: a node that is back sooner may join before it is lost
 
 Refused = tuple[str, str]  # why a fault or a rate is not played, and what the user can do
@@ -13,23 +20,48 @@ Refused = tuple[str, str]  # why a fault or a rate is not played, and what the u
 
 def check_plan(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> None:
     """Raise FaultError for the first fault or rate of the plan that macro mode cannot play with this gang."""
+    departs = departure_refused(plan, graph, gang)
     for fault in plan.faults:
-        _check_fault(fault, graph, gang)
+        _check_fault(fault, graph, gang, departs)
     for rate in plan.rates:
-        _check_rate(rate, graph, gang)
+        _check_rate(rate, graph, gang, departs)
 
 
-def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
-    """Raise FaultError if macro mode cannot play the rate."""
+def departure_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Refused | None:
+    """Return why macro mode cannot let this gang leave a node in order, with this plan; None if it can.
+
+    Each reason would keep members from their agreed step in a way that macro mode does not know.
+    """
+    if len(graph.roles) > 1:
+        other = next(role.name for role in graph.roles if role is not gang)
+        return f"macro mode empties nodes only in jobs of one role, and this one has {other}", "leave --macro out"
+    for field in ("hang_after", "start_timeout"):
+        if getattr(gang, f"{field}_ns") is not None:
+            return f"macro mode empties nodes only without {field}", f"leave {field} out, or --macro"
+    if any(each.kind == "lost" for each in (*plan.faults, *plan.rates)):
+        return "macro mode empties nodes only while none is cut off", "leave the faults `lost` out, or --macro"
+    faults = [each for each in (*plan.faults, *plan.rates) if each.kind == "preempt"]
+    longest_ns = max([gang.drain_ns, *(parse_duration(each.arg) for each in faults)])
+    timeout_ns = gang.workload.group_timeout_ns
+    if gang.workload.collective == "hang" and timeout_ns is not None and longest_ns >= timeout_ns:
+        text = "macro mode empties nodes only in less time than a collective takes to time out"
+        return text, "give less notice, or less drain="
+    return None
+
+
+def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec, departs: Refused | None) -> None:
+    """Raise FaultError if macro mode cannot play the rate. `departs` is what `departure_refused` has returned."""
     of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
     refused = _unplayed(rate, rate.name, rate.subject, of_replicas=of_replicas)
     if refused is None and of_replicas:
         refused = _of_replicas(rate.subject, rate.kind, graph, gang, f"{gang.name}-{rate.kind}=...")
+    if refused is None and rate.kind in DEPARTURES:
+        refused = departs
     _refuse(rate, len(rate.name), refused)
 
 
-def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
-    """Raise FaultError if macro mode cannot play the fault."""
+def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec, departs: Refused | None) -> None:
+    """Raise FaultError if macro mode cannot play the fault. `departs` is what `departure_refused` has returned."""
     role, slash, rest = fault.target.partition("/")
     of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
     refused = _unplayed(fault, f"{fault.kind!r} of {fault.target}", fault.target, of_replicas=of_replicas)
@@ -37,6 +69,8 @@ def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
         refused = _of_replicas(role, fault.kind, graph, gang, f"{gang.name}{slash}{rest}@...")
     if refused is None and fault.when.at_ns is None:
         refused = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
+    if refused is None and fault.kind in DEPARTURES:
+        refused = departs
     _refuse(fault, len(fault.spec), refused)
 
 
