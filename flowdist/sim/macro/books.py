@@ -225,7 +225,8 @@ class Books:
         load, step = self._load, self.step_at(now)
         warmed, worked, saving, ending = self._split(self._course.position(now))
         answered = (now if answered_until is None else answered_until) - ANSWER_NS
-        saved, known = self.reported(answered), self._reported_step(answered if self.left_at is None else now)
+        saved = self.reported(answered)
+        known = load.steps if done else self._reported_step(answered if self.left_at is None else now)
         if known > self._step_known:
             self._step_known, self.progressed = known, True
         if self.left_at is not None:

@@ -247,7 +247,7 @@ class Seats:
         return self.taken - moving + self.free - own < self._least or not self.others_have_room()
 
     def leave(self, node: int) -> None:
-        """Cordon a usable node that is drained or will be taken away. Replicas keep their seats there until `vacate`."""
+        """Cordon a usable node that is drained or will be taken away. Replicas keep their seats until `vacate`."""
         self._close(node)
         self.leaving[node] = None
 
