@@ -13,6 +13,7 @@ from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.bad_nodes import cordon, uncordon
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol import events as ev
+from flowdist.graph import RoleSpec
 from flowdist.graph.mesh import spelled
 
 Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
@@ -50,14 +51,8 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
     if role is None or job.ending is not None or role.outcome is not None:
         job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "refused")
         return
-    low, high = role.spec.min_replicas, role.spec.max_replicas
-    if not low <= event.replicas <= high:
-        text = f"scale {event.role}={event.replicas} is refused: {event.role} has replicas={low}:{high}"
-        job.notify(text, "refused")
-        return
-    if event.replicas % role.spec.step:
-        mesh = f"its mesh {spelled(role.spec.parallel)} needs multiples of {role.spec.step}"
-        job.notify(f"scale {event.role}={event.replicas} is refused: {mesh}", "refused")
+    if why := why_no_size(role.spec, event.replicas):
+        job.notify(f"scale {event.role}={event.replicas} is refused: {why}", "refused")
         return
     role.target = event.replicas
     job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")
@@ -70,6 +65,13 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
         retire(job, job.worlds[replica.world], "shrunk", role.spec.grace_ns)
         if not replica.is_live and replica.phase in ("waiting", "gone"):
             unplace(job, replica)
+
+
+def why_no_size(role: RoleSpec, replicas: int) -> str:
+    """Return why the role cannot have so many replicas, as text for the operator; empty if it can."""
+    if not role.min_replicas <= replicas <= role.max_replicas:
+        return f"{role.name} has replicas={role.min_replicas}:{role.max_replicas}"
+    return f"its mesh {spelled(role.parallel)} needs multiples of {role.step}" if replicas % role.step else ""
 
 
 def _scale_gang(job: JobState, world: World, role: Role) -> None:

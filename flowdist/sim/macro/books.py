@@ -92,7 +92,7 @@ class Books:
             pace: How many times longer than the workload says the slowest worker takes for a step.
         """
         load = self._load
-        if self.durable:
+        if self.durable and self.bucket == "start-up":
             part = min(load.restore_ns, now - self.since) * self.active
             self.spent["restore"] += part
             self.spent["start-up"] -= part

@@ -18,6 +18,7 @@ def complete(job: Job, now: int) -> None:
     ends = known = now + job.times.message
     if job.notice is not None and now >= job.notice.heard:
         job.due = NEVER
+        job.exited.update(dict.fromkeys(replica for replica, node in enumerate(job.seats.node_of) if node is not None))
         job.at(known, job.notice.finish)
         return
     if job.scope.beside:

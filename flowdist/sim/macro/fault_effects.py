@@ -15,6 +15,7 @@ from flowdist.sim.engine.node import NOTICES_NS
 from flowdist.sim.macro.gang import Failed, fail_replica, lose_node
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.orders.departure import drain, preempt
+from flowdist.sim.macro.orders.scaling import scale
 from flowdist.sim.macro.pace import slow_down
 from flowdist.sim.macro.result import FAILED, NEVER
 
@@ -47,6 +48,9 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
             spec = specs[place] if place < len(specs) else specs[0]  # an added node is like the first
             if tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
+    elif what.kind == "scale":
+        _note_fault(job, target, what, now)
+        scale(job, int(what.arg), now)
     elif target in ("all", job.role.name):
         for replica in range(job.role.max_replicas):
             _hit_replica(job, replica, what, now)

@@ -57,6 +57,8 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     job.companions.lose_node(node, reason, now)
     if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
         job.companions.settle(now)
+        if job.phase == "running" and not job.scope.beside:
+            grow(job, job.result.generations, now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(job.seats.on[each] for each in job.death_known_at)
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
@@ -206,14 +208,17 @@ def open_incident(
         level: The level of the budget that is charged: 0 is the role's own. None: no budget is charged.
         steps_on: All members step until they are stopped, because none of them has failed or was lost.
     """
-    books, joined = job.books, kind == "joined"
-    job.notice = None
+    books, grows = job.books, kind in ("joined", "scaled") and bool(job.newcomers)
+    if job.notice is not None:
+        job.notice.drop()
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
     job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
-    job.halt_at = job.stopped_at if joined or steps_on else None
+    job.halt_at = job.stopped_at if grows or steps_on else None
+    if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
+        job.at(job.due, partial(_begin_late, job, job.result.generations))
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
@@ -223,11 +228,21 @@ def open_incident(
         note_change(job, kind, reason, now)
         if job.result.outcome is not None:
             return
-    _stop_members(job, books.active if joined else job.seats.taken, now)
+    _stop_members(job, books.active if grows else job.seats.taken, now)
     job.joint_gone_at = job.companions.stop(now)
     job.due = max(job.due, job.joint_gone_at)
     if job.due < job.quiet_until() and not job.backoff_ns:
         job.on_due(job, job.due)
+
+
+def _begin_late(job: Job, generation: int, now: int) -> None:
+    """Begin the work of a generation whose members start up before the order to stop has ended them.
+
+    Nothing happens if one of them has ended, or the job is over.
+    """
+    has_all = not job.exited and not any(job.members_on(node) for node in job.death_known_at)
+    if job.phase == "stopping" and generation == job.result.generations and has_all:
+        job.books.begin(now, pace=job.slowest)
 
 
 def _stop_members(job: Job, members: int, now: int) -> None:
@@ -297,6 +312,7 @@ def form(job: Job, now: int) -> None:
             job.at(job.give_up_at, partial(give_up_waiting, job))
         job.phase, job.due, job.formed = "gated", NEVER, NEVER
         return
+    seats.drop_surplus()
     if seats.free and seats.vacant:
         seats.fill(now)
     if seats.taken < job.role.min_replicas:
@@ -308,6 +324,7 @@ def form(job: Job, now: int) -> None:
         job.give_up_at = None
         books.move("re-formation", job.size_max, now)
     seats.drop_part_of_block()
+    job.grows_at_once = False
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
     first = job.first_node() if job.death_known_at else None
@@ -327,8 +344,9 @@ def _start(job: Job, now: int) -> None:
     job.exited.clear()
     job.slow.clear()
     job.newcomers = set()
+    seats.fresh.clear()
     job.phase, job.is_incomplete, job.is_deaf = "running", False, False
-    job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {job.role.max_replicas}")
+    job.say(now, "forms", str(job.result.generations), f"{seats.taken} of at most {seats.target}")
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
@@ -362,6 +380,7 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
+    job.seats.fresh.clear()
     job.due, job.on_due = at, begin
 
 
@@ -421,7 +440,8 @@ def take_room(job: Job, now: int) -> None:
 def grow(job: Job, generation: int, now: int) -> None:
     """Restart the gang with more members if there are free seats for replicas without one (R13).
 
-    Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
+    Before the end of the cool-down, which an order of the operator skips, the attempt is scheduled again for then.
+    Nothing happens if the generation is not
     the present one, does not run in full, or leaves a node.
     """
     seats, formed = job.seats, job.formed
@@ -429,7 +449,8 @@ def grow(job: Job, generation: int, now: int) -> None:
         return
     if not seats.has_block or job.notice is not None:
         return
-    wait = job.policy.growth_wait_ns(healthy=job.is_healthy(max(now, formed)), is_first=generation == 1)
+    healthy, is_first = job.is_healthy(max(now, formed)), generation == 1
+    wait = 0 if job.grows_at_once else job.policy.growth_wait_ns(healthy=healthy, is_first=is_first)
     earliest = max(formed, formed + wait)
     if now < earliest:
         job.at(earliest, None, -2 - generation)
@@ -437,4 +458,5 @@ def grow(job: Job, generation: int, now: int) -> None:
     before = set(seats.vacant)
     if seats.fill(now):
         job.newcomers = before.difference(seats.vacant)
-        open_incident(job, "joined", f"room for {seats.taken - job.books.active} more", now)
+        kind = "scaled" if job.grows_at_once else "joined"
+        open_incident(job, kind, f"room for {seats.taken - job.books.active} more", now)

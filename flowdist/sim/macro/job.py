@@ -123,6 +123,7 @@ class Job:
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
         notice: Request to the gang to leave a node in order; None: there is none.
+        grows_at_once: The operator wants a larger gang, which waits for no cool-down.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
@@ -171,6 +172,7 @@ class Job:
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
         self.notice: Notice | None = None
+        self.grows_at_once = False
 
         self.incident_kind, self.opened = "", 0
         self.deferred: DeferredFailure | None = None
@@ -295,15 +297,15 @@ class Job:
 def may_become_steady(job: Job) -> bool:
     """Return whether `SteadyState` is of use in this job at all.
 
-    A rate has to kill nodes or replicas. No node may be preempted or have room for several replicas, and the loss of a
-    node may not be charged to a budget.
+    A rate has to kill nodes or replicas. No node may be preempted or have room for several replicas, the operator may
+    not scale the gang, and the loss of a node may not be charged to a budget.
     """
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
     faults = (*job.plan.faults, *job.plan.rates)
-    is_preempted = any(fault.kind == "preempt" for fault in faults)
-    return is_free and max(job.scope.seats) == 1 and known and not is_preempted and not _is_left_out(job)
+    is_ordered = bool(job.plan.scales) or any(fault.kind in ("preempt", "scale") for fault in faults)
+    return is_free and max(job.scope.seats) == 1 and known and not is_ordered and not _is_left_out(job)
 
 
 def _is_left_out(job: Job) -> bool:
@@ -329,11 +331,11 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
-    The gang has to run or wait for nodes, and leave none. No dead node may be unknown to the controller, no node be cut
-    off or avoided, no member be slow, and no back-off be in progress. The job may have no `tell`, which needs each
-    change, since changes are only counted.
+    The gang has to run or wait for nodes, and may not have left one in order, to which it would return. No dead node may
+    be unknown to the controller, no node be cut off or avoided, no member be slow, and no back-off be in progress. The
+    job may have no `tell`, which needs each change, since changes are only counted.
     """
-    if job.notice is not None or job.books.is_behind:
+    if job.notice is not None or job.seats.home or job.books.is_behind:
         return False
     if job.death_known_at or job.cut_off_since or job.slow or job.seats.wary or job.tell is not None:
         return False

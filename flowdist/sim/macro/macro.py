@@ -12,6 +12,7 @@ from flowdist.sim.macro.fault_effects import apply_fault
 from flowdist.sim.macro.gang import add_node, form, grow
 from flowdist.sim.macro.job import Job, Tell, is_steady, may_become_steady
 from flowdist.sim.macro.orders.departure import drain
+from flowdist.sim.macro.orders.scaling import scale
 from flowdist.sim.macro.result import NEVER, Later, MacroResult
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.steady_state import SteadyState
@@ -44,6 +45,8 @@ class Macro:
         fault_seed = seed if fault_seed is None else fault_seed
         job = self._job = Job(scope, plan, seed=seed, fault_seed=fault_seed, tell=tell)
         self.result = job.result
+        for wanted in plan.scales:
+            job.at(wanted.at_ns, partial(scale, job, wanted.replicas))
         for order in plan.drains:
             job.at(order.at_ns, partial(drain, job, job.names[order.node]))
         for add in plan.adds:

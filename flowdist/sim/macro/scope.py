@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
-from flowdist.graph import JobOptions, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import JobOptions, RoleGraph, RoleSpec
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS
-from flowdist.sim.macro.refused.plan import check_plan, departure_refused
+from flowdist.sim.macro.refused.plan import check_plan, orders_refused
 from flowdist.sim.macro.refused.topology import Refusal, gang_of, refusals
 from flowdist.sim.macro.seats import seats_on
 
@@ -64,7 +64,7 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
 
     Raises:
         MacroRefused: for a job that macro mode cannot play exactly, with the field of the topology that is the most
-            important reason, for `--scale`, and for a `--drain` that it cannot play.
+            important reason, and for a `--scale` or `--drain` that it cannot play.
         FaultError: for a fault or a rate that it cannot play, with the place underlined.
     """
     for refusal in refusals(graph):
@@ -72,12 +72,8 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
         raise MacroRefused(f"macro mode cannot play this job:\n  {refusal.text}", help=help, refusal=refusal)
     gang = gang_of(graph)
     check_plan(plan, graph, gang)
-    if plan.scales:
-        raise MacroRefused("macro mode cannot play --scale", help="leave --macro out")
-    if plan.drains and (refused := departure_refused(plan, graph, gang)) is not None:
-        order = plan.drains[0]
-        text = f"--drain {order.node}@{format_duration(order.at_ns)}: {refused[0]}"
-        raise MacroRefused(text, help=refused[1])
+    for flag, text, refused in orders_refused(plan, graph, gang):
+        raise MacroRefused(f"{flag} {text}: {refused[0]}", help=refused[1])
     first = graph.cluster.nodes[0]
     added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]
     names = [node.name for node in graph.cluster.nodes] + added

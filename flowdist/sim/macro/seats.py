@@ -26,6 +26,7 @@ class Seats:
         known: How many nodes are there from the start: the first ones of `room`.
 
     Attributes:
+        target: How many replicas of the role the operator wants to run; at first its maximum.
         sign: 1 to pack, -1 to spread: the order of `candidates`.
         room, on: By node: how many replicas fit on it, and which replicas have their seat there.
         usable: By node: it has joined, and is not lost as far as the controller knows.
@@ -39,11 +40,15 @@ class Seats:
         failures: Time, kind, replica and node of each failure that counts against a node, within that window.
         others_have_room: Returns whether the minima of all other roles have room.
         leaving: Nodes that are drained or will be taken away, and therefore cordoned until they join again (R14).
+        home: The node on which a replica has run that lost its seat there for another reason than the loss of the node.
+            It returns there if it can, since its ports were chosen there.
+        fresh: Replicas with a seat on a node on which they have not run.
         wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
+        self.target = role.max_replicas
         self.sign = 1 if role.placement.strategy == "pack" else -1
         self.room, self.on = list(room), [[] for _ in room]  # type: list[int], list[list[int]]
         self.usable = [node < known for node in range(len(room))]
@@ -58,6 +63,8 @@ class Seats:
         self.failures: list[tuple[int, str, int, int]] = []
         self.others_have_room: Callable[[], bool] = lambda: True
         self.leaving: dict[int, None] = {}
+        self.home: dict[int, int] = {}
+        self.fresh: dict[int, None] = {}
         self.wary = False
         self._step = role.step
         for node in range(known):
@@ -71,12 +78,20 @@ class Seats:
 
     @property
     def has_block(self) -> bool:
-        """Return whether the replicas without a seat, and the free seats, are enough for a larger mesh."""
-        return min(len(self.vacant), self.free) >= self._block
+        """Return whether the replicas that want a seat, and the free seats, are enough for a larger mesh."""
+        return min(len(self.vacant), self.target - self.taken, self.free) >= self._block
+
+    def drop_surplus(self) -> None:
+        """Take the seats of the highest replicas away that are more than the operator wants."""
+        self._drop(max(0, self.taken - self.target))
 
     def drop_part_of_block(self) -> None:
         """Take the seats of the highest replicas away that are too many for a mesh; none without a mesh."""
-        for _ in range(self.taken % self._step):
+        self._drop(self.taken % self._step)
+
+    def _drop(self, count: int) -> None:
+        """Take the seats of so many replicas away, the highest ones."""
+        for _ in range(count):
             replica = max(index for index, node in enumerate(self.node_of) if node is not None)
             node = self.node_of[replica]
             assert node is not None
@@ -111,6 +126,13 @@ class Seats:
             heapq.heappush(self.candidates, entry)
         return found
 
+    def _choose(self, replica: int, avoid: list[int]) -> int | None:
+        """Return the best node for a replica, or its home if that has a free seat; None if only nodes in `avoid` do."""
+        home = self.home.get(replica)
+        if home is not None and home not in avoid and self._is_open(home) and self.room[home] > len(self.on[home]):
+            return home
+        return self._best(avoid)
+
     def fill(self, now: int, most: int | None = None) -> int:
         """Give free seats to replicas without one, lowest replica first, and return how many got one.
 
@@ -127,11 +149,13 @@ class Seats:
                 break
             left = (left or self._block) - 1
             replica = self.vacant[0]
-            node = self._best(self._avoided(replica, now) if self.failures else [])
+            node = self._choose(replica, self._avoided(replica, now) if self.failures else [])
             if node is None:
-                node = self._best([])
+                node = self._choose(replica, [])
             assert node is not None, "a free seat is not among the candidates"
             del self.vacant[0]
+            if self.home.pop(replica, None) != node:
+                self.fresh[replica] = None
             self.node_of[replica] = node
             self.on[node].append(replica)
             self.taken += 1
@@ -148,6 +172,7 @@ class Seats:
             self.free -= self.room[node] - len(lost)
         self.usable[node] = False
         for replica in lost:
+            self.fresh.pop(replica, None)
             self.node_of[replica] = None
             insort(self.vacant, replica)
         self.taken -= len(lost)
@@ -163,6 +188,8 @@ class Seats:
 
     def _empty(self, node: int, replica: int) -> None:
         """Take a replica's seat on a node away. The seat is free for others if the node is usable and not cordoned."""
+        if self.fresh.pop(replica, replica) is not None:
+            self.home[replica] = node
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1

@@ -21,7 +21,7 @@ from functools import partial
 from flowdist.control.membership.drain import agreed_step, patience_ns
 from flowdist.graph import format_duration
 from flowdist.sim.engine.node import BIND_NS
-from flowdist.sim.macro.gang import form, open_incident, restart
+from flowdist.sim.macro.gang import form, open_incident, restart, take_room
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.orders.notice import Notice
 from flowdist.sim.macro.result import NEVER
@@ -49,8 +49,8 @@ def _leave(job: Job, node: int, because: str, notice_ns: int | None, now: int) -
     seats = job.seats
     seats.leave(node)
     if not seats.on[node]:
-        return
-    if job.phase == "running":
+        take_room(job, now)  # a gang may grow earlier by now, because it has progressed
+    elif job.phase == "running":
         _give_notice(job, because, notice_ns, now)
     elif job.phase in ("waiting", "opening", "back-off"):
         seats.vacate(node)
@@ -68,6 +68,7 @@ def _give_notice(job: Job, because: str, notice_ns: int | None, now: int) -> Non
             heard=now + job.times.message,
             due=until,
             finish=lambda at: _finish(job, notice, at),
+            drop=lambda: _drop(job, notice),
         )
         job.at(notice.heard, partial(_ask, job, notice))
     if until <= notice.due:
@@ -119,9 +120,15 @@ def _plan_stop(job: Job, notice: Notice, step: int, now: int) -> None:
 
 def _reach_step(job: Job, now: int) -> None:
     """Let all members, which have reached the agreed step, save there."""
-    notice, pace = job.notice, job.slowest
+    notice = job.notice
     assert notice is not None
     notice.has_left, job.due = True, NEVER
+    _save_there(job, notice, now)
+
+
+def _save_there(job: Job, notice: Notice, now: int) -> None:
+    """Let all members save at the agreed step, where they are, as slow as the slowest of them."""
+    pace = job.slowest
     job.books.leave(now)
     takes = job.role.workload.checkpoint_ns * pace.numerator // pace.denominator
     job.at(now + takes, partial(_save, job, notice, job.result.generations))
@@ -139,13 +146,26 @@ def _save(job: Job, notice: Notice, generation: int, now: int) -> None:
         job.at(now + job.times.message, lambda at: _finish(job, notice, at))
 
 
+def _drop(job: Job, notice: Notice | None) -> None:
+    """End the notice because an incident stops the gang. If it gets to the agreed step before, it still saves there."""
+    assert notice is not None
+    job.notice = None
+    if notice.step is not None and not notice.has_left and job.books.begun is not None:
+        at, generation = max(notice.told, job.books.time_of_step(notice.step)), job.result.generations
+        job.at(at, lambda now: _save_late(job, notice, generation, now))
+
+
+def _save_late(job: Job, notice: Notice, generation: int, now: int) -> None:
+    """Let members that have reached the agreed step while they are stopped save there, if they have not ended."""
+    if generation == job.result.generations and job.phase == "stopping" and job.books.begun is not None:
+        _save_there(job, notice, now)
+
+
 def _finish(job: Job, notice: Notice | None, now: int) -> None:
     """End the notice, if it has not ended and its time has come: an incident stops the gang, which forms elsewhere."""
     if notice is None or job.notice is not notice:
         return
-    steps_on = job.books.begun is not None
     if notice.kind == "drained":
-        open_incident(job, "drained", notice.because, now, steps_on=steps_on)
+        open_incident(job, "drained", notice.because, now, steps_on=True)
     else:
-        verdict = job.policy.judge("preempted", now)
-        restart(job, "preempted", notice.because, verdict, now, steps_on=steps_on)
+        restart(job, "preempted", notice.because, job.policy.judge("preempted", now), now, steps_on=True)

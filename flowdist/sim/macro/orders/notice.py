@@ -17,6 +17,7 @@ class Notice:
         heard: From when on the agents know of it. A process that ends from then on has stopped, and not failed (R16).
         due: When the gang has to have left.
         finish: Ends the notice at the given time, and restarts the gang elsewhere; nothing if it has ended.
+        drop: Ends the notice because an incident stops the gang anyway.
         step: The step at which all members stop; None: none is agreed on, or the members do not know it yet.
         told: When the members learned of that step.
         has_left: The members have reached that step.
@@ -27,6 +28,7 @@ class Notice:
     heard: int
     due: int
     finish: Callable[[int], None]
+    drop: Callable[[], None]
     step: int | None = None
     told: int = 0
     has_left: bool = False

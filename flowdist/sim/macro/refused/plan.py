@@ -5,12 +5,14 @@ The wrong part of a fault or rate is underlined.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
-from flowdist.graph import RoleGraph, RoleSpec, parse_duration
+from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
 
 KINDS = {  # kinds of fault that it plays
     "node": ("kill", "lost", "add", "drain", "preempt"),
-    "replica": ("kill", "exit", "oom", "slow"),
+    "replica": ("kill", "exit", "oom", "slow", "scale"),
 }
 DEPARTURES = ("drain", "preempt")  # those after which the gang leaves a node in order
 LEAST_AWAY_NS = 1_000_000_000  # the shortest duration of a fault: a node that is back sooner may join before it is lost
@@ -25,6 +27,16 @@ def check_plan(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> None:
         _check_fault(fault, graph, gang, departs)
     for rate in plan.rates:
         _check_rate(rate, graph, gang, departs)
+
+
+def orders_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Iterator[tuple[str, str, Refused]]:
+    """Yield each order of the operator that macro mode cannot play: its option, the text of it, and why."""
+    for scale in plan.scales:
+        if (refused := scale_refused(scale.role, gang)) is not None:
+            yield "--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}", refused
+    for order in plan.drains:
+        if (refused := departure_refused(plan, graph, gang)) is not None:
+            yield "--drain", f"{order.node}@{format_duration(order.at_ns)}", refused
 
 
 def departure_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Refused | None:
@@ -47,6 +59,11 @@ def departure_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Refused |
         text = "macro mode empties nodes only in less time than a collective takes to time out"
         return text, "give less notice, or less drain="
     return None
+
+
+def scale_refused(role: str, gang: RoleSpec) -> Refused | None:
+    """Return why macro mode cannot scale this role; None if it is the gang, which it can."""
+    return None if role == gang.name else (f"macro mode scales {gang.name} alone", "leave --macro out")
 
 
 def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec, departs: Refused | None) -> None:
@@ -90,7 +107,7 @@ def _unplayed(what: Fault | Rate, name: str, target: str, *, of_replicas: bool) 
 
 
 def _of_replicas(who: str, kind: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> Refused | None:
-    """Return why macro mode does not play faults that hit replicas alone, not nodes; None if it plays these.
+    """Return why macro mode does not play faults of replicas alone, or an order to scale; None if it plays these.
 
     Args:
         who: A role, "all" or "replica".
@@ -99,6 +116,8 @@ def _of_replicas(who: str, kind: str, graph: RoleGraph, gang: RoleSpec, instead:
         gang: Its gang.
         instead: What the user can write instead.
     """
+    if kind == "scale":
+        return scale_refused(who, gang)
     if gang.gates:
         text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
         return text, "name nodes, or leave --macro out"
