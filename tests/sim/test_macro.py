@@ -11,7 +11,6 @@ import pytest
 
 from flowdist.control.protocol.events import NodeGone, NodeJoined
 from flowdist.dsl.load import load_topology
-from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Fault, FaultError, Plan, Rate
 from flowdist.faults.rates import Arrivals
@@ -478,14 +477,6 @@ def test_faults_that_it_cannot_play_are_refused_and_underlined(fault: str, words
 def test_so_are_rates(rate: str, words: str) -> None:
     with pytest.raises(FaultError, match=words):
         scope_of(topology(), parse_plan(rates=[rate]))
-
-
-def test_so_are_orders() -> None:
-    for plan in (parse_plan(scales=["trainer=2@1m"]), parse_plan(drains=["node1@1m"])):
-        with pytest.raises(MacroRefused):
-            scope_of(topology(), plan)
-    with pytest.raises(FlowdistError):
-        scope_of(topology(), parse_plan(["trainer@1m:scale=2"]))
 
 
 def test_zones_are_lost_as_one() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError, Plan
-from flowdist.graph import HOUR, MINUTE, SECOND, RestartPolicy, RoleGraph, Rule
+from flowdist.graph import HOUR, SECOND, RestartPolicy, RoleGraph, Rule
 from flowdist.sim.cross_check import compare
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from tests.choosing import slow
-from tests.sim.test_macro_beside import pools, with_options
+from tests.sim.test_macro_beside import BACK, pools, with_options
 from tests.sim.test_macro_features import gang, odd_load
 
 SLOW_SAVE = {"checkpoint_time": "8s"}
@@ -100,7 +100,7 @@ DRAINS: dict[str, tuple[RoleGraph, list[str]]] = {
         ["node1@2m:preempt=15s/1m", "node2@2m4s:drain"],
     ),
     "the drain of a whole rack": (
-        msgspec.structs.replace(gang({}, "2:6", 6)),
+        gang({}, "2:6", 6),
         ["node5@1m:drain", "node4@1m:drain", "node3@1m:drain", "node2@1m:drain", "node1@1m:drain"],
     ),
 }
@@ -164,7 +164,7 @@ def test_a_preemption_is_played_to_the_nanosecond(story: str) -> None:
 
 def test_drains_and_preemptions_happen_at_all() -> None:
     """The two modes do not agree because both do nothing."""
-    (one,) = compare(*(gang({}), parse_plan(["node1@3m:drain", "node2@5m:preempt=30s/1m"])), [0], HOUR)
+    (one,) = compare(gang({}), parse_plan(["node1@3m:drain", "node2@5m:preempt=30s/1m"]), [0], HOUR)
     assert one.macro.causes == {"drained": 1, "joined": 1, "preempted": 1}
     (one,) = compare(gang({}, "4", 4), parse_plan(["node1@3m:drain"]), [0], HOUR)
     assert one.macro.causes == {}
@@ -229,7 +229,6 @@ def test_the_short_cut_changes_nothing(seed: int) -> None:
     assert short == long
 
 
-HANGS = gang({"collective": "hang"}, hang_after="10m")
 REFUSED: dict[str, tuple[RoleGraph, list[str], str]] = {
     "a role beside the gang": (pools(), ["node1@3m:drain"], "only in jobs of one role, and this one has"),
     "hang_after": (gang({}, hang_after="10m"), ["node1@3m:preempt=30s"], "only without hang_after"),
@@ -258,4 +257,79 @@ def test_an_order_that_would_not_be_exact_is_refused() -> None:
     rate = parse_plan(rates=["node-lost=1/day/1m", "node-preempt=1/day:30s/1m"])
     with pytest.raises(FaultError, match="only while none is cut off"):
         scope_of(gang({}), rate)
-    assert MINUTE and scope_of(gang({}), parse_plan(rates=["node-preempt=1/day:30s/1m"]))
+    assert scope_of(gang({}), parse_plan(rates=["node-preempt=1/day:30s/1m"]))
+
+
+# Another size for the gang.
+
+SCALES: dict[str, tuple[RoleGraph, list[str]]] = {
+    "smaller": (gang({}), ["trainer@3m5.3s:scale=2"]),
+    "smaller, and back at once": (gang({}), ["trainer@3m5.3s:scale=2", "trainer@4m:scale=4"]),
+    "back within the cool-down": (gang({}, cooldown="5m"), ["trainer@3m5.3s:scale=3", "trainer@3m20s:scale=4"]),
+    "to the size that it has": (gang({}), ["trainer@3m:scale=4"]),
+    "to a size that it may not have": (gang({}), ["trainer@3m:scale=1", "trainer@4m:scale=5"]),
+    "to a part of a mesh": (gang({}, "2:4", 5, **MESH), ["trainer@3m:scale=3", "trainer@4m:scale=2"]),
+    "without room to grow": (gang({}, "2:4", 3), ["trainer@1m:scale=2", "trainer@2m:scale=4", "node8@4m:add"]),
+    "it grows later without a cool-down": (
+        gang({}, "2:4", 3, cooldown="4m"),
+        ["node2@1m/10s", "trainer@2m:scale=4", "node8@3m:add"],
+    ),
+    "a smaller one has spares": (gang({}), ["trainer@2m:scale=3", "node0@3m", "node1@4m"]),
+    "the highest go": (gang({}), ["node1@1m/2m", "trainer@2m:scale=2", "trainer@5m:scale=3"]),
+    "before it starts": (gang({}), ["trainer@0s:scale=2"]),
+    "while its store opens": (gang({}), ["trainer@0.001s:scale=2", "node0@3m/1m", "trainer@3m0.0112s:scale=3"]),
+    "while the processes are spawned": (
+        gang({}),
+        ["trainer@0.003s:scale=2", "node0@3m/1m", "trainer@3m0.014s:scale=4"],
+    ),
+    "while it starts up": (gang({"stop_time": "1900ms"}), ["trainer@5.5s:scale=2"]),
+    "while it stops": (gang({"stop_time": "900ms"}), ["node1@3m/1m", "trainer@3m0.5s:scale=2"]),
+    "while it waits": (gang({}, "3:4", 4), ["node3@1m/2m", "node2@2m/5m", "trainer@2m30s:scale=3"]),
+    "and drained": (gang({"step_time": "10s"}), ["node1@3m:drain", "trainer@3m2s:scale=2", "node2@5m:drain"]),
+    "up while it is drained": (
+        gang({"step_time": "10s"}),
+        ["trainer@1m:scale=2", "node1@3m:drain", "trainer@3m2s:scale=3"],
+    ),
+    "peers hang": (gang({"collective": "hang"}), ["trainer/1@3m", "trainer@3m0.0002s:scale=2"]),
+    "with a service": (pools(**BACK), ["trainer@2m:scale=4", "node6@3m/1m", "trainer@4m:scale=6", "node1@5m/1m"]),
+    "many times in a row": (
+        with_options(gang({"steps": 4000}, "2:8", 8), free_incidents_max=2),
+        [f"trainer@{60 + 8 * i}s:scale={2 + i}" for i in range(5)],
+    ),
+}
+
+
+@pytest.mark.parametrize("story", SCALES)
+def test_another_size_is_played_to_the_nanosecond(story: str) -> None:
+    graph, faults = SCALES[story]
+    (one,) = compare(graph, parse_plan(faults), [0], 2 * HOUR)
+    assert one.macro == one.protocol
+
+
+def test_a_gang_is_scaled_at_all() -> None:
+    (one,) = compare(gang({}), parse_plan(scales=["trainer=2@3m", "trainer=4@5m"]), [0], HOUR)
+    assert one.is_equal and one.macro.causes == {"scaled": 2}
+
+
+def scaled_job(seed: int) -> tuple[RoleGraph, Plan]:
+    """A job of `odd_job` of which the operator changes the size, too."""
+    rnd, (graph, plan) = random.Random(-seed), odd_job(seed)
+    role = graph.roles[0]
+    sizes = range(role.min_replicas, role.max_replicas + 1)
+    scales = [f"trainer={rnd.choice(sizes)}@{rnd.randrange(3_000_000)}ms" for _ in range(6)]
+    return graph, plan._replace(scales=parse_plan(scales=scales).scales)
+
+
+@pytest.mark.parametrize("chunk", [0, *slow(range(1, 8))])
+def test_random_sizes_are_played_to_the_nanosecond(chunk: int) -> None:
+    seeds = range(25 * chunk, 25 * chunk + 25)
+    found = [one for seed in seeds for one in compare(*scaled_job(seed), [seed], HOUR)]
+    assert [one.seed for one in found if not one.is_equal] == []
+    assert sum(one.macro.causes.get("scaled", 0) for one in found) > 5
+
+
+def test_only_the_gang_is_scaled() -> None:
+    with pytest.raises(MacroRefused, match="--scale evaluator=1@3m: macro mode scales trainer alone"):
+        scope_of(pools(), parse_plan(scales=["evaluator=1@3m"]))
+    with pytest.raises(FaultError, match="macro mode scales trainer alone"):
+        scope_of(pools(), parse_plan(["evaluator@3m:scale=1"]))

@@ -52,7 +52,10 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     job.last_lost = list(job.seats.on[node])
-    if job.seats.lose(node):
+    ended = job.seats.lose(node) and job.notice is not None and all(each in job.exited for each in job.last_lost)
+    if ended:  # they have stopped because of the notice, so that nothing is lost with the node (R16)
+        job.exited = {each: None for each in job.exited if each not in job.last_lost}
+    elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
     if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time

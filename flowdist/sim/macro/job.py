@@ -331,7 +331,7 @@ def _ends_a_replica(rate: Rate, job: Job) -> bool:
 def is_steady(job: Job) -> bool:
     """Return whether `SteadyState` may compute the job from here on.
 
-    The gang has to run or wait for nodes, and may not have left one in order, to which it would return. No dead node may
+    The gang has to run or wait for nodes. It may not have left one in order, to which it would return. No dead node may
     be unknown to the controller, no node be cut off or avoided, no member be slow, and no back-off be in progress. The
     job may have no `tell`, which needs each change, since changes are only counted.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from functools import partial
 
 from flowdist.faults.grammar import Fault, Plan, Rate
@@ -46,14 +47,15 @@ class Macro:
         job = self._job = Job(scope, plan, seed=seed, fault_seed=fault_seed, tell=tell)
         self.result = job.result
         for wanted in plan.scales:
-            job.at(wanted.at_ns, partial(scale, job, wanted.replicas))
+            self._plan(wanted.at_ns, partial(scale, job, wanted.replicas), is_size=True)
         for order in plan.drains:
             job.at(order.at_ns, partial(drain, job, job.names[order.node]))
         for add in plan.adds:
             job.at(add.at_ns + job.times.message, None, job.names[add.node])
         for fault in plan.faults:
             assert fault.when.at_ns is not None
-            job.at(fault.when.at_ns + fault.offset_ns, partial(self.hit, fault.target, fault))
+            hit = partial(self.hit, fault.target, fault)
+            self._plan(fault.when.at_ns + fault.offset_ns, hit, is_size=fault.kind == "scale")
         job.companions = self._auxiliary = AuxiliaryRoles(job)
         self._steady = SteadyState(job) if may_become_steady(job) and not step_by_step else None
         # The first nodes have joined, so the minima of all roles get seats, and the gang forms (R2).
@@ -61,6 +63,16 @@ class Macro:
             job.seats.fill(job.times.message, job.role.min_replicas)
         self._auxiliary.admit(job.times.message)
         form(job, job.times.message)
+
+    def _plan(self, at: int, action: Callable[[int], None], *, is_size: bool) -> None:
+        """Schedule a fault or an order; one for another size counts at once if the first nodes have not joined by then.
+
+        Otherwise the first generation would form with the size of the topology.
+        """
+        if is_size and at < self._job.times.message:
+            action(at)
+        else:
+            self._job.at(at, action)
 
     def run(self, until: int | None = None) -> MacroResult:
         """Run to the end of the job, or to the time `until` in ns, and return `result`, complete up to then.

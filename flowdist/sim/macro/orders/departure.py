@@ -51,26 +51,28 @@ def _leave(job: Job, node: int, because: str, notice_ns: int | None, now: int) -
     if not seats.on[node]:
         take_room(job, now)  # a gang may grow earlier by now, because it has progressed
     elif job.phase == "running":
-        _give_notice(job, because, notice_ns, now)
+        _give_notice(job, node, because, notice_ns, now)
     elif job.phase in ("waiting", "opening", "back-off"):
         seats.vacate(node)
         if job.phase != "back-off":
             form(job, now)
 
 
-def _give_notice(job: Job, because: str, notice_ns: int | None, now: int) -> None:
+def _give_notice(job: Job, node: int, because: str, notice_ns: int | None, now: int) -> None:
     """Ask the members for their step, and set the deadline. If they have been asked, the earlier deadline holds."""
     until, notice = now + patience_ns([job.role], notice_ns), job.notice
     if notice is None:
         notice = job.notice = Notice(
             "drained" if notice_ns is None else "preempted",
             because,
+            {},
             heard=now + job.times.message,
             due=until,
             finish=lambda at: _finish(job, notice, at),
             drop=lambda: _drop(job, notice),
         )
         job.at(notice.heard, partial(_ask, job, notice))
+    notice.nodes[node] = None
     if until <= notice.due:
         notice.due = until
         job.at(until, notice.finish)
@@ -139,7 +141,7 @@ def _save(job: Job, notice: Notice, generation: int, now: int) -> None:
 
     The notice ends when all members have said so. A member on a dead node never does.
     """
-    if generation == job.result.generations and job.books.has_left:
+    if job.books.has_left and _still_runs(job, generation, now):
         job.books.save_where_it_left()
         job.halt(now)
     if job.notice is notice and not _has_dead_members(job, now):
@@ -157,8 +159,13 @@ def _drop(job: Job, notice: Notice | None) -> None:
 
 def _save_late(job: Job, notice: Notice, generation: int, now: int) -> None:
     """Let members that have reached the agreed step while they are stopped save there, if they have not ended."""
-    if generation == job.result.generations and job.phase == "stopping" and job.books.begun is not None:
+    if job.books.begun is not None and _still_runs(job, generation, now):
         _save_there(job, notice, now)
+
+
+def _still_runs(job: Job, generation: int, now: int) -> bool:
+    """Return whether that generation is the present one, and its members have not been stopped."""
+    return generation == job.result.generations and (job.halt_at is None or now < job.halt_at)
 
 
 def _finish(job: Job, notice: Notice | None, now: int) -> None:
@@ -167,5 +174,7 @@ def _finish(job: Job, notice: Notice | None, now: int) -> None:
         return
     if notice.kind == "drained":
         open_incident(job, "drained", notice.because, now, steps_on=True)
+    elif not any(job.seats.on[node] for node in notice.nodes):  # their members had ended, and then they were lost
+        open_incident(job, "node_lost", notice.because, now, steps_on=True)
     else:
         restart(job, "preempted", notice.because, job.policy.judge("preempted", now), now, steps_on=True)

@@ -14,6 +14,7 @@ class Notice:
     Attributes:
         kind: The kind of the first departure. It decides what follows when the notice ends.
         because: The reason, as a sentence for people.
+        nodes: The nodes.
         heard: From when on the agents know of it. A process that ends from then on has stopped, and not failed (R16).
         due: When the gang has to have left.
         finish: Ends the notice at the given time, and restarts the gang elsewhere; nothing if it has ended.
@@ -25,6 +26,7 @@ class Notice:
 
     kind: Literal["drained", "preempted"]
     because: str
+    nodes: dict[int, None]
     heard: int
     due: int
     finish: Callable[[int], None]
