@@ -15,6 +15,7 @@ from flowdist.sim.cross_check import compare
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from tests.choosing import slow
+from tests.sim.test_macro import with_seats
 from tests.sim.test_macro_beside import BACK, pools, with_options
 from tests.sim.test_macro_features import gang, odd_load
 
@@ -72,7 +73,31 @@ DRAINS: dict[str, tuple[RoleGraph, list[str]]] = {
     "a node dies before the step": (gang({"step_time": "10s"}), ["node1@3m:drain", "node2@3m1s/1m"]),
     "the drained node dies before the step": (gang({"step_time": "10s"}), ["node1@3m:drain", "node1@3m1s/1m"]),
     "a node dies while it saves": (gang(SLOW_SAVE), ["node1@3m:drain", "node2@3m4s/1m", "node3@4m"]),
-    "a node dies as it has saved": (gang({}), ["node1@3m:drain", "node2@3m2.003s/1m"]),
+    "a node dies just before it has saved": (gang({}), ["node1@3m:drain", "node2@3m1.003s/1m"]),
+    "a node dies as it has saved": (gang({}), ["node1@3m:drain", "node2@3m1.0075s/1m"]),
+    "a node dies as its workers answer": (gang({}), ["node1@2s:drain", "node2@2.0006s/1m"]),
+    "a save ends as the members have stopped": (
+        gang({"checkpoint_time": "5093.5ms"}, drain="5s"),
+        ["node1@3m0.187s:drain"],
+    ),
+    "a spare is drained, and a gang that has progressed by then grows": (
+        with_options(gang({}, "2:4", 5), free_incidents_max=2, min_uptime_ns=600 * SECOND),
+        ["node1@30s/50s", "node2@30s/55s", "node2@3m:drain"],
+    ),
+    "a spare dies, and a gang that has progressed by then grows": (
+        with_options(gang({}, "2:4", 5), free_incidents_max=2, min_uptime_ns=600 * SECOND),
+        ["node1@30s/50s", "node2@30s/55s", "node2@3m"],
+    ),
+    "a cordoned node is drained": (
+        with_options(gang({}, "3", 4), cordon_after=1),
+        ["trainer/1@2m:oom", "node1@3m:drain", "node1@4m/30s", "node0@5m"],
+    ),
+    "a member ends while it saves, inside no collective": (
+        gang({**SLOW_SAVE, "collective": "fail"}),
+        ["node1@3m:drain", "trainer/2@3m4s", "node3@4m/1m"],
+    ),
+    "several on a node": (with_seats(gang({}, "2:6", 3), 2), ["node1@3m:drain", "node0@5m:drain", "node2@6m:drain"]),
+    "several workers a replica": (gang({"collective": "fail"}, "2:4x2"), ["node1@3m:drain", "trainer/2@3m0.5s"]),
     "a member ends before the step": (gang({"step_time": "10s"}), ["node1@3m:drain", "trainer/2@3m1s"]),
     "a member ends while it saves": (gang(SLOW_SAVE), ["node1@3m:drain", "trainer/2@3m4s", "node3@4m/1m"]),
     "a member ends, and its peers fail": (
@@ -118,6 +143,28 @@ PREEMPTIONS: dict[str, tuple[RoleGraph, list[str]]] = {
     "while it starts up": (gang({}), ["node1@2s:preempt=15s/1m"]),
     "while it starts up for long": (gang({"startup": "40s"}), ["node1@2s:preempt=25s/1m"]),
     "while it starts up, with time to work": (gang({}), ["node1@2s:preempt=2m/1m", "trainer/2@1m"]),
+    "it begins to work while it is stopped": (
+        gang({"startup": "1s", "stop_time": "1900ms", "restore_time": "300ms"}),
+        ["node3@3m/1m", "node1@3m2.2s:preempt=5s/1m"],
+    ),
+    "a member's node dies after it has ended": (
+        gang({}),
+        ["node1@2s:preempt=2m/1m", "trainer/2@1m", "node2@70s/1m"],
+    ),
+    "that of the only member there": (gang({}), ["node1@2s:preempt=2m/1m", "trainer/1@1m", "node1@70s/1m"]),
+    "the work is done meanwhile, which is progress": (
+        with_options(gang({"steps": 30}), free_incidents_max=1, min_uptime_ns=600 * SECOND),
+        ["node1@2s:preempt=12s/1m", "node2@6s:preempt=2m/1m"],
+    ),
+    "a drain does not shorten the notice": (gang({}), ["node1@2s:preempt=3m/1m", "node1@20s:drain"]),
+    "a spare is back before": (
+        gang({}, "2:3", 4),
+        ["node3@3m:preempt=30s/1m", "node3@3m10s/5s", "node1@5m", "node2@6m"],
+    ),
+    "a node that dies before it is taken is not to blame": (
+        with_options(gang({}), cordon_after=1),
+        ["node1@2s:preempt=30s/10s", "node1@5s/10s"],
+    ),
     "and all members end": (gang({"collective": "fail"}), ["node1@2s:preempt=2m/1m", "trainer/2@1m"]),
     "and the work is done meanwhile": (gang({"steps": 30}), ["node1@2s:preempt=2m/1m"]),
     "two at once": (gang({}, "2:6", 6), ["node1@3m:preempt=30s/1m", "node2@3m:preempt=40s/1m"]),
@@ -220,12 +267,18 @@ def test_random_jobs_are_played_to_the_nanosecond(chunk: int) -> None:
     assert happened.count("drained") > 5 and happened.count("preempted") > 5
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_short_cut_changes_nothing(seed: int) -> None:
-    graph, plan = odd_job(seed)
-    kills = parse_plan(rates=["node-kill=60/node-day/2m"])
-    scope = scope_of(graph, plan := plan._replace(rates=kills.rates))
-    short, long = (Macro(scope, plan, seed=seed % 3, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
+@pytest.mark.parametrize("order", ["drain", "preempt", "scale"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_short_cut_changes_nothing(seed: int, order: str) -> None:
+    graph = gang({"steps": 10**5}, "2:6", 8)
+    orders = {
+        "drain": [f"node{i}@{10 * i}m:drain" for i in range(6)],
+        "preempt": [f"node{i}@{10 * i}m:preempt=30s/1m" for i in range(6)],
+        "scale": [f"trainer@{10 * i}m:scale={2 + 3 * i % 5}" for i in range(6)],
+    }
+    plan = parse_plan(orders[order], rates=["node-kill=20/node-day/2m"])
+    scope = scope_of(graph, plan)
+    short, long = (Macro(scope, plan, seed=seed, step_by_step=steps).run(4 * HOUR) for steps in (False, True))
     assert short == long
 
 

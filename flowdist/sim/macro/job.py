@@ -276,11 +276,10 @@ class Job:
         first = self.first_node() if self.cut_off_since else None
         answered = self.cut_off_since.get(first, now) if first is not None else now
         is_known = self.phase == "stopping" and self.books.begun is not None
-        reported, left_at = self.books.reported(now), self.books.left_at
+        reported = self.books.reported(now)
         self.books.halt(now, answered_until=answered, is_known=is_known, is_over=is_over)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
-            is_late = left_at is not None and left_at > self.opened - self.times.message
-            self.books.progressed = reported > self.reported or is_late
+            self.books.progressed = reported > self.reported
 
     def extra_startup_ns(self, slowest: float, members: int) -> int:
         """Return how much longer than nominal, in ns, the slowest of so many members takes to start up.

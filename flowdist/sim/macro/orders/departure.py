@@ -82,10 +82,10 @@ def _ask(job: Job, notice: Notice, now: int) -> None:
     """Let the agents answer the controller, which has asked for the step of their workers.
 
     The workers take a moment to answer. An agent whose workers are not there yet answers at once that there is no step.
-    Nothing happens if a member has ended or its node is dead: the incident of that ends the notice.
+    Nothing happens if the node of a member is dead: the incident of that ends the notice.
     """
     message = job.times.message
-    if job.notice is not notice or job.exited or _has_dead_members(job, now):
+    if job.notice is not notice or _has_dead_members(job, now):
         return
     are_there = now >= job.formed - message
     step = job.books.step_at(now) if job.books.begun is not None else None
