@@ -282,6 +282,14 @@ def test_the_short_cut_changes_nothing(seed: int, order: str) -> None:
     assert short == long
 
 
+def test_the_short_cut_knows_to_which_node_a_replica_returns() -> None:
+    """After its cool-down the gang grows to the node that its replica has left, though another is free, too."""
+    faults = ["node0@30s/5m30s", "node2@2m:drain", "node2@3m/3m10s", "node0@14m/30s"]
+    plan = parse_plan(faults, rates=["node-kill=1e-6/node-day/1m"])
+    (one,) = compare(gang({"steps": 4000}, "2:3", 4, cooldown="10m"), plan, [1], HOUR)
+    assert one.is_equal and one.macro.causes == {"node_lost": 1, "drained": 1, "joined": 1}
+
+
 REFUSED: dict[str, tuple[RoleGraph, list[str], str]] = {
     "a role beside the gang": (pools(), ["node1@3m:drain"], "only in jobs of one role, and this one has"),
     "hang_after": (gang({}, hang_after="10m"), ["node1@3m:preempt=30s"], "only without hang_after"),
