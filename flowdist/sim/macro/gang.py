@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from flowdist.control.incidents.causes import PEER_KINDS
 from flowdist.control.incidents.judge import Verdict
-from flowdist.graph import FailureKind, format_duration
+from flowdist.graph import FailureKind
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
+from flowdist.sim.macro.generation.waiting import give_up_waiting, plan_wait
 from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
 from flowdist.sim.macro.result import NEVER
 
@@ -221,7 +222,7 @@ def open_incident(
     job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
     job.halt_at = job.stopped_at if grows or steps_on else None
     if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
-        job.at(job.due, partial(_begin_late, job, job.result.generations))
+        job.at(job.due, partial(job.begin_late, job.result.generations))
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
@@ -236,16 +237,6 @@ def open_incident(
     job.due = max(job.due, job.joint_gone_at)
     if job.due < job.quiet_until() and not job.backoff_ns:
         job.on_due(job, job.due)
-
-
-def _begin_late(job: Job, generation: int, now: int) -> None:
-    """Begin the work of a generation whose members start up before the order to stop has ended them.
-
-    Nothing happens if one of them has ended, or the job is over.
-    """
-    has_all = not job.exited and not any(job.members_on(node) for node in job.death_known_at)
-    if job.phase == "stopping" and generation == job.result.generations and has_all:
-        job.books.begin(now, pace=job.slowest)
 
 
 def _stop_members(job: Job, members: int, now: int) -> None:
@@ -385,27 +376,6 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
     job.seats.fresh.clear()
     job.due, job.on_due = at, begin
-
-
-def plan_wait(job: Job, until: int) -> None:
-    """Set the job to a gang that is below its minimum and waits for nodes. The job fails at `until` (ns)."""
-    job.phase, job.formed, job.give_up_at = "waiting", NEVER, until
-    job.due, job.on_due = until, _give_up
-
-
-def _give_up(job: Job, now: int) -> None:
-    fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
-
-
-def give_up_waiting(job: Job, now: int) -> None:
-    """Handle the end of the gang's wait for nodes when the gang waits for a service by then: the job does not fail.
-
-    Nothing happens if the gang's wait was ended or renewed before, or it waits for nodes still.
-    """
-    if job.give_up_at == now and job.phase in ("stopping", "gated"):
-        job.give_up_at = None
-        if job.books.bucket == "waiting":
-            job.books.move("re-formation", job.size_max, now)
 
 
 def begin(job: Job, now: int) -> None:

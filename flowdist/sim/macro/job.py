@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 from flowdist.control.incidents.health import is_healthy, stops_with_grace
-from flowdist.faults.grammar import Plan, Rate
+from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.repairs import is_drawn
 from flowdist.sim.engine.node import KILL_NS
@@ -225,6 +225,15 @@ class Job:
         elif not notice.has_left:
             self.due = max(notice.told, self.books.time_of_step(notice.step))
 
+    def begin_late(self, generation: int, now: int) -> None:
+        """Begin the work of a generation whose members start up before the order to stop has ended them.
+
+        Nothing happens if one of them has ended, or the job is over.
+        """
+        has_all = not self.exited and not any(self.members_on(node) for node in self.death_known_at)
+        if self.phase == "stopping" and generation == self.result.generations and has_all:
+            self.books.begin(now, pace=self.slowest)
+
     @property
     def slowest(self) -> Fraction:
         """How many times longer than nominal the slowest member takes for a step now."""
@@ -302,7 +311,7 @@ def may_become_steady(job: Job) -> bool:
     verdict = job.policy.judge("node_lost", 0)
     is_free = verdict.action == "restart" and not verdict.counted
     known = any(_ends_a_node(rate, job) or _ends_a_replica(rate, job) for rate in job.plan.rates)
-    faults = (*job.plan.faults, *job.plan.rates)
+    faults: list[Fault | Rate] = [*job.plan.faults, *job.plan.rates]
     is_ordered = bool(job.plan.scales) or any(fault.kind in ("preempt", "scale") for fault in faults)
     return is_free and max(job.scope.seats) == 1 and known and not is_ordered and not _is_left_out(job)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import partial
 
 from flowdist.sim.macro.beside.auxiliary_role import AuxiliaryRole
-from flowdist.sim.macro.gang import give_up_waiting, note_change, open_incident, stopped, take_room
+from flowdist.sim.macro.gang import note_change, open_incident, stopped, take_room
+from flowdist.sim.macro.generation.waiting import give_up_waiting
 from flowdist.sim.macro.job import Job
 
 

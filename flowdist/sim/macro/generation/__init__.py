@@ -1,1 +1,1 @@
-"""Parts of one generation in macro mode: how its work advances, and how long its members start up and stop."""
+"""Parts of one generation in macro mode: how its work advances, how long it starts up, and how it waits for nodes."""

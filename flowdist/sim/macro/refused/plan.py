@@ -50,10 +50,11 @@ def departure_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Refused |
     for field in ("hang_after", "start_timeout"):
         if getattr(gang, f"{field}_ns") is not None:
             return f"macro mode empties nodes only without {field}", f"leave {field} out, or --macro"
-    if any(each.kind == "lost" for each in (*plan.faults, *plan.rates)):
+    faults: list[Fault | Rate] = [*plan.faults, *plan.rates]
+    if any(each.kind == "lost" for each in faults):
         return "macro mode empties nodes only while none is cut off", "leave the faults `lost` out, or --macro"
-    faults = [each for each in (*plan.faults, *plan.rates) if each.kind == "preempt"]
-    longest_ns = max([gang.drain_ns, *(parse_duration(each.arg) for each in faults)])
+    notices_ns = [parse_duration(each.arg) for each in faults if each.kind == "preempt"]
+    longest_ns = max([gang.drain_ns, *notices_ns])
     timeout_ns = gang.workload.group_timeout_ns
     if gang.workload.collective == "hang" and timeout_ns is not None and longest_ns >= timeout_ns:
         text = "macro mode empties nodes only in less time than a collective takes to time out"
