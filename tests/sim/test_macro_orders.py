@@ -284,9 +284,11 @@ def test_the_short_cut_changes_nothing(seed: int, order: str) -> None:
 
 def test_the_short_cut_knows_to_which_node_a_replica_returns() -> None:
     """After its cool-down the gang grows to the node that its replica has left, though another is free, too."""
-    faults = ["node0@30s/5m30s", "node2@2m:drain", "node2@3m/3m10s", "node0@14m/30s"]
+    faults = ["node0@30s/3m30s", "node2@2m:drain", "node2@2m10s/20s", "node0@10m/30s"]
     plan = parse_plan(faults, rates=["node-kill=1e-6/node-day/1m"])
-    (one,) = compare(gang({"steps": 4000}, "2:3", 4, cooldown="10m"), plan, [1], HOUR)
+    graph = gang({"steps": 1500}, "2:3", 4, cooldown="5m")
+    graph = with_options(graph, free_incidents_max=2, min_uptime_ns=600 * SECOND)
+    (one,) = compare(graph, plan, [1], HOUR)
     assert one.is_equal and one.macro.causes == {"node_lost": 1, "drained": 1, "joined": 1}
 
 
