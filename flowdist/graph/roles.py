@@ -170,6 +170,14 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """Part of a checkpoint for which its workers do not step, in ns."""
         return self.checkpoint_ns if self.checkpoint_blocks_ns is None else self.checkpoint_blocks_ns
 
+    def restore_ns_after(self, lost: int) -> int:
+        """Time to read a checkpoint, in ns, after the loss of so many nodes that had parts of it in memory.
+
+        A part is in memory on two nodes: after the loss of one node all parts are there still, after that of a second
+        one they may not be, and all workers read from the disk.
+        """
+        return self.restore_ns if self.peer_restore_ns is None or lost > 1 else self.peer_restore_ns
+
     @property
     def lag_ns(self) -> int:
         """Part of a checkpoint for which the workers step again although it is not complete, in ns."""

@@ -427,7 +427,6 @@ PS = TOPOLOGIES / "ps.py"
             with_role(topology("mesh.py"), ports=("rpc",)),
             "role trainer: ports=['rpc']: macro mode does not know on which",
         ),
-        (with_load(peer_restore_ns=SECOND), "role trainer: workload.peer_restore='1s': macro mode does not play it"),
         (with_load(import_ns=SECOND), "role trainer: workload.import_time='1s': macro mode does not play it"),
         (with_load(rejoin_ns=SECOND), "role trainer: workload.rejoin_time='1s': macro mode does not play it"),
         (

@@ -48,6 +48,7 @@ FEATURES: dict[str, RoleGraph] = {
     "workers that take time to exit": gang({"finish_time": "3s"}),
     "workers that take time to stop": gang({"stop_time": "1900ms"}),
     "warm starts": gang({"warm_startup": "1s", "restore_time": "2s"}),
+    "a restore from the memory of peers": gang({"peer_restore": "300ms", "restore_time": "9s"}),
     "peers wait": gang({"collective": "wait"}),
     "peers hang": gang({"collective": "hang"}),
     "peers fail": gang({"collective": "fail"}),
@@ -85,6 +86,14 @@ def with_load(graph: RoleGraph, name: str, **fields: Any) -> RoleGraph:
 
 
 STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
+    "two nodes with the checkpoint in memory are lost": (
+        gang({"peer_restore": "300ms", "restore_time": "9s"}, "2:4", 6),
+        ["node1@2m/10s", "node2@3m/10s", "node3@3m0.02s/10s", "node1@4m/10s", "node4@4m2s:lost/40s"],
+    ),
+    "a node with the checkpoint in memory is cut off": (
+        gang({"peer_restore": "300ms", "restore_time": "9s"}, "2:4", 6),
+        ["node1@2m:lost/40s", "node2@2m2.6s/10s", "trainer/0@3m"],
+    ),
     "a member ends after the last step": (
         gang({"finish_time": "30s", "collective": "hang"}),
         ["trainer/1@10m20s", "node2@10m40s/10s"],
@@ -139,6 +148,10 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         with_load(pools(), "evaluator", steps=10_000, startup_ns=40 * SECOND, warm_startup_ns=SECOND),
         ["node4@3m/10s"],
     ),
+    "an evaluator reads its checkpoint from memory": (
+        with_load(pools(), "evaluator", steps=10_000, restore_ns=40 * SECOND, peer_restore_ns=SECOND),
+        ["node4@6m/10s"],
+    ),
     "and warm on one that was silent": (
         with_load(pools(), "evaluator", steps=10_000, startup_ns=40 * SECOND, warm_startup_ns=SECOND),
         ["node4@3m:lost/10s"],
@@ -161,6 +174,7 @@ def odd_load(rnd: random.Random, base: dict[str, Any]) -> dict[str, Any]:
         "stop_time": ["10ms", "700ms", "1900ms"],
         "warm_startup": ["100ms", "1s", "8s"],
         "restore_time": ["1s", "9s"],
+        "peer_restore": [0, "300ms"],
         "collective": ["wait", "hang", "fail", "fail"],
     }
     if base["checkpoint_time"]:

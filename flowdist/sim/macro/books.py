@@ -32,6 +32,7 @@ class Books:
         begun: When the last member of the present generation had started up, so that its warm-up or its steps began;
             None: no generation works.
         progressed: The generation that stepped last has reported a step that is further than ever.
+        restore_ns: Time in which the present generation reads its checkpoint, if there is one.
         step_ns: Time of a step of the present generation.
         left_at: When the generation stopped at a step that its members agreed on, to save there; None: it has not.
         lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
@@ -41,6 +42,7 @@ class Books:
     def __init__(self, load: WorkloadSpec, replicas: int, procs: int = 1) -> None:
         self._load, self._all, self._procs = load, replicas, procs
         self._cycle_ns = load.cycle_ns
+        self.restore_ns = load.restore_ns_after(0)
         self.spent: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)
         self.active = 0
         self.bucket: Bucket = "waiting"
@@ -93,7 +95,7 @@ class Books:
         """
         load = self._load
         if self.durable and self.bucket == "start-up":
-            part = min(load.restore_ns, now - self.since) * self.active
+            part = min(self.restore_ns, now - self.since) * self.active
             self.spent["restore"] += part
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)

@@ -79,6 +79,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
         job.cut_off_since[node] = now
+        job.memory.cut_off(node, back if back is not None else NEVER)
         heard = _last_heard(job, node, now)
         dies, known, why = heard + times.fence, heard + times.silent, "not heard"
         if back is not None and back < dies:
@@ -87,6 +88,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
             return
     else:
         job.warm.forget(node)
+        job.memory.kill(node)
     job.alive[node] = False
     job.workers_end_at[node], job.dead_since[node] = dies, now
     if back is not None:

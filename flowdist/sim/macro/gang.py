@@ -350,7 +350,8 @@ def _start(job: Job, now: int) -> None:
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
-    plan_begin(job, now + times.up + startup_ns + (load.restore_ns if books.durable else 0), job.formed)
+    books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up))
+    plan_begin(job, now + times.up + startup_ns + (books.restore_ns if books.durable else 0), job.formed)
     if job.scope.beside:
         job.at(job.formed, job.companions.settle)
     elif seats.has_block:
@@ -380,6 +381,7 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
 
 def begin(job: Job, now: int) -> None:
     """Begin to work: the last member has started up. The phase ends when all work is done."""
+    job.memory.begin(job.seats.node_of)
     job.due, job.on_due = job.books.begin(now, is_stalled=bool(job.away), pace=job.slowest), complete
 
 

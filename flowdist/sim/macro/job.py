@@ -18,6 +18,7 @@ from flowdist.faults.repairs import is_drawn
 from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import EVEN
+from flowdist.sim.macro.generation.peer_memory import PeerMemory
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
 from flowdist.sim.macro.orders.notice import Notice
 from flowdist.sim.macro.policy import Policy
@@ -124,6 +125,7 @@ class Job:
         exited: Members of the present generation whose processes a fault ended.
         notice: Request to the gang to leave a node in order; None: there is none.
         grows_at_once: The operator wants a larger gang, which waits for no cool-down.
+        memory: Nodes that have the checkpoints of the gang in memory.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
@@ -172,6 +174,7 @@ class Job:
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
         self.notice: Notice | None = None
+        self.memory = PeerMemory()
         self.grows_at_once = False
 
         self.incident_kind, self.opened = "", 0
@@ -232,6 +235,7 @@ class Job:
         """
         has_all = not self.exited and not any(self.members_on(node) for node in self.death_known_at)
         if self.phase == "stopping" and generation == self.result.generations and has_all:
+            self.memory.begin(self.seats.node_of)
             self.books.begin(now, pace=self.slowest)
 
     @property
@@ -324,7 +328,7 @@ def _is_left_out(job: Job) -> bool:
     """
     role, load = job.role, job.role.workload
     more = load.warmup_ns or load.lag_ns or load.finish_ns or load.step_spread or load.warm_startup_ns is not None
-    blocks = load.collective in ("hang", "fail")
+    blocks = load.collective in ("hang", "fail") or load.peer_restore_ns is not None
     return bool(role.step > 1 or load.depends_on_size or more or blocks or any(map(is_drawn, job.plan.rates)))
 
 

@@ -12,8 +12,6 @@ from flowdist.graph import WorkloadSpec
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.user_code.workload import WorldModel
 
-COPIES = 1  # nodes that may be lost without the loss of a part
-
 
 class PeerMemory:
     """The nodes that have the checkpoints of each world in memory.
@@ -36,7 +34,7 @@ class PeerMemory:
         if load.peer_restore_ns is None:
             return load.restore_ns
         lost = sum(self._is_lost(name, starts) for name, starts in self._holders.get(world, {}).items())
-        return load.peer_restore_ns if lost <= COPIES else load.restore_ns
+        return load.restore_ns_after(lost)
 
     def _is_lost(self, name: NodeName, starts: int) -> bool:
         """Return whether the memory of a node is gone, or cannot be reached, since it had so many earlier agents."""

@@ -316,7 +316,7 @@ class AuxiliaryRole:
         is_warm = self._warm.split([node], now + job.times.up)[1] > 0
         nominal_ns = load.warm_startup_ns if is_warm and load.warm_startup_ns is not None else load.startup_ns
         startup = round(nominal_ns * spread(job.seed, entity, "startup", load.startup_spread))
-        up = now + job.times.up + startup + (load.restore_ns if replica.books.durable else 0)
+        up = now + job.times.up + startup + (replica.books.restore_ns if replica.books.durable else 0)
         self._plan(replica, up, lambda at: self._begin(index, replica, at))
 
     def _begin(self, index: int, replica: AuxiliaryReplica, now: int) -> None:

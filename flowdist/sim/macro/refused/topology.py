@@ -15,7 +15,7 @@ import msgspec
 from flowdist.control.incidents.judge import matching_rule
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import MINUTE, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import MINUTE, SECOND, RestartPolicy, RoleGraph, RoleSpec, WorkloadSpec, format_duration
 from flowdist.sim.macro.seats import seats_on
 
 # Fields that macro mode follows, or that make no difference to a simulation. Any other has to have its default.
@@ -29,6 +29,7 @@ _READY = "ready ready_timeout_ns"  # of roles beside the gang
 _POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
 _LOAD = (
     "steps step_ns step_times batch_workers step_spread startup_ns startup_spread warm_startup_ns warmup_ns restore_ns "
+    "peer_restore_ns "
     "checkpoint_every_ns checkpoint_ns checkpoint_blocks_ns finish_ns stop_ns collective collective_timeout_ns"
 )
 _GRAPH = "name roles cluster options on_incident checkpoint_dir source domains worlds format"
@@ -237,7 +238,7 @@ def _of_workload(role: RoleSpec) -> Iterator[Refusal]:
                 f"its workers, which take {format_duration(load.stop_ns)} to stop, would be killed before they end well"
             )
             yield _of_time(role, field, getattr(role, field), why, "give it more")
-    if role.ready is not None and role.ready_timeout_ns <= 2 * (load.startup_ns + load.restore_ns) + MINUTE:
+    if role.ready is not None and role.ready_timeout_ns <= 2 * (load.startup_ns + _restore_ns(load)) + MINUTE:
         yield _of_time(role, "ready_timeout_ns", role.ready_timeout_ns, "it may not get ready in time", "give it more")
     yield from _impatient(role)
 
@@ -250,7 +251,7 @@ def _impatient(role: RoleSpec) -> Iterator[Refusal]:
             yield _of_time(role, "start_timeout_ns", role.start_timeout_ns, why, "leave start_timeout= out")
         return
     load = role.workload
-    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + load.restore_ns + load.warmup_ns
+    up_ns = round(load.startup_ns * (1 + load.startup_spread)) + _restore_ns(load) + load.warmup_ns
     step_ns = round(2 * role.longest_step_ns * (1 + load.step_spread))
     quiet_ns = up_ns + step_ns + load.blocking_ns + load.finish_ns + SECOND  # no phase without a step lasts longer
     for field in ("hang_after_ns", "start_timeout_ns"):
@@ -258,6 +259,11 @@ def _impatient(role: RoleSpec) -> Iterator[Refusal]:
         if limit_ns is not None and limit_ns <= quiet_ns:
             why = f"workers that start up and do their first step in {format_duration(quiet_ns)} may count as hanging"
             yield _of_time(role, field, limit_ns, why, f"give it more, or leave {field.removesuffix('_ns')}= out")
+
+
+def _restore_ns(load: WorkloadSpec) -> int:
+    """Return the longest time in which workers read a checkpoint, in ns."""
+    return max(load.restore_ns, load.peer_restore_ns or 0)
 
 
 def _addresses(role: RoleSpec, of: str, do: str) -> Refusal:
