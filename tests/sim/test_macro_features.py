@@ -174,7 +174,6 @@ def odd_load(rnd: random.Random, base: dict[str, Any]) -> dict[str, Any]:
         "stop_time": ["10ms", "700ms", "1900ms"],
         "warm_startup": ["100ms", "1s", "8s"],
         "restore_time": ["1s", "9s"],
-        "peer_restore": [0, "300ms"],
         "collective": ["wait", "hang", "fail", "fail"],
     }
     if base["checkpoint_time"]:

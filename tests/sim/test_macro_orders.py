@@ -242,7 +242,7 @@ def odd_job(seed: int) -> tuple[RoleGraph, Plan]:
     more: dict[str, Any] = {"parallel": {"pp": block, "dp": "elastic"}} if block > 1 else {}
     more |= rnd.choice([{}, {}, {"drain": "6s"}])
     replicas = f"{rnd.randint(1, most) * block}:{most * block}"
-    load = odd_load(rnd, times)
+    load = odd_load(rnd, times) | random.Random(-seed).choice([{}, {"peer_restore": "300ms"}])
     graph = gang(load, replicas, nodes, rnd.choice([3, 99]), pending_timeout=rnd.choice(["10m", "1h"]), **more)
     graph = with_options(
         graph,
