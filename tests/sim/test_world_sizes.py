@@ -113,8 +113,8 @@ def test_a_second_loss_during_the_restore_is_too_much_for_the_copies() -> None:
 
 
 def test_macro_mode_names_the_field_that_it_cannot_play() -> None:
-    with pytest.raises(MacroRefused, match=r"role trainer: workload.peer_restore='2s': "):
-        scope_of(gang(Workload(peer_restore="2s")), parse_plan())
+    with pytest.raises(MacroRefused, match=r"role trainer: workload.import_time='2s': "):
+        scope_of(gang(Workload(import_time="2s")), parse_plan())
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
