@@ -20,6 +20,7 @@ from flowdist.sim.macro.trace import MacroTrace
 from flowdist.testing.kit import graph_of
 from tests.choosing import slow
 from tests.sim.test_macro_beside import with_options
+from tests.sim.test_macro_joint import core
 
 TIMES: dict[str, Any] = {"startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
 
@@ -269,6 +270,17 @@ def test_the_trace_names_each_gang() -> None:
     texts = [line.reason for line in trace.lines if hasattr(line, "reason")]
     assert "blue: generation 2 forms with 3 of at most 4" in texts
     assert "red: generation 2 forms with 2 of at most 3" in texts
+
+
+@pytest.mark.parametrize("graph", [duo(), core("2", "4", nodes=6)])
+def test_orders_and_preemptions_are_refused(graph: RoleGraph) -> None:
+    role = graph.roles[0].name
+    for plan in (parse_plan(scales=[f"{role}=2@1m"]), parse_plan(drains=["node1@1m"])):
+        with pytest.raises(MacroRefused, match=r"macro mode (scales the gang|empties nodes) only in jobs of one"):
+            scope_of(graph, plan)
+    for fault in (f"{role}@1m:scale=2", "node1@1m:drain", "node1@1m:preempt=30s/1m"):
+        with pytest.raises(FaultError, match="only in jobs of one"):
+            scope_of(graph, parse_plan([fault]))
 
 
 def with_role(graph: RoleGraph, name: str, **fields: Any) -> RoleGraph:

@@ -51,9 +51,8 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
             if name in job.names and tuple(target.split("=", 1)) in spec.labels:
                 apply_fault(job, name, what, now)
     elif what.kind == "scale":
-        if target == job.role.name:
-            _note_fault(job, target, what, now)
-            scale(job, int(what.arg), now)
+        _note_fault(job, target, what, now)
+        scale(job, int(what.arg), now)
     else:
         for replica in job.replicas_of(target):
             _hit_replica(job, replica, what, now)

@@ -110,12 +110,12 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """
     if job.phase != "running" or generation != job.result.generations:
         return
-    notice = job.notice
+    kind, notice = how.kind, job.notice
     if notice is not None and now - job.times.message >= notice.heard:
         if not _has_members_left(job):
             notice.finish(now)
         return
-    kind, job.payer, job.failed_on = how.kind, job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
+    job.payer, job.failed_on = job.policies[job.part_of(replica)[0]], job.seats.node_of[replica]
     verdict = job.payer.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.name_of(replica)} failed: {kind}"
     ends = verdict.action == "fail"
@@ -315,12 +315,11 @@ def form(job: Job, now: int) -> None:
         seats.fill(now)
     if not seats.has_minimum:
         if job.minima is not None:
-            plan_wait(job, wait_for_parts(job, job.minima, now), form)
+            plan_wait(job, wait_for_parts(job, job.minima, now))
             return
         if job.give_up_at is None and books.bucket == "re-formation":
             books.move("waiting", 0, now)
-        until = now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at
-        plan_wait(job, until, form)
+        plan_wait(job, now + job.role.pending_timeout_ns if job.give_up_at is None else job.give_up_at)
         return
     if job.give_up_at is not None:
         job.give_up_at = None

@@ -238,7 +238,7 @@ class Job:
     @property
     def stop_ns(self) -> int:
         """Time from an incident with a failure to the report that all members on living nodes have stopped, in ns."""
-        return self.stops_within(self.role.stop_grace_ns)
+        return self.stop_ns_of("")
 
     def stop_ns_of(self, kind: str) -> int:
         """Return `stop_ns` for an incident of this kind."""

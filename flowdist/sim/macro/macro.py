@@ -78,11 +78,10 @@ class Macro:
 
         Otherwise the first generation would form with the size of the topology.
         """
-        job = self._jobs[0]
-        if is_size and at < job.times.message:
+        if is_size and at < self._jobs[0].times.message:
             action(at)
         else:
-            job.at(at, action)
+            self._jobs[0].at(at, action)
 
     def run(self, until: int | None = None) -> MacroResult:
         """Run to the end of the job, or to the time `until` in ns, and return `result`, complete up to then.

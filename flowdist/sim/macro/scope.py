@@ -73,8 +73,9 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
     for refusal in refusals(graph):
         help = f"{refusal.do}; or leave --macro out"
         raise MacroRefused(f"macro mode cannot play this job:\n  {refusal.text}", help=help, refusal=refusal)
-    check_plan(plan, graph, gangs_of(graph))
-    for flag, text, refused in orders_refused(plan, graph, gangs_of(graph)):
+    gangs = gangs_of(graph)
+    check_plan(plan, graph, gangs)
+    for flag, text, refused in orders_refused(plan, graph, gangs):
         raise MacroRefused(f"{flag} {text}: {refused[0]}", help=refused[1])
     first = graph.cluster.nodes[0]
     added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]

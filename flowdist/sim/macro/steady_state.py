@@ -29,7 +29,7 @@ from flowdist.faults.streams import numbers, stream
 from flowdist.graph import MS
 from flowdist.record.accounts import Bucket
 from flowdist.sim.macro.books import ANSWER_NS
-from flowdist.sim.macro.gang import begin, form, plan_begin
+from flowdist.sim.macro.gang import begin, plan_begin
 from flowdist.sim.macro.generation.waiting import plan_wait
 from flowdist.sim.macro.job import OTHER, Job, target_of
 from flowdist.sim.macro.result import FAILED, NEVER
@@ -447,7 +447,7 @@ class SteadyState:
             if count:
                 result.causes[kind] += count
         if self.waits:
-            plan_wait(job, self.due, form)
+            plan_wait(job, self.due)
         else:
             plan_begin(job, self.begins, self.formed)
 

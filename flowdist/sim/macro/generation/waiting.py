@@ -5,31 +5,26 @@ All functions act on a `Job` at the virtual time `now` in ns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from flowdist.graph import format_duration
 from flowdist.sim.macro.ending import fail
 from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
 
 
-def plan_wait(job: Job, until: int, form: Callable[[Job, int], None]) -> None:
-    """Set the job to a gang that is below its minimum and waits for nodes. The job fails at `until` (ns).
-
-    `form` is called then if a gate of the gang is closed, so that it does not fail.
-    """
+def plan_wait(job: Job, until: int) -> None:
+    """Set the job to a gang that is below its minimum and waits for nodes. The job fails at `until` (ns)."""
     job.phase, job.formed, job.give_up_at = "waiting", NEVER, until
-    job.due, job.on_due = until, partial(_give_up, form)
+    job.due, job.on_due = until, _give_up
 
 
-def _give_up(form: Callable[[Job, int], None], job: Job, now: int) -> None:
+def _give_up(job: Job, now: int) -> None:
     """Fail the job, because the gang was below its minimum for too long; not if a gate of it is closed by now (R12)."""
     if job.companions.let_gang_form(now):
         role = job.minima.first_due if job.minima is not None else job.role
         fail(job, f"{role.name} was below its minimum for {format_duration(role.pending_timeout_ns)}", now)
     else:
-        form(job, now)
+        job.phase, job.due = "gated", NEVER
+        give_up_waiting(job, now)
 
 
 def give_up_waiting(job: Job, now: int) -> None:

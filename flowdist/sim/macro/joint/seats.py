@@ -66,13 +66,10 @@ class JointSeats(Seats):
         super().fill(now, count)
         self.vacant = rest[:low] + self.vacant + rest[high:]
 
-    def _cordon(self, node: int) -> None:
-        """Cordon the node, unless the minima of all roles have no room without it. Replicas on it keep their seats."""
+    def is_needed(self, node: int) -> bool:
+        """Return whether the minimum of a role has no room without the node. No node is left in order."""
         on = [sum(replica in own for replica in self.on[node]) for own in self._ranges]
         left = [count - lost for count, lost in zip(self.counts, on, strict=True)]
         missing = sum(max(0, part.min_replicas - count) for part, count in zip(self._parts, left, strict=True))
-        own_free = self.room[node] - len(self.on[node])
-        if self.others_have_room() and missing <= self.free - own_free:
-            self.cordoned[node] = self.flapping[node] = None
-            self.free -= own_free
-            self.version += 1
+        own_free = 0 if node in self.cordoned else self.room[node] - len(self.on[node])
+        return missing > self.free - own_free or not self.others_have_room()

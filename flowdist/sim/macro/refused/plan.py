@@ -23,7 +23,7 @@ Refused = tuple[str, str]  # why a fault or a rate is not played, and what the u
 
 def check_plan(plan: Plan, graph: RoleGraph, gangs: list[RoleSpec]) -> None:
     """Raise FaultError for the first fault or rate of the plan that macro mode cannot play with these gangs."""
-    departs = departure_refused(plan, graph, gangs[0])
+    departs = departure_refused(plan, graph, gangs)
     for fault in plan.faults:
         _check_fault(fault, graph, gangs, departs)
     for rate in plan.rates:
@@ -33,18 +33,19 @@ def check_plan(plan: Plan, graph: RoleGraph, gangs: list[RoleSpec]) -> None:
 def orders_refused(plan: Plan, graph: RoleGraph, gangs: list[RoleSpec]) -> Iterator[tuple[str, str, Refused]]:
     """Yield each order of the operator that macro mode cannot play: its option, the text of it, and why."""
     for scale in plan.scales:
-        if (refused := scale_refused(scale.role, graph, gangs)) is not None:
+        if (refused := scale_refused(scale.role, gangs)) is not None:
             yield "--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}", refused
     for order in plan.drains:
-        if (refused := departure_refused(plan, graph, gangs[0])) is not None:
+        if (refused := departure_refused(plan, graph, gangs)) is not None:
             yield "--drain", f"{order.node}@{format_duration(order.at_ns)}", refused
 
 
-def departure_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Refused | None:
-    """Return why macro mode cannot let this gang leave a node in order, with this plan; None if it can.
+def departure_refused(plan: Plan, graph: RoleGraph, gangs: list[RoleSpec]) -> Refused | None:
+    """Return why macro mode cannot let the gang leave a node in order, with this plan; None if it can.
 
     Each reason would keep members from their agreed step in a way that macro mode does not know.
     """
+    gang = gangs[0]
     if len(graph.roles) > 1:
         other = next(role.name for role in graph.roles if role is not gang)
         return f"macro mode empties nodes only in jobs of one role, and this one has {other}", "leave --macro out"
@@ -63,10 +64,11 @@ def departure_refused(plan: Plan, graph: RoleGraph, gang: RoleSpec) -> Refused |
     return None
 
 
-def scale_refused(role: str, graph: RoleGraph, gangs: list[RoleSpec]) -> Refused | None:
-    """Return why macro mode cannot scale this role; None if it is the only gang of the job, which it can."""
-    if len(gangs) > 1 or any(len(world.roles) > 1 for world in graph.worlds):
-        return "macro mode scales a gang only if it is the only one, of one role", "leave --macro out"
+def scale_refused(role: str, gangs: list[RoleSpec]) -> Refused | None:
+    """Return why macro mode cannot scale this role; None if it is the only gang, which it can."""
+    if len(gangs) > 1:
+        names = " and ".join(gang.name for gang in gangs)
+        return f"macro mode scales the gang only in jobs of one, and this one has {names}", "leave --macro out"
     return None if role == gangs[0].name else (f"macro mode scales {gangs[0].name} alone", "leave --macro out")
 
 
@@ -121,7 +123,7 @@ def _of_replicas(who: str, kind: str, graph: RoleGraph, gangs: list[RoleSpec], i
         instead: What the user can write instead.
     """
     if kind == "scale":
-        return scale_refused(who, graph, gangs)
+        return scale_refused(who, gangs)
     hit = [role for role in graph.roles if who in (role.name, "all", "replica")]
     for gang in hit:
         if gang not in gangs:
