@@ -306,7 +306,8 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
         refuse(text, start, start + len(name), f"event {name!r} is unknown", did_you_mean(name, [*EVENTS, "every"]))
     role, comma, number = value.partition(",")
     if not _NAME.fullmatch(role):
-        refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
+        help = f"write {_example_of_event(name, text, role)}"
+        refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", help)
     is_counted = comma and _COUNT.fullmatch(number)
     if name in COUNTED_EVENTS and not is_counted:
         refuse(text, place, place + max(len(value), 1), f"{name} needs a number from 1 on", f"write {name}={role},2")
@@ -314,6 +315,17 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
         takes = "needs a number from 1 on after the comma" if name in MAY_COUNT else "takes no number"
         refuse(text, place, place + len(value), f"{name} {takes}", f"write {name}={role}")
     return When(event=name, role=role, number=int(number or 0)), offset_ns  # type: ignore[arg-type]
+
+
+def _example_of_event(name: str, text: str, number: str) -> str:
+    """Return an event that can be read, such as `step=trainer,25` for a `step=25` of the fault `text`.
+
+    Its role is that of a replica in the fault's target, else `trainer`.
+    """
+    target, slash, _ = text.partition("@")[0].partition("/")
+    role = target if slash else "trainer"
+    counted = f",{number if _COUNT.fullmatch(number) else 2}" if name in COUNTED_EVENTS else ""
+    return f"{name}={role}{counted}"
 
 
 def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
@@ -372,8 +384,16 @@ def _duration(text: str, value: str, start: int) -> int:
     except ValueError:  # longer than 64 bits of ns can hold
         ns = None
     if ns is None:
-        refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
+        refuse(text, start, start + max(len(value), 1), wrong_duration(text, value, start), "write 30s, 1m30s or 400ms")
     return ns
+
+
+def wrong_duration(text: str, value: str, start: int) -> str:
+    """Return what is wrong with the text `value`, which stands at `start` in `text` and is no duration."""
+    if value:
+        return f"{value!r} is no duration"
+    before = text[start - 1]
+    return f"the duration after the {'slash' if before == '/' else before} is missing"
 
 
 def refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:

@@ -24,7 +24,18 @@ from heapq import heapify, heapreplace
 from math import log1p
 
 from flowdist.errors import did_you_mean
-from flowdist.faults.grammar import KINDS, MOMENTARY, ORDERS, Fault, FaultError, Rate, When, parse_fault, refuse
+from flowdist.faults.grammar import (
+    EXAMPLES,
+    KINDS,
+    MOMENTARY,
+    ORDERS,
+    Fault,
+    FaultError,
+    Rate,
+    When,
+    parse_fault,
+    refuse,
+)
 from flowdist.faults.repairs import parse_lemon, parse_repair, repair_ns, sooner
 from flowdist.faults.streams import number, stream
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration
@@ -33,7 +44,10 @@ from flowdist.graph.units import DAY
 PERIODS = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY, "week": 7 * DAY, "year": 365 * DAY}
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][+-]?\d{1,3})?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-EXAMPLE = "write node-kill=6.5e-3/node-day, or node-kill=6.5e-3/node-day/15m for nodes that come back"
+EXAMPLE = (
+    "write node-kill=6.5e-3/node-day, node-kill=6.5e-3/node-day/15m for nodes that come back, or "
+    "trainer-kill=0.1/replica-day for the replicas of a role"
+)
 
 
 def parse_rate(text: str) -> Rate:
@@ -52,7 +66,10 @@ def parse_rate(text: str) -> Rate:
         refuse(text, start, start + max(len(number), 1), f"{number!r} is no rate", EXAMPLE)
     start += len(number) + 1
     if not slash:
-        refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", EXAMPLE)
+        wants = f":{EXAMPLES[KINDS[kind] or '']}" if KINDS[kind] else ""
+        each, together = (f"{name}={number}/{unit}{wants}" for unit in ("day", "job-day"))
+        help = f"write {each} for each {_each_of(subject)}, or {together} for all together"
+        refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", help)
     body, slash, after = rest.partition("/")
     duration, _, lemon = after.rpartition("/") if "lemon" in after else (after, "", "")
     unit, colon, arg = body.partition(":")
@@ -72,6 +89,11 @@ def parse_rate(text: str) -> Rate:
     bad = parse_lemon(text, len(text) - len(lemon), lemon, kind, returns=is_back) if lemon else None
     per_ns = float(number) / period_ns
     return Rate(subject, kind, per_ns, what == "job", arg, duration_ns, text, cause=cause, repair=repair, lemon=bad)
+
+
+def _each_of(subject: str) -> str:
+    """Return in words what a rate of this subject hits; the name of a subject may be a role, a node or a label."""
+    return subject if subject in ("node", "replica", "controller") else f"replica or node of {subject}"
 
 
 def _cause_subject_and_kind(text: str, name: str) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from math import isfinite, log1p
 
-from flowdist.faults.grammar import Lemon, Rate, Repair, refuse
+from flowdist.faults.grammar import Lemon, Rate, Repair, refuse, wrong_duration
 from flowdist.faults.streams import number
 from flowdist.graph import MS, SECOND, parse_duration
 
@@ -48,7 +48,7 @@ def _duration_ns(text: str, start: int, value: str) -> int:
         return parse_duration(value)
     except ValueError:
         help = "write 15m, 2h..6h or exp(4h)"
-        refuse(text, start, max(start + len(value), start + 1), f"{value!r} is no duration", help)
+        refuse(text, start, max(start + len(value), start + 1), wrong_duration(text, value, start), help)
 
 
 def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) -> Lemon:

@@ -119,6 +119,9 @@ def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
     """Raise FaultError for the first fault whose kind a command cannot carry out.
 
+    A kind that the command carries out for nodes alone, or for replicas alone, passes for both: `refuse_misplaced` says
+    of which of them it is.
+
     Args:
         kinds: Kinds that the command can carry out, by target: `node`, `replica`, `controller`. A target such as
             `x@30s` may be a role or a node; for it the kinds of both count.
@@ -128,7 +131,8 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
         what = "node" if fault.label is not None else what
         known = list(kinds[what]) if what in kinds else sorted({*kinds["node"], *kinds["replica"]})
-        if fault.kind not in known:
+        possible = known if what == "controller" else [*known, *kinds["node"], *kinds["replica"]]
+        if fault.kind not in possible:
             whom = f" of {fault.target}" if what != "any" else ""
             why = SIMULATED_ONLY.get(fault.kind)
             message = f"{where} cannot carry out {fault.kind!r}{whom}{f': {why}' if why else ' yet'}"
@@ -153,6 +157,10 @@ def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]]
         what = "controller" if fault.target == "controller" else what
         if fault.kind not in kinds[what]:
             help = f"what a {what} can suffer: {', '.join(kinds[what])}"
+            if what == "replica" and fault.kind in kinds["node"]:
+                node = nodes[0] if nodes else "node0"
+                text = f"node-{fault.kind}=..." if fault.rate else node + fault.spec.removeprefix(fault.target)
+                help = f"{fault.kind} is a fault of nodes: write {text}; {help}"
             refuse_fault(fault, f"{fault.kind} of a {what} means nothing here", help)
 
 

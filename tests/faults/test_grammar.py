@@ -102,6 +102,9 @@ def test_a_fault_without_a_time_is_completed(spec: str, help: str) -> None:
         ("Node2@30s", "Node2", "target 'Node2' cannot be read"),
         ("node2@soon", "soon", "'soon' is no duration"),
         ("node2@30", "30", "'30' is no duration"),
+        ("trainer/1@25s/", "", "the duration after the slash is missing"),
+        ("trainer/1@", "", "the duration after the @ is missing"),
+        ("trainer/1@3s+", "", "the duration after the + is missing"),
         ("ps/0@redy=ps", "redy", "event 'redy' is unknown"),
         ("ps/0@ready", "ready", "ready of what?"),
         ("ps/0@step=ps", "ps", "step needs a number"),
@@ -148,6 +151,23 @@ def test_what_is_wrong_is_underlined(spec: str, underlined: str, text: str) -> N
     message, shown, marks = str(caught.value).split("\n")
     assert text in message and shown.strip() == spec and caught.value.help
     assert marked(shown, marks) == underlined and marks.count("^") == max(1, len(underlined))
+
+
+@pytest.mark.parametrize(
+    ("spec", "help"),
+    [
+        ("trainer/1@step=25", "step=trainer,25"),
+        ("ps/0.1@step=25", "step=ps,25"),
+        ("node0@checkpoint=0", "checkpoint=trainer,2"),
+        ("node0@ready=3", "ready=trainer"),
+        ("ps/0@generation=", "generation=ps,2"),
+    ],
+)
+def test_the_event_that_the_help_names_can_be_read(spec: str, help: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        parse_fault(spec)
+    assert caught.value.help == f"write {help}"
+    assert parse_fault(f"node0@{help}").when.event == help.partition("=")[0]
 
 
 def test_did_you_mean() -> None:
@@ -239,7 +259,7 @@ CAN = {"node": ["kill"], "replica": ["kill", "exit"], "controller": []}
 
 def test_a_kill_is_underlined_at_its_target_where_nobody_carries_out_kills() -> None:
     with pytest.raises(FaultError) as caught:
-        refuse_unsupported([parse_fault("trainer/0@3s")], {**CAN, "replica": ["exit"]}, "flowdist dream")
+        refuse_unsupported([parse_fault("trainer/0@3s")], {"node": [], "replica": ["exit"]}, "flowdist dream")
     message, _, marks = str(caught.value).split("\n")
     assert message == "flowdist dream cannot carry out 'kill' of trainer/0 yet" and caught.value.help == "it can: exit"
     assert marks == "  " + "^" * len("trainer/0")
@@ -248,6 +268,11 @@ def test_a_kill_is_underlined_at_its_target_where_nobody_carries_out_kills() -> 
 def test_a_kind_that_is_carried_out_passes() -> None:
     faults = [parse_fault(spec) for spec in ("trainer/0@3s:exit=1", "node0@3s", "trainer@3s:exit=1", "all@3s")]
     refuse_unsupported(faults, CAN, "flowdist run")
+
+
+def test_a_kind_of_nodes_alone_is_left_to_the_check_that_says_so() -> None:
+    faults = [parse_fault(spec) for spec in ("trainer/0@3s:lost", "zone=a@3s:exit=1")]
+    refuse_unsupported(faults, {**CAN, "node": ["lost"]}, "flowdist run")
 
 
 def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
@@ -272,14 +297,24 @@ def test_what_only_a_simulated_disk_suffers_is_refused_with_the_reason() -> None
             refuse_unsupported([parse_fault(f"trainer@3s:{kind}")], CAN, "flowdist run")
 
 
+OF_NODES = "lost is a fault of nodes: write "
+SUFFERED = "what a replica can suffer: kill, exit"
+
+
 def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
     kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["pause"]}
     good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s:pause"]
     refuse_misplaced([parse_fault(spec) for spec in good], kinds, ["node0"])
     for spec, underlined, text, help in [
         ("node0@3s:exit=1", "exit", "exit of a node means nothing here", "what a node can suffer: kill, lost"),
-        ("trainer/0@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
-        ("trainer@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
+        ("trainer/0@3s:lost", "lost", "lost of a replica means nothing here", f"{OF_NODES}node0@3s:lost; {SUFFERED}"),
+        (
+            "trainer@3s:lost/5s",
+            "lost",
+            "lost of a replica means nothing here",
+            f"{OF_NODES}node0@3s:lost/5s; {SUFFERED}",
+        ),
+        ("trainer@3s:pause", "pause", "pause of a replica means nothing here", SUFFERED),
         (
             "controller@3s",
             "controller",

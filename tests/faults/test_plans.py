@@ -10,7 +10,7 @@ import pytest
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan, plan_of_scenario, read_plan
 from flowdist.faults.grammar import NOTHING, FaultError, parse_fault
-from flowdist.faults.rates import Arrivals, check_rates, entities, expected, parse_rate
+from flowdist.faults.rates import EXAMPLE, Arrivals, check_rates, entities, expected, parse_rate
 from flowdist.faults.streams import draw
 from flowdist.faults.targets import check_plan, refuse_misplaced, refuse_unsupported
 from flowdist.graph import HOUR, MINUTE, Cluster, NodeSpec, RoleGraph
@@ -56,14 +56,26 @@ def test_a_rate_says_whom_how_often_and_for_how_long() -> None:
         ),
         ("node-kill=often/day", "often", "'often' is no rate", "write node-kill="),
         ("node-kill=0/day", "0", "'0' is no rate", "write node-kill="),
-        ("node-kill=1", "", "a rate of what, and per what time?", "write node-kill="),
+        (
+            "node-kill=1",
+            "",
+            "a rate of what, and per what time?",
+            "write node-kill=1/day for each node, or node-kill=1/job-",
+        ),
+        (
+            "trainer-slow=2",
+            "",
+            "a rate of what",
+            "write trainer-slow=2/day:4x for each replica or node of trainer, or tr",
+        ),
+        ("trainer-kill", "", "there is no =RATE", EXAMPLE),
         ("node-kill=1/node-dya", "dya", "'dya' is no time", "did you mean 'day'?"),
         ("node-kill=1/nod-day", "nod", "a rate per 'nod' is unknown here", "did you mean 'node'?"),
         ("node-kill=1/day:3", "3", "kill takes no argument", "leave it out"),
         ("trainer-slow=1/day", "day", "slow needs its factor", "write trainer-slow=1/day:4x"),
         ("trainer-slow=1/day:much", "much", "'much' is no factor", "write trainer-slow=1/day:4x"),
         ("node-kill=1/day/later", "later", "'later' is no duration", "write 15m"),
-        ("node-kill=1/day/", "", "'' is no duration", "write 15m"),
+        ("node-kill=1/day/", "", "the duration after the slash is missing", "write 15m"),
     ],
 )
 def test_what_is_wrong_with_a_rate_is_underlined(text: str, underlined: str, message: str, help: str) -> None:
