@@ -156,7 +156,9 @@ def test_a_topology_may_be_named_like_a_code(tmp_path: Path, monkeypatch: pytest
     ("arguments", "message", "help"),
     [
         (["FD1112"], "there is no code 'FD1112'", 'did you mean "FD112"?'),
-        (["FD"], "there is no code 'FD'", "known: FD101, FD102"),
+        (["FD"], "there is no code 'FD'", "docs/errors.md lists all codes, from FD101 to FD3"),
+        (["FD999"], "there is no code 'FD999'", "docs/errors.md lists all codes, from FD101 to FD3"),
+        (["FD113x"], "there is no code 'FD113x'", 'did you mean "FD113"?'),
         (["FD112", "--fail", "ps/0"], "FD112 is an error code, no topology", "write flowdist explain FD112"),
         ([PS], "nothing to explain: neither an error code nor a --fail", "--fail ps/0"),
         ([PS, "--fail", "pss/0"], "--fail pss/0: there is no 'pss'", 'did you mean "ps"?'),

@@ -296,4 +296,5 @@ def test_where_nothing_has_run_the_latest_run_is_not_called_a_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for done in (timeline(), replay(), replay("runs/latest")):
-        assert done.exit_code == 2 and "error: there is no run in runs/ yet" in done.stderr
+        assert done.exit_code == 2 and "error: there is no run in runs yet" in done.stderr
+        assert "start one with flowdist run, or name a run" in done.stderr

@@ -138,6 +138,19 @@ def test_the_cost_of_one_incident(trace: Path) -> None:
     assert answer["saved_s"] == told(trace)["causes"][0]["saved_s"] > 400
 
 
+def test_a_number_alone_is_an_incident_of_the_newest_run_unless_a_run_has_that_name(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    Path("runs").mkdir()
+    as_journal(trace).rename("runs/a-run")
+    Path("runs/latest").symlink_to("a-run")
+    assert told(2) == told("latest", 2) and told(2)["incident"]["number"] == 2
+    Path("runs/a-run").rename("runs/2")
+    Path("runs/latest").unlink()
+    assert "incident" not in told(2) and told(2, 2)["incident"]["number"] == 2
+
+
 def test_a_run_to_which_nothing_happened_has_nothing_to_leave_out(tmp_path: Path) -> None:
     quiet = simulated(tmp_path / "quiet.jsonl")
     done = why(quiet)
@@ -165,8 +178,10 @@ def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_p
 @pytest.mark.parametrize(
     ("verb", "arguments", "text", "help"),
     [
-        (why_command, ["nope"], "there is no file 'nope'", "name a run in runs/"),
-        (why_command, ["3"], "there is no file '3'", "write flowdist why latest 3"),
+        (why_command, ["nope"], "there is no run 'nope' in runs", "name a run in runs/"),
+        (why_command, ["nope.jsonl"], "there is no file 'nope.jsonl'", "name a run in runs/"),
+        (why_command, ["3"], "there is no run in runs yet", "start one with flowdist run"),
+        (why_command, ["0"], "there is no run '0' in runs", "name a run in runs/"),
         (why_command, [GANG], "is no record of a run", "flowdist simulate"),
         (why_command, ["TRACE", "9"], "there is no incident 9: the run has 2 incidents", "flowdist report"),
         (why_command, ["TRACE", "0"], "0 is not in the range x>=1", ""),
@@ -176,8 +191,9 @@ def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_p
     ],
 )
 def test_wrong_input_is_refused_in_words(
-    trace: Path, verb: click.Command, arguments: list[str], text: str, help: str
+    trace: Path, verb: click.Command, arguments: list[str], text: str, help: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(trace.parent)  # a folder without runs
     done = run(verb, *(trace if argument == "TRACE" else argument for argument in arguments))
     assert done.exit_code == 2 and text in done.output and help in done.output, done.output
     assert "Traceback" not in done.output

@@ -99,8 +99,16 @@ def test_the_error_for_a_missing_run_has_a_help(base: Path, name: str, text: str
 
 def test_the_error_without_any_run_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(FlowdistError) as caught:
+        find_run(tmp_path / "runs", "mine")
+    assert caught.value.message == f"there is no run 'mine' in {tmp_path / 'runs'}"
+    assert caught.value.help.startswith("there are no runs in") and "--runs" in caught.value.help
+
+
+def test_where_there_is_no_run_yet_the_error_says_how_one_is_started(tmp_path: Path) -> None:
+    with pytest.raises(FlowdistError) as caught:
         find_run(tmp_path / "runs", "latest")
-    assert "there are no runs in" in caught.value.help
+    assert caught.value.message == f"there is no run in {tmp_path / 'runs'} yet", "nobody has typed 'latest'"
+    assert caught.value.help.startswith("start one with flowdist run, or name the folder")
 
 
 def test_a_graph_that_cannot_be_read_is_an_error_in_words(base: Path) -> None:

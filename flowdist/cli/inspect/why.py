@@ -13,7 +13,7 @@ import click
 from flowdist.cli.inspect.whatif import doubts_of
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
-from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.records import RecordFile, find_record, is_record, refuse_macro
 from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.cli.shared.workloads import with_workload_file, workload_option
 from flowdist.errors import FlowdistError
@@ -56,7 +56,8 @@ def command(run: str, incident: int | None, workload_file: str | None, as_json: 
 
     \b
     flowdist why                   the newest run
-    flowdist why runs/x 2          what incident 2 of that run cost, by itself
+    flowdist why 2                 what incident 2 of the newest run cost, by itself
+    flowdist why runs/x 2          the same of another run
     flowdist why trace.jsonl       a trace of flowdist simulate --trace
 
     RUN is a run, by its name in runs/ or its folder, or a trace. Faults are left out one at a time, and in pairs where
@@ -67,6 +68,8 @@ def command(run: str, incident: int | None, workload_file: str | None, as_json: 
     from flowdist.sim.why.played import Counterfactuals
     from flowdist.sim.why.search import search
 
+    if incident is None and run.isdecimal() and int(run) and not is_record(run):
+        run, incident = "latest", int(run)
     asked = _read(run, workload_file)
     with ProgressLine(quiet=as_json) as progress:
         played = Counterfactuals(asked.job, asked.was.lasted_ns, progress.tell)
@@ -103,7 +106,7 @@ def _read(name: str, workload_file: str | None) -> _Run:
     if name.endswith((".py", ".toml")) and Path(name).is_file():
         help = f"record it first: flowdist simulate {name} --trace trace.jsonl; then flowdist why trace.jsonl"
         raise FlowdistError(f"{name} is no record of a run", help=help)
-    record = RecordFile(_find(name))
+    record = RecordFile(find_record(name))
     refuse_macro(record.header, name)
     lines = list(record)
     record.refuse_bad()
@@ -112,21 +115,6 @@ def _read(name: str, workload_file: str | None) -> _Run:
         job = job._replace(graph=with_workload_file(job.graph, workload_file)[0])
     check_faults(job.plan, job.graph)
     return _Run(_lasting_name(record.path), workload_file, was, job)
-
-
-def _find(name: str) -> Path:
-    """Return the file of a record; if a number names none, the error shows how an incident is named.
-
-    Raises:
-        FlowdistError: There is no such file.
-    """
-    try:
-        return find_record(name)
-    except FlowdistError as error:
-        if not name.isdecimal():
-            raise
-        help = f"for incident {name} of the newest run write flowdist why latest {name}"
-        raise FlowdistError(error.message, help=help) from None
 
 
 def _lasting_name(path: Path) -> str:

@@ -14,6 +14,7 @@ from flowdist.record.reader import JOURNAL, BadLine, RecordReader
 from flowdist.record.replay import Replay
 
 RUNS = Path("runs")
+FILE_SUFFIXES = (".jsonl", ".json", ".py", ".toml", ".txt", ".gz")  # a name that ends so is meant as a file, no run
 HELP = f"name a run in {RUNS}/, its folder, its {JOURNAL}, or a file of simulate --trace"
 
 
@@ -26,11 +27,7 @@ def find_record(name: str) -> Path:
     Raises:
         FlowdistError: There is no such file.
     """
-    path = Path(name)
-    if not path.exists() and os.sep not in name:
-        from flowdist.runtime.run_folder.folder import run_of_prefix  # the runtime: not needed for a path
-
-        path = RUNS / name if (RUNS / name).is_dir() else run_of_prefix(RUNS, name) or path
+    path = _path_of(name)
     if path.is_dir():
         from flowdist.runtime.run_folder.access import refuse_private  # the runtime: not needed for a file
 
@@ -39,9 +36,38 @@ def find_record(name: str) -> Path:
         if not path.is_file():
             raise FlowdistError(f"{name} is not a folder of a run: it has no {JOURNAL}", help=HELP)
     if not path.is_file():
-        what = "no run in runs/ yet" if name in ("latest", "runs/latest") else f"no file {name!r}"
-        raise FlowdistError(f"there is {what}", help=HELP)
+        raise FlowdistError(f"there is no file {name!r}", help=HELP)
     return path
+
+
+def _path_of(name: str) -> Path:
+    """Return the file, the folder or the run that a name means; a path to nothing if it can only mean a file.
+
+    Raises:
+        FlowdistError: The name can mean a run, and there is no such run, or more than one.
+    """
+    path = Path(name)
+    name = "latest" if path == RUNS / "latest" else name
+    if path.exists() or os.sep in name:
+        return path
+    if (RUNS / name).is_dir():
+        return RUNS / name
+    from flowdist.runtime.run_folder.folder import run_by_prefix, run_of_prefix  # the runtime: not needed for a path
+
+    if path.suffix in FILE_SUFFIXES:
+        return run_of_prefix(RUNS, name) or path
+    return run_by_prefix(RUNS, name, HELP)
+
+
+def is_record(name: str) -> bool:
+    """Return whether a file, a folder or a run has this name, or a run's name begins with it.
+
+    Raises:
+        FlowdistError: More than one run has a name that begins so.
+    """
+    from flowdist.runtime.run_folder.folder import run_of_prefix  # as above
+
+    return Path(name).exists() or (RUNS / name).is_dir() or run_of_prefix(RUNS, name) is not None
 
 
 class RecordFile:

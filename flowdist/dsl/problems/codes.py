@@ -12,6 +12,9 @@ from typing import NamedTuple
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
 
+CODE_LIKENESS_MIN = (
+    0.75  # of difflib: all codes begin with FD and have three digits, so that FD329 is like FD999 by 0.6
+)
 _HEADING = re.compile(r"^### (FD\d{3}): (.+)$", re.MULTILINE)
 
 
@@ -39,5 +42,7 @@ def section(code: str) -> Section:
     known = sections()
     found = known.get(code.upper())
     if found is None:
-        raise FlowdistError(f"there is no code {code!r}", help=did_you_mean(code.upper(), known))
+        listed = f"docs/errors.md lists all codes, from {min(known)} to {max(known)}"
+        help = did_you_mean(code.upper(), known, otherwise=listed, likeness_min=CODE_LIKENESS_MIN)
+        raise FlowdistError(f"there is no code {code!r}", help=help)
     return found

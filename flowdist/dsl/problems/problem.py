@@ -14,6 +14,7 @@ from flowdist.errors import FlowdistError
 
 MARK = "\ufdd0"  # text of a value that is not known: Unicode reserves this character for use inside programs
 Severity = Literal["error", "warning"]
+LIKENESS_MIN = 0.6  # of a name that was probably meant, by difflib: its own default
 NAMED_MAX = 4  # number of roles that a message names; more are counted
 
 
@@ -175,13 +176,16 @@ def _of_all(owners: Sequence[str], message: str) -> str:
     return f"{kind}s {', '.join(names)} and {last}: {message}"
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+def did_you_mean(
+    word: str, known: Iterable[str], otherwise: str | None = None, likeness_min: float = LIKENESS_MIN
+) -> str:
     """Return a help line for a wrong word: `did you mean "trainer"?` if a known name is similar.
 
-    If none is, the line is `otherwise`, or if that is None a list of the known names.
+    If none is, the line is `otherwise`, or if that is None a list of the known names. Similar are names whose ratio by
+    difflib, from 0 to 1, is `likeness_min` at least.
     """
     known = [str(name) for name in known]  # a key of the user's dict may be of any type
-    close = difflib.get_close_matches(str(word), known, n=1)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=likeness_min)
     if close:
         return f'did you mean "{close[0]}"?'
     if otherwise is not None:

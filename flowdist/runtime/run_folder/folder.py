@@ -118,7 +118,7 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
         refuse_private(path)
     folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
     if folder is None:
-        folder = _by_prefix(base, name)
+        folder = run_by_prefix(base, name)
     if (folder / JOINED).is_file() and not of_one_host:
         message = f"{folder.name} has only the logs of one host of a run"
         raise FlowdistError(message, help=f"its journal is on the host of {(folder / JOINED).read_text().strip()}")
@@ -142,8 +142,13 @@ def run_of_prefix(base: Path, name: str) -> Path | None:
     return found[0] if found else None
 
 
-def _by_prefix(base: Path, name: str) -> Path:
+def run_by_prefix(base: Path, name: str, help: str = "name the folder of all runs with --runs") -> Path:
     """Return the folder of the run whose name begins with `name`.
+
+    Args:
+        base: The folder of all runs.
+        name: The beginning of the run's name, or `latest`.
+        help: What to do if there are no runs at all.
 
     Raises:
         FlowdistError: if there is none or more than one; the help names a similar run, or the newest ones.
@@ -158,13 +163,16 @@ def _by_prefix(base: Path, name: str) -> Path:
     if close:
         raise FlowdistError(f"there is no run {name!r} in {base}", help=f"did you mean {close[0]!r}?")
     if known:
-        help = f"known: {', '.join(known[:5])}"
-    elif joined := sorted(base.glob(f"*/{JOINED}"), key=lambda path: path.stat().st_mtime_ns):
+        raise FlowdistError(f"there is no run {name!r} in {base}", help=f"known: {', '.join(known[:5])}")
+    if joined := sorted(base.glob(f"*/{JOINED}"), key=lambda path: path.stat().st_mtime_ns):
         where = joined[-1].read_text().strip()
         help = f"this host has joined {where}: ask there; its logs here: flowdist logs --run {joined[-1].parent.name}"
+    elif name == "latest":  # the default of most commands: the user may not have typed it
+        help = f"start one with flowdist run, or {help}"
     else:
-        help = f"there are no runs in {base}: name their folder with --runs"
-    raise FlowdistError(f"there is no run {name!r} in {base}", help=help)
+        help = f"there are no runs in {base} yet: {help}"
+    what = "no run" if name == "latest" else f"no run {name!r}"
+    raise FlowdistError(f"there is {what} in {base}{' yet' * (name == 'latest')}", help=help)
 
 
 def run_dirs(base: Path) -> list[Path]:
