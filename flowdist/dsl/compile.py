@@ -34,6 +34,9 @@ from flowdist.graph.roles import Gate as GateSpec
 from flowdist.graph.roles import Readiness, RoleSpec, VersionEdge
 from flowdist.graph.units import COUNT_MAX
 
+# What stands after the colon of a `ready_when=`.
+_CHECKED = {"tcp": "port", "http": "port", "file": "path", "log": "regular expression"}
+PORTS_SHOWN_MAX = 3  # in a help
 # Durations of a role whose defaults a topology can set.
 SHARED = (
     "grace",
@@ -287,11 +290,13 @@ class _RoleCompiler:
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
         """Return the gates of the role; a second gate on one role, or anything but a gate, adds an error instead."""
         gates: dict[str, GateSpec] = {}
-        help = "write depends_on=[role.ready()] with a role of this topology"
+        any_role = "write depends_on=[role.ready()] with a role of this topology"
+        help = self._gates_on(fields.values["depends_on"]) or any_role
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
                 message = f"{_words_for(item)} is not a gate of this topology"
+                help = self._gates_on(item) or any_role
                 fields.error("FD135", "depends_on", message, help, fields.element("depends_on", i))
                 continue
             if gate.role.name in gates:
@@ -304,6 +309,18 @@ class _RoleCompiler:
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())
+
+    def _gates_on(self, name: object) -> str:
+        """Return a help with the gates that fit the role of this name; empty if this is the name of no role."""
+        role = next((role for role in self._topology.roles if isinstance(name, str) and role.name == name), None)
+        if role is None:
+            return ""
+        values = Fields.of_role(role, self._problems).values
+        is_service, has_check = values["kind"] == "service", bool(values["ready_when"])
+        gates = [f"{name}.started()"] + [f"{name}.succeeded()"] * (not is_service)
+        gates += [f"{name}.ready()"] * (has_check or is_service)
+        needed = "" if has_check or not is_service else ", which needs a ready_when="
+        return f"write the role without quotes, as a gate: {' or '.join(gates)}{needed}"
 
     def _versions(self, fields: Fields) -> VersionEdge | None:
         """Return the edge of `versions=`; None if there is none.
@@ -335,8 +352,9 @@ class _RoleCompiler:
             fields.error("FD131", "ready_when", f"ready_when={value!r} is unknown", help)
             return None
         if how != "call" and not target:
-            message = f"ready_when={value!r} has nothing after the colon"
-            fields.error("FD131", "ready_when", message, f'write "{how}:..."')
+            fields.error(
+                "FD131", "ready_when", f"ready_when={value!r} names no {_CHECKED[how]}", _check_help(how, ports)
+            )
             return None
         port = target.partition("/")[0]
         if how in ("tcp", "http") and port not in ports and not fields.is_wrong("ports"):
@@ -348,6 +366,15 @@ class _RoleCompiler:
             except re.error as error:
                 fields.error("FD131", "ready_when", f"{target!r} is not a regular expression: {error}", "correct it")
         return Readiness(how, target)  # type: ignore[arg-type]
+
+
+def _check_help(how: str, ports: tuple[str, ...]) -> str:
+    """Return what to write for a readiness check without anything to check, in a role with these ports."""
+    if _CHECKED[how] != "port":
+        return 'write "file:PATH"' if how == "file" else 'write "log:REGEX"'
+    if not ports:
+        return f'write ready_when="{how}:rpc" and ports=["rpc"]'
+    return "write " + " or ".join(f'"{how}:{port}"' for port in ports[:PORTS_SHOWN_MAX])
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:

@@ -84,12 +84,17 @@ def load_topology(
 
 
 def _raise_all(error: TopologyProblems, recorded: Recording) -> NoReturn:
-    """Raise TopologyProblems with what ended the file, and with what is wrong in the part of it that was executed."""
+    """Raise TopologyProblems with what ended the file, and with what is wrong in the part of it that was executed.
+
+    The message says where an exception ended the file: further mistakes after that line are not among the problems.
+    """
     problems = recorded.problems
     problems.add(error.problems)
     for topology in recorded.topologies:
         compile_topology(topology, problems, is_complete=False)
-    raise TopologyProblems(problems.sorted())
+    line = error.line if isinstance(error, _FileEnded) else 0
+    where = f"in the topology; flowdist read the file up to line {line}" if line else "in the topology"
+    raise TopologyProblems(problems.sorted(), where)
 
 
 def compile_loaded(
@@ -181,6 +186,14 @@ def _refuse(code: str, message: str, help: str, place: Place = CLI) -> NoReturn:
     raise TopologyProblems([Problem(code, message, help, place)])
 
 
+class _FileEnded(TopologyProblems):
+    """Exception for a topology file that an exception of its own has ended, at `line`; 0 if no line is known."""
+
+    def __init__(self, problem: Problem, line: int) -> None:
+        super().__init__([problem])
+        self.line = line
+
+
 def _execute(path: Path, text: bytes) -> ModuleType:
     """Execute the file as the module `flowdist_topology`, and return the module.
 
@@ -220,7 +233,10 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
         place = place_of_bytes(str(path), line, column, last.end_lineno or line, last.end_colno or column + 1)
     help = "correct the line: flowdist executes the file to find its topology"
     wrong, known = _unknown_name(error)
-    _refuse("FD141", f"{type(error).__name__}: {error}", did_you_mean(wrong, known, otherwise=help), place)
+    help = did_you_mean(wrong, known, otherwise=help)
+    problem = Problem("FD141", f"{type(error).__name__}: {error}", help, place)
+    # an exception in a function of the file, which an earlier line calls: the first frame is where reading stopped
+    raise _FileEnded(problem, frames[0].lineno or 0 if frames else 0)
 
 
 def _unknown_name(error: BaseException) -> tuple[str, Iterable[str]]:

@@ -54,6 +54,39 @@ def test_what_is_no_gate_is_told_in_the_users_words(tmp_path: Path, gate: str, w
     assert problem.message == f"role 'b': {words} is not a gate of this topology"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "help"),
+    [
+        ("", "a.started() or a.succeeded()"),
+        ("ports=['rpc'], ready_when='tcp:rpc'", "a.started() or a.succeeded() or a.ready()"),
+        ("kind='service'", "a.started() or a.ready(), which needs a ready_when="),
+        ("kind='service', ports=['rpc'], ready_when='tcp:rpc'", "a.started() or a.ready()"),
+    ],
+)
+@pytest.mark.parametrize("given", ["['a']", "'a'"])
+def test_for_the_name_of_a_role_the_help_names_the_gates_that_fit_it(
+    tmp_path: Path, arguments: str, help: str, given: str
+) -> None:
+    body = f't = Topology("x")\na = t.role("a", "true", {arguments})\nt.role("b", "true", depends_on={given})'
+    assert refused(tmp_path, HEAD + body).help == f"write the role without quotes, as a gate: {help}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "help"),
+    [
+        ("ready_when='tcp', ports=['rpc']", 'write "tcp:rpc"'),
+        ("ready_when='http:', ports=['rpc', 'web']", 'write "http:rpc" or "http:web"'),
+        ("ready_when='tcp'", 'write ready_when="tcp:rpc" and ports=["rpc"]'),
+        ("ready_when='file'", 'write "file:PATH"'),
+        ("ready_when='log'", 'write "log:REGEX"'),
+    ],
+)
+def test_the_help_for_a_readiness_check_of_nothing_names_what_can_be_checked(
+    tmp_path: Path, arguments: str, help: str
+) -> None:
+    assert refused(tmp_path, HEAD + f't = Topology("x")\nt.role("a", "true", {arguments})').help == help
+
+
 def test_a_member_of_another_topology_is_told_in_the_users_words(tmp_path: Path) -> None:
     problem = refused(tmp_path, TWO + OTHER + "t.restart_together('core', a, alien)", name="t")
     assert problem.message == "domain 'core': role 'alien' of topology 'y' is not a role of this topology"
@@ -203,8 +236,8 @@ def test_a_size_that_no_node_has(
     ("arguments", "code", "message"),
     [
         ("ready_when='log:('", "FD131", "'(' is not a regular expression"),
-        ("ready_when='tcp'", "FD131", "ready_when='tcp' has nothing after the colon"),
-        ("ready_when='file:'", "FD131", "ready_when='file:' has nothing after the colon"),
+        ("ready_when='tcp'", "FD131", "ready_when='tcp' names no port"),
+        ("ready_when='file:'", "FD131", "ready_when='file:' names no path"),
         ("ready_when='tcp:rcp', ports=['rpc']", "FD119", "it has no port 'rcp'"),
         ("ports=[1]", "FD134", "ports=[1] must be a list of strings"),
         ("workload=3", "FD134", "workload= must be a Workload"),

@@ -91,6 +91,25 @@ def test_where_problems_are_raised_into_a_script_they_are_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "t.role('b', 'true', replicas=0)\ngates = [tt]\nt.role('c', 'true', replicas=0)",
+            "2 errors {}; {} up to line 5",
+        ),
+        ("def f():\n    raise ValueError\n\nf()", "1 error {}; {} up to line 7"),
+        ("t.role('b', 'true', replicas=0)\nt.role('c', 'true', replicas=0)", "2 errors {}"),
+        ("def f(:", "1 error {}"),
+    ],
+)
+def test_after_an_exception_the_message_says_how_far_the_file_was_read(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "topology.py").write_text(MAIN + text)  # in line 4
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(str(tmp_path / "topology.py"))
+    assert caught.value.message == said.format("in the topology", "flowdist read the file")
+
+
+@pytest.mark.parametrize(
     ("text", "argument"), [("x = 1\ny = = 2", "="), ("f(a b)", "a b"), ("t = Topology('x'", "("), ("if x:", "")]
 )
 def test_what_is_no_python_is_underlined_where_python_says(tmp_path: Path, text: str, argument: str) -> None:

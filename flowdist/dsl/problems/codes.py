@@ -12,9 +12,8 @@ from typing import NamedTuple
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
 
-CODE_LIKENESS_MIN = (
-    0.75  # of difflib: all codes begin with FD and have three digits, so that FD329 is like FD999 by 0.6
-)
+# Of difflib. All codes begin with FD and have three digits, so that two with one digit in common have 0.6.
+CODE_LIKENESS_MIN = 0.75
 _HEADING = re.compile(r"^### (FD\d{3}): (.+)$", re.MULTILINE)
 
 
