@@ -66,10 +66,9 @@ def parse_rate(text: str) -> Rate:
         refuse(text, start, start + max(len(number), 1), f"{number!r} is no rate", EXAMPLE)
     start += len(number) + 1
     if not slash:
-        wants = f":{EXAMPLES[KINDS[kind] or '']}" if KINDS[kind] else ""
-        each, together = (f"{name}={number}/{unit}{wants}" for unit in ("day", "job-day"))
-        help = f"write {each} for each {_each_of(subject)}, or {together} for all together"
-        refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", help)
+        refuse(
+            text, len(text), len(text) + 1, "a rate of what, and per what time?", _help_for_unit(text, subject, kind)
+        )
     body, slash, after = rest.partition("/")
     duration, _, lemon = after.rpartition("/") if "lemon" in after else (after, "", "")
     unit, colon, arg = body.partition(":")
@@ -91,9 +90,13 @@ def parse_rate(text: str) -> Rate:
     return Rate(subject, kind, per_ns, what == "job", arg, duration_ns, text, cause=cause, repair=repair, lemon=bad)
 
 
-def _each_of(subject: str) -> str:
-    """Return in words what a rate of this subject hits; the name of a subject may be a role, a node or a label."""
-    return subject if subject in ("node", "replica", "controller") else f"replica or node of {subject}"
+def _help_for_unit(text: str, subject: str, kind: str) -> str:
+    """Return what to write for a rate without a unit, such as `trainer-kill=2`, whatever its subject is in the job."""
+    wants = KINDS[kind]
+    arg = f":{EXAMPLES[wants]}" if wants else ""
+    # the name of a subject alone does not say whether it is a role, a node or the key of a label
+    what = subject if subject in ("node", "replica", "controller") else f"replica or node of {subject}"
+    return f"write {text}/day{arg} for each {what}, or {text}/job-day{arg} for all together"
 
 
 def _cause_subject_and_kind(text: str, name: str) -> tuple[str, str, str]:
