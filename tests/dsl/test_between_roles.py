@@ -38,6 +38,11 @@ def test_a_domain_is_kept_in_the_order_of_its_roles(tmp_path: Path) -> None:
     assert loaded(tmp_path, TWO + "t.restart_together('core', b, a)").graph.domains == (Domain("core", ("b", "a")),)
 
 
+ODD = (
+    "class Odd:\n    __repr__ = lambda self: 'odd'\n    __eq__ = lambda self, other: [][0]\n"  # as arrays: no == to use
+)
+
+
 @pytest.mark.parametrize(
     ("gate", "words"),
     [
@@ -45,10 +50,13 @@ def test_a_domain_is_kept_in_the_order_of_its_roles(tmp_path: Path) -> None:
         ("alien.started()", "role 'alien' of topology 'y'"),
         ("3", "3"),
         ("['a']", "['a']"),
+        ("Odd()", "odd"),
     ],
 )
 def test_what_is_no_gate_is_told_in_the_users_words(tmp_path: Path, gate: str, words: str) -> None:
-    body = HEAD + OTHER + f't = Topology("x")\na = t.role("a", "true")\nt.role("b", "true", depends_on=[a, {gate}])'
+    body = (
+        HEAD + OTHER + ODD + f't = Topology("x")\na = t.role("a", "true")\nt.role("b", "true", depends_on=[a, {gate}])'
+    )
     problem = refused(tmp_path, body, name="t")
     assert problem.code == "FD135" and underlined(problem) == gate
     assert problem.message == f"role 'b': {words} is not a gate of this topology"

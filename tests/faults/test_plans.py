@@ -106,10 +106,16 @@ def test_whom_a_rate_befalls() -> None:
         ("trainer-kill=1/day/5s", "/5s", "kill of a replica has no duration", "leave it out"),
         ("controller-pause=1/day", "pause", "flowdist simulate cannot carry out 'pause' of controller yet", "it can:"),
         ("node-oom=1/day", "oom", "oom of a node means nothing here", "what a node can suffer"),
+        (
+            "trainer-lost=1/day",
+            "lost",
+            "lost of a replica means",
+            "lost is a fault of nodes: write node-lost=...; what",
+        ),
     ],
 )
 def test_what_a_job_cannot_have_is_refused(text: str, underlined: str, message: str, help: str) -> None:
-    kinds = {"node": ("kill",), "replica": ("kill", "oom"), "controller": ("kill",)}
+    kinds = {"node": ("kill", "lost"), "replica": ("kill", "oom"), "controller": ("kill",)}
 
     def check(faults: list[object]) -> None:
         refuse_unsupported(faults, kinds, "flowdist simulate")  # type: ignore[arg-type]
