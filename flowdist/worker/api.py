@@ -178,11 +178,25 @@ def peers(role: str, port: str) -> list[str]:
     if file is None:
         raise RuntimeError("peers() needs flowdist, which knows the addresses (FLOWDIST_PEERS is not set)")
     content: dict[str, list[str]] = json.loads(Path(file).read_text())
+    return peers_among(content, role, port)
+
+
+def peers_among(known: Mapping[str, list[str]], role: str, port: str) -> list[str]:
+    """Return the addresses of a role at a port; the simulator calls this too, so that it raises the same error.
+
+    Args:
+        known: The addresses of all roles that the caller depends on, by `role:port`.
+        role: The role.
+        port: The name of one of its `ports`.
+
+    Raises:
+        RuntimeError: if there is no such role with such a port.
+    """
     key = f"{role}:{port}"
-    if key not in content:
-        known = ", ".join(content) or "none"
-        raise RuntimeError(f"no addresses for {key}: depend on {role}, which needs ports=[{port!r}] (known: {known})")
-    return content[key]
+    if key not in known:
+        names = ", ".join(known) or "none"
+        raise RuntimeError(f"no addresses for {key}: depend on {role}, which needs ports=[{port!r}] (known: {names})")
+    return known[key]
 
 
 def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:

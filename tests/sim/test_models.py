@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from flowdist import Node, Restart, Topology, Workload
+from flowdist import Node, Restart, Topology, Workload, worker
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan, parse_fault
@@ -341,6 +342,28 @@ def test_a_class_of_the_topology_file_is_a_model_too(tmp_path: Path) -> None:
 
 
 # services
+
+
+@pytest.mark.parametrize(
+    ("model", "role", "port"),
+    [
+        (models.AskingForNoPort, "ps", "rcp"),
+        (models.AskingForNoRole, "sp", "rpc"),
+        (models.AskingForItself, "trainer", "rpc"),
+    ],
+)
+def test_peers_raises_what_it_raises_in_a_real_run(
+    model: type, role: str, port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peers.json").write_text('{"ps:rpc": ["h:1", "h:2"]}')
+    monkeypatch.setenv("FLOWDIST_PEERS", str(tmp_path / "peers.json"))
+    with pytest.raises(RuntimeError) as real:
+        worker.peers(role, port)
+    result = run(served(model))
+    error = result.played.errors[0]
+    assert result.job.outcome == "failed" and error.line == f"RuntimeError: {real.value}"
+    line = inspect.getsourcelines(model)[1] + 4  # of the call, below the docstring
+    assert error.place == f"user_models.py:{line} in step()"
 
 
 def test_pushes_reach_the_servers_as_they_were_and_nobody_shares_a_list() -> None:

@@ -184,6 +184,27 @@ class Provoking(Telling):
         super().step(step)
 
 
+class AskingForNoPort(Telling):
+    """A model that asks for a port that its service does not have."""
+
+    def step(self, step):
+        self.ctx.peers("ps", "rcp")
+
+
+class AskingForNoRole(Telling):
+    """A model that asks for a role that does not exist."""
+
+    def step(self, step):
+        self.ctx.peers("sp", "rpc")
+
+
+class AskingForItself(Telling):
+    """A model that asks for a role of the job that its own role does not depend on."""
+
+    def step(self, step):
+        self.ctx.peers("trainer", "rpc")
+
+
 class Calling(Telling):
     """A model that calls a server that does not exist."""
 

@@ -52,10 +52,11 @@ class Surroundings(Protocol):
     def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:
         """Pass a version that a model has published or acknowledged to its agent."""
 
-    def addresses(self, role: str, port: str) -> list[str]:
+    def addresses(self, caller: str, role: str, port: str) -> list[str]:
         """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
 
-        `port` is the name of a port. It becomes part of the address and is not checked.
+        Raises:
+            RuntimeError: The role `caller` depends on no such role with such a port.
         """
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
@@ -131,8 +132,12 @@ class ModelWorker:
         self.logged |= {name: copied(value) for name, value in values.items()}  # as the model may change its arrays
 
     def peers(self, role: str, port: str) -> list[str]:
-        """Return the addresses, for `call`, of all replicas of the role that have a node, by index."""
-        return self._code.addresses(role, port)
+        """Return the addresses, for `call`, of all replicas of the role that have a node, by index.
+
+        Raises:
+            RuntimeError: as `flowdist.worker.peers`: this role depends on no such role with such a port.
+        """
+        return self._code.addresses(self.info.role, role, port)
 
     def call(self, address: str, method: str, *args: Any) -> Any:
         """Call a method of a service's model with copies, and return a copy; ConnectionError if that fails."""

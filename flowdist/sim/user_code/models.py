@@ -25,6 +25,7 @@ from flowdist.sim.user_code.calls import Calls
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.user_code.model_worker import ModelWorker, Playing, Raised, Serving, attempt
+from flowdist.sim.user_code.peers import addresses_of
 from flowdist.sim.user_code.played import Played, PlayedStep
 from flowdist.sim.user_code.saves import Saves
 from flowdist.sim.user_code.saving import Writer
@@ -402,13 +403,9 @@ class UserCode:
 
         plan(load.checkpoint_every_ns)
 
-    def addresses(self, role: str, port: str) -> list[str]:
-        """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
-
-        `port` is the name of a port. It becomes part of the address and is not checked.
-        """
-        replicas = [replica.id for replica in self.ctx.job.replicas_of(self.ctx.job.roles[role]) if replica.node]
-        return [f"{replica}:{port}" for replica in sorted(replicas)]
+    def addresses(self, caller: str, role: str, port: str) -> list[str]:
+        """Return the addresses for `ctx.peers` of a model of the role `caller`: see `addresses_of`."""
+        return addresses_of(self.ctx.job, caller, role, port)
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
         """Call a method of the model of a service, and return what it returns.
