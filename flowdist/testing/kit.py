@@ -34,6 +34,7 @@ from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
+from flowdist.testing.misspelt import warn_of_misspelt
 from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced
@@ -131,6 +132,7 @@ def simulate(
         FlowdistError: Properties cannot be read, or raise an exception.
     """
     compiled = graph_of(topology, params)
+    warn_of_misspelt(compiled)
     graph = with_collective(compiled, collective or "")
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     own = parse_plan((fault for fault in faults if isinstance(fault, str)), *map(as_texts, (scale, add, drain)))
@@ -348,7 +350,9 @@ def explore(
     asked_for = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     chosen = list(dict.fromkeys([*(one.seed for one in known), *asked_for]))
     asked: dict[str, Any] = {"jobs": jobs, "strict": strict, "properties": demanded, "bounds": bounds, "known": known}
-    report = campaign(graph_of(topology, params), chosen, **asked)
+    graph = graph_of(topology, params)
+    warn_of_misspelt(graph)
+    report = campaign(graph, chosen, **asked)
     if kept is not None:
         kept.keep(report.failures)
     if report.stopped == "interrupted":

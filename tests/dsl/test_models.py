@@ -39,6 +39,9 @@ class Misspelt:
     def step(self, step): pass
     def checkpiont(self, step): pass
     def stats(self): pass
+class OfBase(Worker):
+    def publsh(self, step): pass
+    def _publish(self, step): pass
 Alias = Worker
 def function(): pass
 class Outer:
@@ -134,8 +137,23 @@ def test_a_method_with_nearly_the_name_of_one_that_is_called_is_told(tmp_path: P
     (tmp_path / "model.py").write_text(MODEL)
     [warning] = loaded(tmp_path, HEAD + f't.role("a", "true", simulate={value})').warnings
     assert (warning.code, warning.severity) == ("FD306", "warning") and underlined(warning) == value
-    assert "Misspelt.checkpiont() is never called" in warning.message
     assert warning.help == "did you mean checkpoint()?"
+    line = MODEL.splitlines().index("    def checkpiont(self, step): pass") + 1
+    assert f"Misspelt.checkpiont() (model.py:{line}) is never called" in warning.message
+
+
+@pytest.mark.parametrize("value", ["model.OfBase", "'model:OfBase'"])
+def test_a_misspelt_method_is_found_beside_inherited_methods(tmp_path: Path, value: str) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    [warning] = loaded(tmp_path, HEAD + f't.role("a", "true", simulate={value})').warnings
+    assert "OfBase.publsh() (model.py:" in warning.message and warning.help == "did you mean publish()?"
+
+
+def test_bases_that_only_a_run_shows_are_believed(tmp_path: Path) -> None:
+    source = "from elsewhere import Base\nclass Child(Base):\n def publsh(self, step): pass\nclass Base(Child): pass"
+    (tmp_path / "model.py").write_text(source)
+    text = 'from flowdist import Topology\nt = Topology("x", nodes=1)\nt.role("a", "true", simulate="model:Child")'
+    assert loaded(tmp_path, text).warnings == ()
 
 
 def test_a_class_that_was_typed_into_a_session_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

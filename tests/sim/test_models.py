@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -458,3 +459,14 @@ def test_the_class_of_the_page_is_complete_and_right(tmp_path: Path) -> None:
         f'restart=Restart("role", max_restarts=5), workload={load})\n'
     )
     assert explore(tmp_path / "topology.py", seeds=30).recoveries > 20
+
+
+# methods that are never called
+
+
+@pytest.mark.parametrize("test", [assert_recovers, check_determinism, lambda graph: explore(graph, seeds=1)])
+def test_a_misspelt_method_gives_a_python_warning_at_its_line(test: Callable[[RoleGraph], object]) -> None:
+    with pytest.warns(UserWarning, match=r"^Misspelt.publsh: did you mean publish\?") as found:
+        test(job(models.Misspelt))
+    line = inspect.getsourcelines(models.Misspelt.publsh)[1]
+    assert {(Path(each.filename).name, each.lineno) for each in found} == {("user_models.py", line)}

@@ -54,6 +54,32 @@ class Enduring(Counting):
             super().publish(step)
 
 
+class Idle:
+    """A model that does nothing."""
+
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def restore(self):
+        return 0
+
+    def step(self, step):
+        pass
+
+
+class Misspelt(Idle):
+    """A model that saves nothing, because of a typing error; `status` and `_publish` are methods of its own."""
+
+    def publsh(self, step):
+        self.ctx.commit("never", step)
+
+    def status(self):
+        return "well"
+
+    def _publish(self):
+        pass
+
+
 class Raising(Counting):
     """A model that fails once, at its fifth step."""
 
