@@ -19,6 +19,8 @@ SHOWN_MAX = 80  # characters of a value in a message
 VALUES_MAX = 4  # values that differ in one message
 DIGITS = 5  # of a rounded number, unless more are needed to see a difference
 MISSING = object()
+UNSTEADY = "a model does not do the same twice: it reads a clock, or random numbers that are not ctx.random's"
+UNSTEADY += "; check_determinism() tests this alone"
 
 
 class Broken(NamedTuple):
@@ -142,10 +144,24 @@ def _alike(step: PlayedStep, other: PlayedStep) -> bool:
 
 
 def unlike(first: SimResult, second: SimResult) -> str:
-    """Return in words how two runs with the same seed and plan differ; empty if they do not.
+    """Return in words how two runs with the same seed and plan differ, and why; empty if they do not.
 
     They differ if a user's model reads a clock, or draws random numbers other than those of `ctx.random`.
     """
+    text = _first_unlike(first, second)
+    return f"{text}: {UNSTEADY}" if text else ""
+
+
+def unlike_or(broken: Broken, first: SimResult, second: SimResult) -> Broken:
+    """Return how two runs with the same seed and plan differ, as the cause of `broken`; `broken` if they do not.
+
+    A model that does not do the same twice has another result with faults even if it restores everything.
+    """
+    text = unlike(first, second)
+    return Broken("determinism", text) if text else broken
+
+
+def _first_unlike(first: SimResult, second: SimResult) -> str:
     for world, steps in first.played.steps.items():
         for number, step in steps.items():
             other = second.played.steps.get(world, {}).get(number)

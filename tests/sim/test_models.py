@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from flowdist import Node, Restart, Topology, Workload, worker
+from flowdist.cli.main import cli
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan, parse_fault
@@ -436,6 +438,20 @@ def test_user_code_that_reads_a_clock_is_found_out() -> None:
         check_determinism(job(models.Clocked))
     with pytest.raises(AssertionError, match="determinism: trainer: step 0"):
         explore(job(models.Clocked), seeds=2)
+
+
+@pytest.mark.parametrize("model", [models.Clocked, models.ClockedOnRestore])
+def test_another_result_is_explained_by_a_model_that_does_not_do_the_same_twice(model: type) -> None:
+    with pytest.raises(AssertionError, match=r"^determinism: trainer: step .* reads a clock.*check_determinism\(\)"):
+        assert_same_result(job(model), "trainer/1@step=trainer,25")
+
+
+def test_the_command_line_explains_another_result_by_a_model_that_does_not_do_the_same_twice() -> None:
+    model = ["-p", "model=tests.sim.user_models:Clocked"]
+    topology = ROOT / "examples/resume_model/topology.py"
+    done = CliRunner().invoke(cli, ["simulate", str(topology), *model, "--fail", "trainer/1@25s"])
+    assert done.exit_code == 3 and "violated: determinism: trainer: step 0 has" in done.stderr
+    assert "reads a clock" in done.stderr
 
 
 def test_ranks_that_end_with_different_states_are_found_out() -> None:

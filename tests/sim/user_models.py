@@ -132,6 +132,15 @@ class Clocked(Counting):
         self.ctx.log(at=time.monotonic())
 
 
+class ClockedOnRestore(Counting):
+    """A model that reads a clock only when it restores a checkpoint."""
+
+    def restore(self):
+        step = super().restore()
+        self.total += time.monotonic() if step else 0
+        return step
+
+
 class Drawing(Counting):
     """A model that logs random numbers of its own rank, which a restart begins anew."""
 
