@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
         recoveries: Number of incidents that ended in a recovery.
         seen: Names of the points that were reached, built-in ones and the user's.
         collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
-        raised: The last exception that a user's model raised, in words; empty: none did.
+        raised: The first exception that a user's model raised, in words; empty: none did.
     """
 
     seed: int

@@ -206,13 +206,14 @@ def assert_recovers(
     for role in charged or {}:
         if role not in result.job.roles:
             raise FlowdistError(f"charged: there is no role {role!r}", help=did_you_mean(role, result.job.roles))
-    wrong = unfired_texts(result)
+    wrong = []
     if result.violation is not None:
         wrong.append(str(result.violation))
     elif result.job.outcome != "succeeded":
         wrong.append(f"the job has {result.job.outcome or 'not ended'}: {_end_text(result, options)}")
+    wrong += unfired_texts(result)  # often an effect of what is wrong above: the job had ended by then
     if raised := errors_text(result.played) if wrong else "":
-        wrong.append(raised)
+        wrong.insert(0, raised)
     if same_state and not wrong:
         wrong += _changed(topology, faults, result, options)
     wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]

@@ -130,12 +130,15 @@ def _shown(value: object, digits: int = 17) -> str:
 
 
 def errors_text(played: Played) -> str:
-    """Return the last exception that a user's model raised in the run, in words; empty if there was none."""
+    """Return the first exception that a user's model raised in the run, in words; empty if there was none.
+
+    Later ones are often its effects. The reason of the job's end has the last one.
+    """
     if not played.errors:
         return ""
-    last = played.errors[-1]
-    where = f", at {last.place}" if last.place else ""
-    return f"user code raised in {last.replica} after {format_duration(last.at_ns)}: {last.line}{where}"
+    first = played.errors[0]
+    where = f", at {first.place}" if first.place else ""
+    return f"user code raised in {first.replica} after {format_duration(first.at_ns)}: {first.line}{where}"
 
 
 def _alike(step: PlayedStep, other: PlayedStep) -> bool:

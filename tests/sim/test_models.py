@@ -298,6 +298,19 @@ def test_what_never_works_uses_up_its_budget_and_says_why() -> None:
     assert report.failures[0].faults == () and "without any fault" in report.failures[0].text
 
 
+def test_the_first_exception_is_named_before_what_it_led_to() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_same_result(job(models.RaisingTwoThings), "trainer/1@25m")
+    lines = str(caught.value).splitlines()
+    assert (
+        lines[0].startswith("user code raised in trainer/0 after ") and "ValueError: the first, at user_m" in lines[0]
+    )
+    assert lines[1].startswith("the job has failed: ") and "RuntimeError: a later one" in lines[1]
+    assert lines[2].startswith("fault trainer/1@25m never fired: ")
+    failure = campaign(job(models.RaisingTwoThings), [1]).failures[0]
+    assert "user code raised in trainer/0 after " in failure.text and "ValueError: the first" in failure.text
+
+
 def test_an_exception_may_be_a_failure_by_itself() -> None:
     assert campaign(job(models.RaisingOnSave, restarts=5), [1]).failures == []
     failure = campaign(job(models.RaisingOnSave, restarts=5), [1], strict=True).failures[0]

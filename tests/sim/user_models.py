@@ -108,6 +108,13 @@ class AlwaysRaising(Counting):
         raise RuntimeError("never works")
 
 
+class RaisingTwoThings(Counting):
+    """A model that fails for one reason in its first attempt, and for another one in each later attempt."""
+
+    def step(self, step):
+        raise ValueError("the first") if self.ctx.info.attempt == 1 else RuntimeError("a later one")
+
+
 class CommitsInStep(Counting):
     """A model that saves at times of its own."""
 
