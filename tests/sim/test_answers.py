@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from flowdist import Restart, Topology, Workload
+from flowdist.sim.simulation import Simulation
 from flowdist.sim.user_code.played import Played
-from flowdist.testing import assert_same_result, check_determinism
+from flowdist.testing import assert_same_result, check_determinism, graph_of
 from tests.sim import user_models as models
 from tests.sim.test_models import job, run
 
@@ -48,7 +51,24 @@ def test_a_wrong_answer_of_user_code_is_an_exception_of_user_code(model: type[mo
     assert result.job.outcome == "failed"
     error = result.played.errors[0]
     assert error.line.startswith(text)
-    assert error.place == "" or error.place.startswith("user_models.py:")  # never a place in flowdist
+    assert error.place.startswith("user_models.py:")  # never a place in flowdist, and never none
+    assert result.job.incidents[-1].reason.endswith(result.played.errors[-1].place)
+    assert result.played.errors[-1].place in result.job.ending_reason
+
+
+def test_a_wrong_answer_is_placed_at_the_method_that_gave_it() -> None:
+    error = run(job(models.RestoringNothing), "trainer/1@step=trainer,15").played.errors[0]
+    line = inspect.getsourcelines(models.RestoringWrongly.restore)[1]
+    assert error.place == f"user_models.py:{line} in restore()"
+
+
+def test_a_wrong_state_of_a_service_is_placed_at_its_method() -> None:
+    line = inspect.getsourcelines(models.WrongStateOfServer.state)[1]
+    t = Topology("x", nodes=1)
+    t.role("ps", "true", kind="service", replicas=1, simulate=models.WrongStateOfServer)
+    t.role("trainer", "true", replicas=1, simulate=models.Counting, workload=Workload(steps=3))
+    [clash] = Simulation(graph_of(t)).run().played.clashes
+    assert clash.endswith(f", at user_models.py:{line} in state()")
 
 
 def test_where_user_code_raised_is_told_without_our_own_frames() -> None:

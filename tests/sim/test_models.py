@@ -467,6 +467,16 @@ def test_the_command_line_explains_another_result_by_a_model_that_does_not_do_th
     assert "reads a clock" in done.stderr
 
 
+def test_the_command_line_says_where_user_code_raised() -> None:
+    topology = ROOT / "examples/resume_model/topology.py"
+    done = CliRunner().invoke(cli, ["simulate", str(topology), "-p", "model=tests.sim.user_models:AlwaysRaising"])
+    place = f"at user_models.py:{inspect.getsourcelines(models.AlwaysRaising.step)[1] + 1} in step()"
+    first = next(line for line in done.stderr.splitlines() if line.startswith("user code raised first in trainer/0"))
+    assert done.exit_code == 1 and first.endswith(f", {place}:")
+    failed = next(line for line in done.stdout.splitlines() if line.startswith("FAILED"))
+    assert place in failed and done.stdout.count(place) > 2  # in each incident, too
+
+
 def test_ranks_that_end_with_different_states_are_found_out() -> None:
     with pytest.raises(AssertionError, match="total of trainer is not the same on all ranks: rank 1 has"):
         assert_same_result(job(models.Disagreeing))

@@ -96,7 +96,9 @@ def _print_wrong(result: Any, scenario: Scenario | None, summary: dict[str, Any]
 
     if result.played.errors:
         first = result.played.errors[0]
-        click.echo(f"\nuser code raised first in {first.replica}, after {format_duration(first.at_ns)}:", err=True)
+        where = f", at {first.place}" if first.place else ""
+        after = format_duration(first.at_ns)
+        click.echo(f"\nuser code raised first in {first.replica}, after {after}{where}:", err=True)
         click.echo(first.text or first.line, err=True)
     if summary["violation"] is not None:
         click.echo(f"\nviolated: {summary['violation']}", err=True)

@@ -56,6 +56,10 @@ def combine(model: Any, step: int, parts: Sequence[Any]) -> None:
     model.combine(step, own)
 
 
+# Functions that check what a method of a model, their first argument, has returned; and the name of the method.
+CHECKED = ((restored, "restore"), (state_of, "state"), (combine, "step"))
+
+
 def sample_of(value: Any) -> Any:
     """Return the hashable value that identifies a sample: the number in an array or tensor of one, else the value.
 

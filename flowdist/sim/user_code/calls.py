@@ -45,6 +45,6 @@ class Calls:
         node = self._nodes[worker.start.node]
 
         def end() -> None:
-            node.exit_worker(worker.replica, worker.attempt, worker.local_rank, code=raised.code, detail=raised.line)
+            node.exit_worker(worker.replica, worker.attempt, worker.local_rank, code=raised.code, detail=raised.placed)
 
         self._ctx.queue.at(at, end)

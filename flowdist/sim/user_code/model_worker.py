@@ -28,13 +28,19 @@ class Raised(NamedTuple):
         code: The exit code of the worker: 1, or what `SystemExit` says.
         line: The last line of the traceback: type and message.
         text: The traceback, without frames of flowdist at its top; empty for SystemExit.
-        place: File, line and method in the user's file; empty if unknown.
+        place: File, line and method in the user's file; empty if unknown. For a wrong return value, the line is the
+            first of the method.
     """
 
     code: int
     line: str
     text: str
     place: str = ""
+
+    @property
+    def placed(self) -> str:
+        """The line, followed by the place if it is known: `ValueError: no, at model.py:12 in step()`."""
+        return f"{self.line}, at {self.place}" if self.place else self.line
 
 
 class Surroundings(Protocol):
@@ -184,7 +190,7 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
         told = traceback.TracebackException.from_exception(error)
         while told.stack and told.stack[0].filename in OURS:
             del told.stack[0]
-        place = _place(told.stack)
+        place = _place(told.stack) or _blamed(function, args)
         return Raised(1, list(told.format_exception_only())[-1].strip(), "".join(told.format()), place)
 
 
@@ -195,3 +201,14 @@ def _place(stack: traceback.StackSummary) -> str:
     """
     own = [frame for frame in stack if frame.filename == stack[0].filename]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}()" if own else ""
+
+
+def _blamed(check: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Return `file:line in method()` of the method whose return value `check` has refused; empty if it is no check.
+
+    The line is that of the definition, because no frame of the method is left. `args` are those of the check: the model
+    comes first.
+    """
+    method = next((name for each, name in answers.CHECKED if each is check), "")
+    code = getattr(getattr(args[0], method, None), "__code__", None) if method else None
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno} in {method}()" if code is not None else ""

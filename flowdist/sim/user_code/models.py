@@ -434,7 +434,7 @@ class UserCode:
             if hasattr(serving.worker.model, "state"):
                 state = attempt(state_of, serving.worker.model)
                 if isinstance(state, Raised):
-                    self.played.clashes.append(f"state() of {replica} failed: {state.line}")
+                    self.played.clashes.append(f"state() of {replica} failed: {state.placed}")
                 else:
                     self.played.ended(str(replica), [state])
         return self.played
