@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tools.link_glossary import linked, missing_in, pages_outside_the_reference, sections_of_rows, terms_of
+from tools.link_glossary import anchor_of, linked, missing_in, pages_outside_the_reference, sections_of_rows, terms_of
 from tools.pages import DOCS
 
 GLOSSARY = (DOCS / "glossary.md").read_text()
@@ -55,6 +55,17 @@ def test_the_glossary_has_a_section_for_each_word_and_marks_few_as_common() -> N
     assert len(TERMS) > 80 and len({term.word for term in TERMS}) == len(TERMS)
     common = [term.word for term in TERMS if term.is_common]
     assert 0 < len(common) < len(TERMS) / 5
+
+
+def test_each_link_to_the_glossary_leads_to_a_section_of_it() -> None:
+    anchors = {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", GLOSSARY, re.M)}
+    wrong = [
+        f"{page.relative_to(DOCS)}: {anchor}"
+        for page in DOCS.rglob("*.md")
+        for anchor in re.findall(r"glossary\.md#([\w-]+)", page.read_text())
+        if anchor not in anchors
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", pages_outside_the_reference())
