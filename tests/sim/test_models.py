@@ -298,6 +298,14 @@ def test_what_never_works_uses_up_its_budget_and_says_why() -> None:
     assert report.failures[0].faults == () and "without any fault" in report.failures[0].text
 
 
+def test_no_failure_recovers_with_a_step_that_raises() -> None:
+    result = run(job(models.AlwaysRaising))
+    incidents = result.job.incidents
+    assert len(incidents) == 4 and result.job.outcome == "failed"
+    assert [incident.stepped_ns for incident in incidents] == 4 * [None]
+    assert "recovered" not in {incident.result for incident in incidents}
+
+
 def test_the_first_exception_is_named_before_what_it_led_to() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_same_result(job(models.RaisingTwoThings), "trainer/1@25m")

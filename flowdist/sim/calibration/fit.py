@@ -313,7 +313,7 @@ class _RoleFit:
         elif warm and not any(run.imports for run in self._runs):
             self.unknown.append("a cold start: all starts were warm, and cold ones are taken to be as long")
         elif cold:
-            self.unknown.append("a warm start: nothing restarted, so restarts are taken to be as long as cold starts")
+            self.unknown.append("a warm start: no start was warm, so restarts are taken to be as long as cold starts")
         if found["rejoin"]:
             self.fields["rejoin_ns"] = median(found["rejoin"])
         of_one_kind = max(cold, warm, key=len)

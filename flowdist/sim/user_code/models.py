@@ -169,6 +169,12 @@ class UserCode:
         while not playing.has_failed and playing.done < playing.model.step_at(now):
             self._play(playing, now)
 
+    def has_played_to_now(self, world: str) -> bool:
+        """Play what `catch_up` plays, and return whether no model of the world has raised; True without user code."""
+        self.catch_up(world)
+        playing = self._playing.get(world)
+        return playing is None or not playing.has_failed
+
     def catch_up_all(self) -> None:
         """Call `catch_up` for each world in which user code is at work."""
         for world in self._playing:

@@ -282,7 +282,7 @@ class Work:
         where it matters. Actions that were planned for an earlier `model.version` do nothing.
         """
         self._drain.plan(world, model)
-        self._plan_first_step(model)
+        self._plan_first_step(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
             self._queue.at(begins, self._warmed_up, model, model.version)
         at, is_checkpoint = model.next_moment()
@@ -301,7 +301,7 @@ class Work:
                 if step_at is not None and step_at < at:
                     self._queue.at(step_at, self._step_done, model, model.version)
 
-    def _plan_first_step(self, model: WorldModel) -> None:
+    def _plan_first_step(self, world: str, model: WorldModel) -> None:
         """Plan the end of the first step of a generation, unless it is over: flowdist counts that step at once.
 
         In the first generation no incident waits for it, and the workers report only at their checkpoints.
@@ -310,14 +310,14 @@ class Work:
         if model.generation > 1 and model.step_at(self._queue.now) < first <= model.pace.workload.steps:
             at = model.time_of_step(first)
             if at is not None:
-                self._queue.at(at, self._first_step_done, model, model.version)
+                self._queue.at(at, self._first_step_done, world, model, model.version)
 
-    def _first_step_done(self, model: WorldModel, version: int) -> None:
-        """Tell agents that their workers have taken one step, if the plan is not outdated.
+    def _first_step_done(self, world: str, model: WorldModel, version: int) -> None:
+        """Tell agents that their workers have taken one step, if the plan is not outdated and no user code raised in it.
 
         One member stands for all, unless the role detects hangs.
         """
-        if model.version == version and model.begun_ns is not None:
+        if model.version == version and model.begun_ns is not None and self.code.has_played_to_now(world):
             for start in self.fast_forward.members_that_count(model):
                 self._nodes[start.node].tell_of_workers(io.WorkerStepped, start.replica, start.attempt, 1)
 
