@@ -106,7 +106,7 @@ class Forecaster:
             )
 
     def close(self) -> None:
-        """End the process of the simulator, if it runs; show the prediction if it came just before."""
+        """End the process of the simulator, if it runs. A prediction that it printed before its end is shown."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

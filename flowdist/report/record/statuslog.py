@@ -97,7 +97,11 @@ _MARKS = {kind: mark for mark, kinds in _KINDS.items() for kind in kinds}
 
 
 def _followed(line: Record) -> str:
-    """Return the capitals for what followed from the event, the two most important at most; empty for nothing."""
+    """Return the capitals of the log for what the controller did after an event, such as `IS`; empty for nothing.
+
+    They stand for an incident, the end of the job, an opened store, a started and a stopped replica, in this order of
+    importance; the first two at most are returned.
+    """
     kinds = {type(effect) for effect in line.effects}
     found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
     letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}

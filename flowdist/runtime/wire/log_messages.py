@@ -99,7 +99,10 @@ class LogPieces(msgspec.Struct, frozen=True, tag=True):
 
 
 class NoLogs(msgspec.Struct, frozen=True, tag=True):
-    """Answer to a query that cannot be answered, with the reason: a predicate without its subject, the host."""
+    """Answer to a query of logs that the host cannot answer.
+
+    `why` is the reason, as a predicate whose subject is the host: "is not connected".
+    """
 
     why: str
 
