@@ -20,7 +20,9 @@ WORKER = """
 import ctypes, json, os, pathlib, signal, sys, time
 rank, restart = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
 what, out = sys.argv[1:3]
-pathlib.Path(out, str(rank)).write_text(json.dumps({"env": dict(os.environ), "argv": sys.argv}))
+half = pathlib.Path(f"{out}-{rank}")  # a peer that fails may have this worker killed while it writes
+half.write_text(json.dumps({"env": dict(os.environ), "argv": sys.argv}))
+half.rename(pathlib.Path(out, str(rank)))
 print(f"out of {rank}", flush=True)
 print(f"err of {rank}", file=sys.stderr, flush=True)
 if what == "raise" and rank == 0:

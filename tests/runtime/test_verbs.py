@@ -258,6 +258,7 @@ def test_on_a_terminal_a_picture_stays_below_what_workers_print(tmp_path: Path) 
                 released = True
         assert process.wait(timeout=60) == 0, terminal.seen
     finally:
+        print(*terminal.seen, sep="\n")  # with a failure, pytest shows it
         for pid in marked(env[MARK]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ def shown(folder: Path, *words: str, env: dict[str, str] | None = None) -> list[
     lines: list[str] = []
     follower = Follower(folder, print, Output(outcome.streams, folder, lambda _, text: lines.append(text)).open)
     follower.follow(start, outcome.role)
-    follower.read(final=True)
+    assert follower.read_rest()
     return lines
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -75,17 +74,12 @@ class Console:
             self._pinned = None
 
     def show(self, kind: str, text: str) -> None:
-        """Print a line; its kind is `stdout` or `stderr` of a worker, or `event`, `warning` or `error` of flowdist.
+        """Print a line with the values of secrets masked, above the picture if there is one.
 
-        If the reader of the output has gone (`flowdist run | head`), the job continues, as its logs are files.
+        Args:
+            kind: `stdout` or `stderr` of a worker, or `event`, `warning` or `error` of flowdist.
+            text: The line.
         """
-        try:
-            self._show(kind, text)
-        except OSError:
-            _to_nowhere(sys.stdout, sys.stderr)
-
-    def _show(self, kind: str, text: str) -> None:
-        """Print a line with the values of secrets masked, above the picture if there is one."""
         text = self._mask(text)
         if kind in ("stdout", "stderr"):
             if not self.shown.quiet:
@@ -110,17 +104,6 @@ class Console:
         """Print a line on stderr below the summary of the run; nothing if the output is JSON."""
         if not self.shown.as_json:
             click.echo(text, err=True)
-
-
-def _to_nowhere(*streams: TextIO) -> None:
-    """Redirect to /dev/null those streams whose reader has gone, so that what they still hold raises no error."""
-    for stream in streams:
-        ends = select.poll()
-        ends.register(stream.fileno(), select.POLLERR | select.POLLHUP)
-        if ends.poll(0):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
 
 
 def finish(

@@ -8,6 +8,7 @@ import platform
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -22,6 +23,7 @@ from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import entities, expected
 from flowdist.faults.unfired import why_it_never_fired
 from flowdist.graph import RoleGraph
+from flowdist.text.queued_output import QueuedOutput
 
 if TYPE_CHECKING:
     from flowdist.cli.predict.forecaster import Forecaster
@@ -175,9 +177,10 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None
     console = Console(settings.shown, mask)
     console.now_ns = lambda: 0  # the job has not begun
-    for warning in warnings:
-        console.show("warning", warning)
-    with StartupSignals() as early:
+    # the process in the background is forked, which a process with threads must not be, and it writes to a file
+    with StartupSignals() as early, nullcontext() if settings.detach else QueuedOutput():
+        for warning in warnings:
+            console.show("warning", warning)
         claims = _take_claims(graph, run_dir, settings, console, early)
         run_dir = run_dir or new_run(settings.base, graph, settings.prefix)
         for claim in claims:

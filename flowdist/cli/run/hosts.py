@@ -22,6 +22,7 @@ from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
 from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph
+from flowdist.text.queued_output import QueuedOutput
 
 if TYPE_CHECKING:
     from flowdist.runtime.joined.joined_host import HostResult
@@ -305,7 +306,8 @@ def take_part(
     place = _when_known(place)
     mask = Mask()
     console = Console(settings.shown._replace(live=False), mask)
-    sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer, console, mask))])
+    with QueuedOutput():
+        sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer, console, mask))])
 
 
 async def _take_part(

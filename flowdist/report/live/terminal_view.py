@@ -6,6 +6,7 @@ rich draws the picture. It does not keep a worker's line from moving the cursor,
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from flowdist.record.journal import Record
 from flowdist.record.status import RecentDecisions, status_of
 from flowdist.report.live.status import Line, fitted
 from flowdist.text.printable import one_line, worker_line
+from flowdist.text.queued_output import is_behind
 
 PERIOD_S = 0.5
 SHARE_MAX = 0.05  # of the time is spent on drawing at most
@@ -40,6 +42,11 @@ class Pinned:
     def height(self) -> int:
         """Return the present number of rows of the terminal."""
         return self._console.size.height
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether the terminal still has to show much of what it got."""
+        return is_behind(sys.stderr)
 
     def print(self, line: str, style: str = "") -> None:
         """Collect a line, to be printed above the picture at the next `flush`.
@@ -93,7 +100,12 @@ class LiveView:
         self._lately.hear(record)
 
     def look(self, job: JobState, now: int) -> None:
-        """Print the collected lines, and draw the job's status at `now` (ns) if the last picture is old enough."""
+        """Print the collected lines, and draw the job's status at `now` (ns) if the last picture is old enough.
+
+        Nothing is drawn while the terminal is behind, as one that the user has paused.
+        """
+        if self._pinned.is_behind:
+            return
         self._pinned.flush()
         begun = self._clock()
         if begun < self._next:

@@ -331,4 +331,4 @@ class JoinedHost:
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):
                 await asyncio.wait_for(self._writer.drain(), RETRY_S)
             self._writer.close()
-        self._host.close()
+        await self._host.close()

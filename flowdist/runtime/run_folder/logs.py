@@ -61,19 +61,27 @@ class Follower:
     """Reader of the logs of the attempts that run, which shows their new lines on the terminal.
 
     It shows whole lines. An incomplete line waits for its end, at most until the attempt is over. A line of more than
-    PIECE_BYTES is shown in pieces.
+    PIECE_BYTES is shown in pieces. While the terminal is behind, nothing is read: the lines wait in the logs.
 
     Args:
         run_dir: The folder of the run.
         show: Shows a line of a stream. The line begins with the name of its worker.
         open_sink: Called for each stream of each worker. It returns a function that gets the lines instead of `show`,
             or None to drop the lines.
+        is_behind: Return whether the terminal still has to show much of what it got.
     """
 
-    def __init__(self, run_dir: Path, show: Callable[[Stream, str], None], open_sink: OpenSink | None = None) -> None:
-        self._run_dir, self._show = run_dir, show
+    def __init__(
+        self,
+        run_dir: Path,
+        show: Callable[[Stream, str], None],
+        open_sink: OpenSink | None = None,
+        is_behind: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._run_dir, self._show, self._is_behind = run_dir, show, is_behind
         self._open_sink = open_sink or self._open_named
         self._files: dict[Path, tuple[LogFile, Sink]] = {}
+        self._over: set[Path] = set()  # logs of attempts that are over, of which something is left to show
 
     def follow(self, start: StartReplica, role: RoleSpec) -> None:
         """Follow the logs of an attempt that was started, from their beginning."""
@@ -90,23 +98,49 @@ class Follower:
         name = str(start.replica) if role.procs == 1 else f"{start.replica}.{local_rank}"
         return lambda line: self._show(stream, f"[{name}] {line}")
 
-    def read(self, *, final: bool = False) -> None:
+    def read(self) -> None:
         """Show the lines that were added since the last call to the logs that are followed, LOOK_BYTES of them at most.
 
-        The next call shows the rest. With `final`, all that is left is shown, incomplete lines too.
+        The next call shows the rest.
         """
-        share = None if final else max(PIECE_BYTES // 16, LOOK_BYTES // max(1, len(self._files)))
-        for file, sink in self._files.values():
-            for line in file.new_lines(final, share):
-                sink(line)
+        share = max(PIECE_BYTES // 16, LOOK_BYTES // max(1, len(self._files)))
+        for path in list(self._files):
+            if self._is_behind():
+                return
+            self._show_lines(path, share)
 
     def end(self, start: StartReplica) -> None:
-        """Show the rest of an attempt that is over, incomplete lines too, and follow it no longer."""
+        """Show the rest of an attempt that is over, incomplete lines too, and follow it no longer.
+
+        What the terminal cannot take now is shown by later calls of `read` and `read_rest`.
+        """
         base = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
-        for path in [path for path in self._files if path.is_relative_to(base)]:
-            file, sink = self._files.pop(path)
-            for line in file.new_lines(final=True):
-                sink(line)
+        self._read_to_end([path for path in self._files if path.is_relative_to(base)])
+
+    def read_rest(self) -> bool:
+        """Show what is left of all logs, which do not grow any more, incomplete lines too.
+
+        Return False if the terminal cannot take it all now: the caller calls again.
+        """
+        self._read_to_end(list(self._files))
+        return not self._files
+
+    def _read_to_end(self, paths: list[Path]) -> None:
+        """Show what is left of these logs, which are complete, until the terminal is behind."""
+        self._over.update(paths)
+        for path in paths:
+            while path in self._files and not self._is_behind():
+                self._show_lines(path, LOOK_BYTES)
+
+    def _show_lines(self, path: Path, bytes_max: int) -> None:
+        """Show new lines of a log, and follow it no longer if it is complete and has no more."""
+        file, sink = self._files[path]
+        is_complete = path in self._over
+        for line in file.new_lines(is_complete, bytes_max):
+            sink(line)
+        if is_complete and file.is_read:
+            self._over.discard(path)
+            del self._files[path]
 
 
 class LogFile:
@@ -118,9 +152,15 @@ class LogFile:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path, self._offset = path, offset
         self._lines = LineBuffer()
+        self._is_unreadable = False
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether `new_lines` has read all that the file has now, or the file cannot be read any more."""
+        return self._is_unreadable or size_of(self._path) <= self._offset
 
     def new_lines(self, final: bool, bytes_max: int | None = None) -> Iterator[str]:
-        """Yield the complete lines that are new since the last call; with `final` an incomplete one too.
+        """Yield the complete lines that are new since the last call; with `final` an incomplete one too, at the end.
 
         A line of more than PIECE_BYTES is cut, and each piece but its last ends with CUT. A file that does not exist,
         or is no regular file, has no lines.
@@ -129,17 +169,19 @@ class LogFile:
             final: The file is complete.
             bytes_max: How many bytes to read at most; None: all that the file has now.
         """
+        self._is_unreadable = False
         new = size_of(self._path) - self._offset
         end = self._offset + (new if bytes_max is None else min(new, bytes_max))
         while self._offset < end:
             data = read_from(self._path, self._offset, min(PIECE_BYTES, end - self._offset))
             if not data:
+                self._is_unreadable = True
                 break
             self._offset += len(data)
             yield from map(_text, self._lines.feed(data))
             if self._lines.waiting >= PIECE_BYTES:
                 yield _text(self._lines.flush()) + CUT
-        if final and (partial := self._lines.flush()):
+        if final and self.is_read and (partial := self._lines.flush()):
             yield _text(partial)
 
 

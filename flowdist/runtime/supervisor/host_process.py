@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import traceback
 from asyncio.subprocess import Process
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -33,6 +34,7 @@ from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
 from flowdist.runtime.run_folder.runs import resume_help
 from flowdist.runtime.supervisor.event_printer import Show
+from flowdist.text.queued_output import is_behind
 
 LOOK_S = 0.1  # between two times that the workers' output is read
 WIND_DOWN_S = 5.0  # for processes to end by themselves, before they are killed
@@ -89,7 +91,8 @@ class HostProcess:
         self.run_dir, self.lock, self.show = run_dir, lock, show
         self.sockets = socket_dir(run_dir, list(nodes))
         self.processes = OwnedProcesses(run_dir)
-        self.follower = Follower(run_dir, show, open_sink)
+        self.follower = Follower(run_dir, show, open_sink, lambda: is_behind(sys.stdout, sys.stderr))
+        self._is_closing = self._shows_no_rest = False
         self.finished: FinishJob | None = None  # the end of the job, once it is known
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken_by: BaseException | None = None  # the first unexpected exception of this process
@@ -110,9 +113,16 @@ class HostProcess:
         self.over = asyncio.Event()
         watch_loop(self.fail)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, interrupted)
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupted, interrupted)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, noticed)
         self.lifeline, self._lifeline_end = os.pipe()
+
+    def _interrupted(self, handle: Callable[[], None]) -> None:
+        """Handle an interrupt; while the rest of the output is printed, it ends that and nothing else."""
+        if self._is_closing:
+            self._shows_no_rest = True
+        else:
+            handle()
 
     def background(self, job: Coroutine[None, None, None]) -> None:
         """Start a coroutine in the background, where it runs until it returns or `cancel_tasks` is called.
@@ -177,19 +187,21 @@ class HostProcess:
         for task in list(self._tasks):
             task.cancel()
 
-    def close(self) -> None:
-        """Print the rest of the workers' output, kill every descendant of this process, and release the run's folder.
+    async def close(self) -> None:
+        """Kill every descendant of this process, release the run's folder, and print the rest of the workers' output.
 
         To release the folder is to close its lock and to remove its sockets. Descendants that outlive SIGKILL are shown
-        as an error.
+        as an error. A terminal that takes no output is waited for, until the user interrupts.
         """
         self.cancel_tasks()
-        self.follower.read(final=True)
         if left := kill_descendants():
             self.show("error", f"these processes survived SIGKILL: {left}")
         os.close(self.lifeline)
         os.close(self.lock)
         remove_sockets(self.sockets, self.run_dir)
+        self._is_closing = True
+        while not self.follower.read_rest() and not self._shows_no_rest:
+            await asyncio.sleep(LOOK_S)
 
 
 async def wait_for_ends(processes: Iterable[Process], timeout_s: float = WIND_DOWN_S) -> None:

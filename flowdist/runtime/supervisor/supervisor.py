@@ -439,4 +439,4 @@ class Supervisor:
         for door in self._doors:
             door.close()
         self._owners.stop()
-        host.close()
+        await host.close()

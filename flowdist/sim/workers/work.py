@@ -313,7 +313,7 @@ class Work:
                 self._queue.at(at, self._first_step_done, world, model, model.version)
 
     def _first_step_done(self, world: str, model: WorldModel, version: int) -> None:
-        """Tell agents that their workers have taken one step, if the plan is not outdated and no user code raised in it.
+        """Tell agents that their workers have taken one step, unless the plan is outdated or user code raised in it.
 
         One member stands for all, unless the role detects hangs.
         """

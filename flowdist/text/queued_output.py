@@ -1,0 +1,165 @@
+"""Stdout and stderr that never block the process: threads write to them, as fast as the reader allows.
+
+A terminal that the user has paused (Ctrl-S), or a pipe whose reader does not read (`flowdist run | less`), blocks each
+write. The supervisor of a run must not wait for a reader: interrupts, faults, hooks and other hosts wait for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import select
+import sys
+import threading
+from collections import deque
+from contextlib import ExitStack, suppress
+from typing import Any, TextIO
+
+from flowdist.text.streams import PrintableStream, raw_stream
+
+BEHIND_BYTES = 1 << 16  # with more than this to write, the output is behind: the capacity of a pipe
+PIECE_BYTES = 1 << 20  # written at once
+
+
+class QueuedOutput:
+    """Context in which writes to `sys.stdout` and `sys.stderr` return at once.
+
+    Its end waits until all is written; a KeyboardInterrupt ends that wait, and the rest is lost. Streams without a
+    file descriptor stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self._writers: dict[Any, _Writer] = {}
+
+    def __enter__(self) -> QueuedOutput:
+        self._restore = ExitStack()
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            raw = raw_stream(stream)
+            with suppress(OSError, ValueError, AttributeError):
+                fd = raw.fileno()
+                raw.flush()
+                queued = self._queued(fd, raw)
+                target, attribute = (stream, "raw") if isinstance(stream, PrintableStream) else (sys, name)
+                setattr(target, attribute, queued)
+                self._restore.callback(setattr, target, attribute, raw)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._restore, suppress(KeyboardInterrupt):
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until all that was queued is written, or cannot be."""
+        for writer in self._writers.values():
+            writer.finish()
+
+    def _queued(self, fd: int, raw: TextIO) -> io.TextIOWrapper:
+        """Return a stream like `raw` that queues. Streams of one file share a thread, so that their order is kept."""
+        status = os.fstat(fd)
+        writer = self._writers.setdefault((status.st_dev, status.st_ino), _Writer())
+        buffer = _QueuedBytes(fd, writer)
+        return io.TextIOWrapper(buffer, encoding=raw.encoding, errors=raw.errors, write_through=True)
+
+
+def is_behind(*streams: TextIO) -> bool:
+    """Return whether the reader of any of these streams is so far behind that nothing more should be queued for it.
+
+    Args:
+        streams: Stdout, stderr or both. A stream that does not queue is never behind.
+    """
+    buffers = (getattr(raw_stream(stream), "buffer", None) for stream in streams)
+    return any(isinstance(buffer, _QueuedBytes) and buffer.writer.waiting > BEHIND_BYTES for buffer in buffers)
+
+
+class _QueuedBytes(io.BufferedIOBase):
+    """Binary stream whose `write` gives the bytes to a writer. It does not own its file descriptor."""
+
+    def __init__(self, fd: int, writer: _Writer) -> None:
+        self._fd, self.writer = fd, writer
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self.writer.put(self._fd, content)
+        return len(content)
+
+    @property
+    def name(self) -> int:
+        return self._fd
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+
+class _Writer:
+    """Thread that writes what is queued, in its order. It starts with the first bytes.
+
+    The thread is a daemon, and writes to the file descriptor itself: the interpreter can end while a write blocks.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed: set[int] = set()  # file descriptors whose reader has gone
+        self.waiting = 0  # bytes that are queued, or being written
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Queue bytes for a file descriptor."""
+        if not data:
+            return
+        with self._changed:
+            self._queue.append((fd, data))
+            self.waiting += len(data)
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until all that was queued is written, or cannot be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.waiting == 0)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._queue))
+                fd, data = self._next()
+            if fd not in self._closed:
+                self._write(fd, data)
+            with self._changed:
+                self.waiting -= len(data)
+                self._changed.notify_all()
+
+    def _next(self) -> tuple[int, bytes]:
+        """Return what is queued first, with what follows it for the same file descriptor, about PIECE_BYTES at most."""
+        fd, size = self._queue[0][0], 0
+        pieces = []
+        while self._queue and self._queue[0][0] == fd and size < PIECE_BYTES:
+            pieces.append(self._queue.popleft()[1])
+            size += len(pieces[-1])
+        return fd, b"".join(pieces)
+
+    def _write(self, fd: int, data: bytes) -> None:
+        """Write the bytes. They are dropped if that fails, as on a full disk; after a broken pipe all later ones, too.
+
+        A file descriptor may be non-blocking, because another process that has it as well has set that.
+        """
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(fd, left) :]
+            except BlockingIOError:
+                select.select([], [fd], [])
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.EBADF):
+                    self._closed.add(fd)
+                return
