@@ -24,6 +24,7 @@ from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
 from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
 from flowdist.dsl.problems.recording import Recording, recording
+from flowdist.dsl.problems.syntax import parse
 from flowdist.dsl.read.functions import VARIADIC
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
@@ -145,7 +146,7 @@ def looks_like_topology(path: str | Path) -> bool:
     function `topology`. False if the file cannot be read or parsed.
     """
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        tree = parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
     imports = _imports_the_dsl(tree)
@@ -174,7 +175,7 @@ def _refuse_script(path: Path, text: bytes) -> None:
     Such a file may be a training script, and executing it to find a topology could start the training.
     """
     try:
-        tree = ast.parse(text)
+        tree = parse(text)
     except (SyntaxError, ValueError):
         return  # executing the file reports the error
     if not _imports_the_dsl(tree):

@@ -13,6 +13,7 @@ import msgspec
 
 from flowdist.control.fleet.values import Pool, Size
 from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
+from flowdist.graph.capacity import needed
 
 SHARED = "*"  # the value of the label NODE_POOL of members that all other roles share; no role has this name
 
@@ -56,11 +57,11 @@ def _size(roles: Collection[RoleSpec], members: int, options: Mapping[str, str])
     Options say otherwise: `cpus` and `mem`.
     """
     on_each = {role.name: -(-role.max_replicas // members) for role in roles}
-    cpu = math.ceil(sum(on_each[role.name] * role.resources.cpu for role in roles))
+    mcpu = sum(on_each[role.name] * needed(role.resources).mcpu for role in roles)
     gpu = math.ceil(sum(on_each[role.name] * role.resources.gpu * role.resources.gpu_share for role in roles) / 1000)
     memory = sum(on_each[role.name] * role.resources.memory for role in roles)
     return Size(
-        int(options["cpus"]) if "cpus" in options else max(1, cpu),
+        int(options["cpus"]) if "cpus" in options else max(1, -(-mcpu // 1000)),
         gpu,
         parse_memory(options["mem"]) if "mem" in options else memory,
     )

@@ -15,6 +15,7 @@ invariants of the job, that no two attempts of one replica run at the same time 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -257,7 +258,8 @@ def with_nodes(graph: RoleGraph) -> RoleGraph:
     """
     if graph.cluster.given:
         return graph
-    cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
+    # unlike that of sum(), the result of fsum() is the same in every version of Python
+    cpu = math.fsum(role.resources.cpu * role.max_replicas for role in graph.roles)
     memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
     gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in graph.roles))
     node = NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)

@@ -17,6 +17,7 @@ from flowdist.cli.main import VERBS, cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+NEED_TORCH = {"flowdist.worker.device_mesh"}  # modules that import torch themselves
 PASSED_ON = {"torchrun"}  # its options are torchrun's: tests/torchrun holds them against torch's own parser
 
 
@@ -47,6 +48,8 @@ def test_a_documented_import_succeeds(line: str) -> None:
             importlib.import_module(alias.name)
         return
     assert isinstance(statement, ast.ImportFrom) and statement.module
+    if statement.module in NEED_TORCH:
+        pytest.importorskip("torch", reason="torch is not installed")
     module = importlib.import_module(statement.module)
     for alias in statement.names:
         if alias.name != "*" and not hasattr(module, alias.name):

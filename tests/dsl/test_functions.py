@@ -88,6 +88,12 @@ def test_a_module_that_makes_its_names_up_is_believed(tmp_path: Path) -> None:
     assert command_of(tmp_path, "run='lazy:main'")[-1] == "lazy:main"
 
 
+def test_a_module_of_which_python_warns_is_read_without_the_warning(tmp_path: Path) -> None:
+    """Warnings are errors in tests: the module could not be read."""
+    (tmp_path / "helper.py").write_text("DIGITS = '\\d+'\ndef main(): pass")
+    assert loaded(tmp_path, HEAD.replace("import helper", "") + "t.role('a', run='helper:main')").graph.roles
+
+
 def test_a_function_of_the_topology_file_is_recorded_with_the_file(tmp_path: Path) -> None:
     """While the file is loaded, its module has another name, which a worker could not import."""
     command = command_of(tmp_path, "run=main", before="def main(): pass\n")

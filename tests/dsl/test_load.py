@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,14 @@ def test_a_file_may_change_the_path_itself(tmp_path: Path) -> None:
 def test_a_file_that_begins_with_a_byte_order_mark_is_a_topology(tmp_path: Path) -> None:
     assert loaded(tmp_path, "\ufeff" + MAIN).graph.name == "x"
     assert looks_like_topology(tmp_path / "topology.py")
+
+
+def test_python_warns_of_a_line_of_the_file_once_and_names_the_file(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        loaded(tmp_path, MAIN + "\nDIGITS = '\\d+'")
+        assert looks_like_topology(tmp_path / "topology.py")
+    assert [warning.filename for warning in shown] == [str(tmp_path / "topology.py")]
 
 
 def test_a_function_that_imports_the_dsl_as_a_module_is_a_topology(tmp_path: Path) -> None:

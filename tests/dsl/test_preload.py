@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,15 @@ def test_it_is_found_in_the_module_or_file_of_a_function(tmp_path: Path) -> None
     own = TOPOLOGY.replace("t = ", "def main():\n    import torch\nt = ").format("run=main")
     (tmp_path / "topology.py").write_text(own)
     assert load_topology(str(tmp_path / "topology.py")).graph.role("main").preload == ("torch",)
+
+
+def test_it_is_found_in_a_script_of_which_python_warns_and_the_warning_is_not_shown(tmp_path: Path) -> None:
+    code = "import re, torch\nDIGITS = re.compile('\\d+')"
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert role(tmp_path, "script='train.py'", train=code).preload == ("torch",)
+    assert shown == []
+    assert role(tmp_path, "script='train.py'", train=code).preload == ("torch",)  # as warnings are errors in tests
 
 
 @pytest.mark.parametrize(

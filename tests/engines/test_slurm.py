@@ -169,6 +169,14 @@ def test_members_are_as_large_as_their_share_of_all_replicas() -> None:
     assert [role.placement.where for role in placed.roles] == [((NODE_POOL, "ps"),), ((NODE_POOL, "*"),)]
 
 
+@pytest.mark.parametrize(("cpus", "replicas", "members"), [((0.1, 2.7, 0.2), 1, 3), ((0.07,), 100, 7)])
+def test_members_ask_for_no_core_that_only_a_rounding_error_wants(cpus, replicas, members) -> None:
+    """As floats, 0.1 + 2.7 + 0.2 is more than 3 before Python 3.12, and 100 * 0.07 is more than 7 in every version."""
+    roles = tuple(RoleSpec(f"r{cpu}", ("true",), max_replicas=replicas, resources=Resources(cpu)) for cpu in cpus)
+    (pool,) = pools_of(RoleGraph("x", roles, cluster=Cluster((NodeSpec("node0"),))), {}, {})
+    assert pool.size.cpu == members
+
+
 def test_check_names_all_that_slurm_cannot_honour_with_its_place(tmp_path: Path) -> None:
     topology(
         tmp_path,

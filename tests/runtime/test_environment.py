@@ -196,6 +196,13 @@ def test_this_machine_promises_cpu_more_than_once_and_says_so() -> None:
     assert settled.cluster.nodes[0].cpu == 500 and "the replicas ask for 500 cpu" in warnings[0]
 
 
+def test_the_cpu_of_this_machine_is_the_exact_sum_in_every_version_of_python() -> None:
+    """From Python 3.12 on, sum() of floats is more precise: it was 3000.6000000000004 before."""
+    roles = tuple(RoleSpec(f"r{cpu}", ("true",), resources=Resources(cpu=cpu)) for cpu in (1000.1, 1000.2, 1000.3))
+    settled, _ = settle_cluster(RoleGraph("x", roles, cluster=Cluster(given=False)), ())
+    assert settled.cluster.nodes[0].cpu == 3000.6
+
+
 def test_ports_are_kept_and_those_of_two_nodes_never_meet() -> None:
     first, second = Ports("run", 0), Ports("run", 1)
     kept = first.of("ps/0", ("a", "b"))

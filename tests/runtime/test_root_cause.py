@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_a_long_traceback_has_all_frames_of_the_user_and_the_one_that_raised(tmp
     (tmp_path / "again").mkdir()
     excerpt = "".join(f"{line[2:]}\n" for line in lines)  # as a joined host sends it
     assert shown(tmp_path / "again", excerpt)[1:] == lines
+
+
+def test_frames_of_a_traceback_with_colours_are_told_apart(tmp_path: Path) -> None:
+    """Python 3.13 writes such a traceback where FORCE_COLOR is set."""
+    frames = "".join((MINE[0], OWN, MINE[1], SITE, STDLIB))
+    coloured = re.sub(r'"(.+)", line (\d+)', '\x1b[35m"\\1"\x1b[0m, line \x1b[35m\\2\x1b[0m', frames)
+    _, *lines = shown(tmp_path, BEGINS + coloured + "\x1b[1;35mValueError\x1b[0m: \x1b[35mno such batch\x1b[0m\n")
+    (tmp_path / "plain").mkdir()
+    assert lines == shown(tmp_path / "plain", BEGINS + frames + ERROR)[1:]
+    assert any("(34 lines)" in line for line in lines)
 
 
 def test_the_exception_that_led_to_another_is_shown_with_its_frames(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from flowdist.dsl.load import load_topology
 from flowdist.faults.grammar import Plan, parse_add, parse_fault, parse_scale
-from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
+from flowdist.graph import HOUR, SECOND, Cluster, Resources, RoleGraph, RoleSpec, parse_duration
 from flowdist.record.journal import FaultLine, Record, encode_line
 from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import LATENCY_NS, Link
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.faults.nemesis import Nemesis
-from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
+from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation, with_nodes
 from tests.choosing import examples, slow
 from tests.control.harness import Gate, graph, r, role
 
@@ -40,6 +40,15 @@ def run(graph: RoleGraph, *faults: str, seed: int = 0, play: bool = False, until
     return Simulation(graph, Plan(tuple(parse_fault(text) for text in faults)), seed=seed, play_heartbeats=play).run(
         until
     )
+
+
+def test_the_node_of_a_job_without_nodes_is_the_same_in_every_version_of_python() -> None:
+    """From Python 3.12 on, sum() of floats is more precise: it was 3.0000000000000004 before."""
+    roles = tuple(
+        RoleSpec(f"r{number}", ("true",), resources=Resources(cpu)) for number, cpu in enumerate((0.1, 2.7, 0.2))
+    )
+    (node,) = with_nodes(RoleGraph("x", roles, cluster=Cluster(given=False))).cluster.nodes
+    assert node.cpu == 3.0
 
 
 def decisions(result: SimResult) -> list[bytes]:

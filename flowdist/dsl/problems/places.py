@@ -14,6 +14,8 @@ from opcode import opname
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from flowdist.dsl.problems.syntax import parse
+
 
 class Place(NamedTuple):
     """Part of one line of a file. Lines and columns count from 1; `end_column` is that after the last character."""
@@ -144,7 +146,7 @@ def _calls(file: str) -> dict[tuple[int | None, int | None], ast.Call]:
     No two calls share their end, but `a.b()` and `a.b().c()` share their beginning.
     """
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):  # a notebook cell with shell commands, or a binary file
         return {}
     return {(node.end_lineno, node.end_col_offset): node for node in ast.walk(tree) if isinstance(node, ast.Call)}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.dsl.problems.syntax import parse, symbols
 from flowdist.dsl.read.fields import Fields
 
 HELP = 'write run="module:function", or a function that a module defines at its top'
@@ -159,8 +160,8 @@ def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path)
     """
     try:
         text = path.read_bytes()
-        tree = ast.parse(text)
-        table = symtable.symtable(text.decode(errors="replace"), path.name, "exec")
+        tree = parse(text)
+        table = symbols(text.decode(errors="replace"), path.name)
     except (SyntaxError, ValueError, OSError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         message = f"{path} cannot be read: {getattr(error, 'msg', error)}{where}"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from flowdist.dsl.problems.syntax import parse
 from flowdist.dsl.read.commands import has_module
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.functions import specs_of
@@ -120,7 +121,7 @@ def _local_files(name: str, folder: Path) -> Iterator[Path]:
 def _parsed(file: Path) -> ast.AST:
     """Return the syntax tree of a file; an empty one if the file cannot be read or parsed."""
     try:
-        return ast.parse(file.read_bytes())
+        return parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):
         return ast.Module([], [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -100,7 +101,8 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
     Raises:
         FlowdistError: if all nodes, the added ones included, together have more GPUs than this machine.
     """
-    wanted_cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
+    # unlike that of sum(), the result of fsum() is the same in every version of Python
+    wanted_cpu = math.fsum(role.resources.cpu * role.max_replicas for role in graph.roles)
     if not graph.cluster.given:
         wanted_memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
         cpu, memory = max(machine_cpus(), wanted_cpu), max(machine_memory(), wanted_memory)

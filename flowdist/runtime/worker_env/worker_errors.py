@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.runtime.left_files import clean, modified_ns, read_from, read_small
-from flowdist.text.printable import printable, worker_line
+from flowdist.text.printable import printable, without_sequences, worker_line
 
 OWN = f"{Path(__file__).parents[2]}/"  # where flowdist's modules are
 TAIL_BYTES = 16 << 10
@@ -109,13 +109,14 @@ def lines_of_failure(file: Path, count: int) -> list[str]:
 
     A traceback that is too long, with those of the exceptions that led to it, is shown without the frames of libraries:
     flowdist's own, those of installed packages and of the standard library. If it is still too long, lines in its
-    middle are left out.
+    middle are left out. Colours and other control sequences are removed: with FORCE_COLOR, Python 3.13 colours the
+    frames of a traceback.
 
     Args:
         file: The log, of which the last TAIL_BYTES are read.
         count: How many lines are returned at most, at least 3. Where some are left out, a line says how many.
     """
-    lines = last_lines(file, TAIL_BYTES)  # all of them: each has a byte
+    lines = [without_sequences(line) for line in last_lines(file, TAIL_BYTES)]  # all of them: each has a byte
     begins = max((n for n, line in enumerate(lines) if TRACEBACK.search(line)), default=len(lines))
     while begins > 0 and CHAINED.search(lines[begins - 1]):
         begins = max((n for n, line in enumerate(lines[: begins - 1]) if TRACEBACK.search(line)), default=0)
