@@ -156,6 +156,7 @@ def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: s
         (errno.ENOSPC, "error: runs/x cannot be written: No space left on device\n"),
         (errno.EACCES, "error: runs/x: Permission denied\n"),
         (errno.EAGAIN, "error: this machine refuses: Resource temporarily unavailable\nhelp: a limit on the number"),
+        (errno.EFBIG, "error: this machine refuses: File too large\nhelp: the limit on the size of a file is reached"),
         (errno.EMFILE, "error: this machine refuses: Too many open files\nhelp: the limit on open files is reached"),
     ],
 )

@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # the user can put these right, and those of a limit
 _LIMITS = {
     errno.EAGAIN: "a limit on the number of processes is reached: see `ulimit -u`",
+    errno.EFBIG: "the limit on the size of a file is reached: see `ulimit -f`",
     errno.EMFILE: "the limit on open files is reached: see `ulimit -n`",
     errno.ENFILE: "the limit on open files of this machine is reached",
     errno.ENOMEM: "this machine has no memory left",
