@@ -169,6 +169,13 @@ def test_what_disk_and_machine_refuse_is_an_error_in_words(
     assert capsys.readouterr().err.startswith(text)
 
 
+def test_a_stdout_that_cannot_be_written_is_an_error_in_words_with_json_too() -> None:
+    command = [sys.executable, "-m", "flowdist", "plan", "--json", "examples/word2vec/topology.py"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: a file cannot be written: No space left on device\n")
+
+
 def test_an_error_of_flowdist_itself_passes() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         write(errno.EBADF)
