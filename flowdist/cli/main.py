@@ -13,7 +13,7 @@ import click
 
 from flowdist import __version__
 from flowdist.errors import FlowdistError
-from flowdist.text.streams import print_printable_only
+from flowdist.text.streams import open_closed_streams, print_printable_only
 
 BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
@@ -128,6 +128,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line of this process, and exit with its exit code."""
+    open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
     if COMPLETION not in os.environ:  # click writes what a shell asks for as bytes, and the shell quotes it

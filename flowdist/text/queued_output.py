@@ -25,12 +25,14 @@ PIECE_BYTES = 1 << 20  # written at once
 class QueuedOutput:
     """Context in which writes to `sys.stdout` and `sys.stderr` return at once.
 
-    Its end waits until all is written; a KeyboardInterrupt ends that wait, and the rest is lost. Streams without a
-    file descriptor stay as they are.
+    Its end waits until all is written; a KeyboardInterrupt ends that wait, and the rest is lost. If stdout could not be
+    written, as on a full disk, its end says so on stderr; a reader that has gone is no error. Streams without a file
+    descriptor stay as they are.
     """
 
     def __init__(self) -> None:
         self._writers: dict[Any, _Writer] = {}
+        self._fd_of_stdout = -1
 
     def __enter__(self) -> QueuedOutput:
         self._restore = ExitStack()
@@ -41,6 +43,7 @@ class QueuedOutput:
                 fd = raw.fileno()
                 raw.flush()
                 queued = self._queued(fd, raw)
+                self._fd_of_stdout = fd if name == "stdout" else self._fd_of_stdout
                 target, attribute = (stream, "raw") if isinstance(stream, PrintableStream) else (sys, name)
                 setattr(target, attribute, queued)
                 self._restore.callback(setattr, target, attribute, raw)
@@ -49,6 +52,12 @@ class QueuedOutput:
     def __exit__(self, *_: object) -> None:
         with self._restore, suppress(KeyboardInterrupt):
             self.finish()
+        for why in [
+            each.lost[self._fd_of_stdout] for each in self._writers.values() if self._fd_of_stdout in each.lost
+        ]:
+            with suppress(OSError):
+                text = f"flowdist: stdout could not be written, and has not all of the output: {why}"
+                print(text, file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         """Wait until all that was queued is written, or cannot be."""
@@ -101,7 +110,8 @@ class _QueuedBytes(io.BufferedIOBase):
 class _Writer:
     """Thread that writes what is queued, in its order. It starts with the first bytes.
 
-    The thread is a daemon, and writes to the file descriptor itself: the interpreter can end while a write blocks.
+    The thread is a daemon, and writes to the file descriptor itself: the interpreter can end while a write blocks. If
+    this process may start no thread, because of `ulimit -u`, `put` writes instead.
     """
 
     def __init__(self) -> None:
@@ -109,6 +119,7 @@ class _Writer:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed: set[int] = set()  # file descriptors whose reader has gone
+        self.lost: dict[int, str] = {}  # by file descriptor, why bytes that have a reader could not be written
         self.waiting = 0  # bytes that are queued, or being written
 
     def put(self, fd: int, data: bytes) -> None:
@@ -116,12 +127,22 @@ class _Writer:
         if not data:
             return
         with self._changed:
+            if self._thread is None and (thread := self._started()) is None:
+                self._write(fd, data)
+                return
+            self._thread = self._thread or thread
             self._queue.append((fd, data))
             self.waiting += len(data)
             self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
-            self._thread.start()
+
+    def _started(self) -> threading.Thread | None:
+        """Start the thread; return None if the limit on processes of this user is reached."""
+        thread = threading.Thread(target=self._write_all, name="output", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
 
     def finish(self) -> None:
         """Wait until all that was queued is written, or cannot be."""
@@ -133,8 +154,7 @@ class _Writer:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._queue))
                 fd, data = self._next()
-            if fd not in self._closed:
-                self._write(fd, data)
+            self._write(fd, data)
             with self._changed:
                 self.waiting -= len(data)
                 self._changed.notify_all()
@@ -154,7 +174,7 @@ class _Writer:
         A file descriptor may be non-blocking, because another process that has it as well has set that.
         """
         left = memoryview(data)
-        while left:
+        while left and fd not in self._closed:
             try:
                 left = left[os.write(fd, left) :]
             except BlockingIOError:
@@ -162,4 +182,6 @@ class _Writer:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EBADF):
                     self._closed.add(fd)
+                elif error.errno != errno.EIO:  # of a terminal that has gone
+                    self.lost.setdefault(fd, error.strerror or str(error))
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import TextIO
 
@@ -51,6 +52,20 @@ class PrintableStream(io.TextIOBase):
     def writable(self) -> bool:
         """Return True."""
         return True
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null as stdin, stdout and stderr, as far as this process was started without them (`>&-`).
+
+    Else the next file that is opened, such as the lock of a run, would get the number of a missing one, and what some
+    child prints. `sys.stdout` and `sys.stderr` are then streams that write nowhere, not None.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", errors="replace", closefd=False))
 
 
 def print_printable_only() -> None:

@@ -156,6 +156,7 @@ def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: s
         (errno.ENOSPC, "error: runs/x cannot be written: No space left on device\n"),
         (errno.EACCES, "error: runs/x: Permission denied\n"),
         (errno.EAGAIN, "error: this machine refuses: Resource temporarily unavailable\nhelp: a limit on the number"),
+        (errno.EFBIG, "error: this machine refuses: File too large\nhelp: the limit on the size of a file is reached"),
         (errno.EMFILE, "error: this machine refuses: Too many open files\nhelp: the limit on open files is reached"),
     ],
 )
@@ -166,6 +167,13 @@ def test_what_disk_and_machine_refuse_is_an_error_in_words(
         write(number)
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith(text)
+
+
+def test_a_stdout_that_cannot_be_written_is_an_error_in_words_with_json_too() -> None:
+    command = [sys.executable, "-m", "flowdist", "plan", "--json", "examples/word2vec/topology.py"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: a file cannot be written: No space left on device\n")
 
 
 def test_an_error_of_flowdist_itself_passes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -103,6 +104,19 @@ def test_the_job_grows_with_a_host_that_joins_and_shrinks_with_one_that_leaves(t
         for job in (first, second, third)
     ]
     assert starts == sorted(starts), "all have the clock of the job, not one that begins with their own process"
+
+
+def test_a_host_whose_folder_is_removed_stays_until_the_job_ends(tmp_path: Path) -> None:
+    with Hosts(tmp_path) as hosts:
+        path = topology(tmp_path, WAIT)
+        first = hosts.start(1, "run", path, "--listen", hosts.endpoint)
+        second = hosts.start(2, "join", hosts.endpoint)
+        second.until("rank 1 of 2")
+        shutil.rmtree(second.folder)
+        (tmp_path / "end").touch()
+        assert hosts.all_end() == [0, 0], hosts.text
+        assert "the summary cannot be written into" in second.text and "the job has succeeded" in second.text
+        assert "summary cannot" not in first.text and "Traceback" not in hosts.text
 
 
 def test_roles_find_each_other_by_the_addresses_of_their_hosts(tmp_path: Path) -> None:

@@ -218,6 +218,17 @@ def test_the_command_to_resume_names_the_folder_where_it_is_not_the_usual_one(
     assert resume_help(Path.cwd() / "runs/latest").endswith("flowdist run --resume latest")
 
 
+def test_the_command_to_resume_names_the_folder_if_the_current_one_is_gone_or_its_name_has_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert resume_help(Path("/a folder/latest")).endswith("flowdist run --resume latest --runs '/a folder'")
+    monkeypatch.undo()
+
+
 def test_the_status_at_the_end_of_a_journal(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     journal(run_dir, ev.ScaleRequested("trainer", 2))

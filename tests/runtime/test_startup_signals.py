@@ -29,3 +29,24 @@ def test_end_restores_the_handler_before() -> None:
         mine = signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert early.count == 0 and signal.getsignal(signal.SIGINT) == signal.SIG_IGN, "of whoever has come since"
     signal.signal(signal.SIGINT, mine)
+
+
+def test_a_hang_up_counts_only_as_the_first_interrupt() -> None:
+    with StartupSignals() as early:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert early.count == 1
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+        assert early.count == 2
+
+
+def test_a_hang_up_that_is_ignored_does_not_count() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StartupSignals() as early:
+            signal.raise_signal(signal.SIGHUP)
+            assert early.count == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,31 @@ def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> 
                 print("x" * MUCH)
                 print("an event", file=sys.stderr)
         assert os.read(reading, 1000) == 3 * b"an event\n", "the other stream is read"
+
+
+def test_a_stdout_that_cannot_be_written_is_said_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    with unread(monkeypatch) as reading, Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", PrintableStream(full))
+        with QueuedOutput():
+            print("a line")
+            print("an event", file=sys.stderr)
+        said = os.read(reading, 1000).decode().splitlines()
+        assert said[0] == "an event" and "stdout" in said[1] and said[1].endswith("No space left on device")
+
+
+def test_a_process_that_may_start_no_thread_writes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with unread(monkeypatch) as reading:
+        with monkeypatch.context() as patch, QueuedOutput():
+            patch.setattr(threading.Thread, "start", refused)  # no limit counts for root, who may run this test
+            print("a line")
+            print("an event", file=sys.stderr)
+            assert os.read(reading, 1000) == b"a line\nan event\n"
+            patch.undo()
+            print("later")
+        assert os.read(reading, 1000) == b"later\n"
 
 
 def test_an_interrupt_ends_the_wait_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def finish(
 ) -> None:
     """Write the summary and the last status to the folder of the run, and print the summary.
 
-    If the job has failed, the root cause follows.
+    If the job has failed, the root cause follows. A summary that cannot be written is a warning.
 
     Args:
         result: The result of the run.
@@ -130,8 +130,11 @@ def finish(
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
     summary |= {"run_dir": result.run_dir, "unfired": [fault.spec for fault in result.unfired], **drawn}
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
-    (run_dir / SUMMARY).write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
-    write_status(run_dir, result.job, result.sheet)
+    try:
+        (run_dir / SUMMARY).write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
+        write_status(run_dir, result.job, result.sheet)
+    except OSError as error:  # the disk is full, or the user has moved the folder: the job has ended all the same
+        paint(f"flowdist: the summary cannot be written into {run_dir}: {error.strerror}", fg="yellow", err=True)
     if result.outcome == "failed" and (why := write_outer_error_file(result.job, run_dir, os.environ, mask)):
         paint(f"flowdist: {why}", fg="yellow", err=True)
     if as_json:

@@ -178,7 +178,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     console = Console(settings.shown, mask)
     console.now_ns = lambda: 0  # the job has not begun
     # the process in the background is forked, which a process with threads must not be, and it writes to a file
-    with StartupSignals() as early, nullcontext() if settings.detach else QueuedOutput():
+    with nullcontext() if settings.detach else QueuedOutput(), StartupSignals() as early:
         for warning in warnings:
             console.show("warning", warning)
         claims = _take_claims(graph, run_dir, settings, console, early)

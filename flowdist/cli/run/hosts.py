@@ -376,7 +376,10 @@ def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> 
         if why := write_outer_error_file(result, run_dir, os.environ, mask):
             console.show("warning", why)
     summary = {"outcome": over.outcome, "reason": over.reason, "lasted_s": over.t_ns / 1e9, "root_cause": cause}
-    (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    try:
+        (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    except OSError as error:  # as in `flowdist run`: the job has ended all the same
+        console.show("warning", f"the summary cannot be written into {run_dir}: {error.strerror}")
     console.show("event", f"the job has {_ENDED[over.outcome]}{over.reason and f': {over.reason}'}")
     if cause:
         click.echo("\n" + cause, err=True, nl=False)

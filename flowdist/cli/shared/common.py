@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # the user can put these right, and those of a limit
 _LIMITS = {
     errno.EAGAIN: "a limit on the number of processes is reached: see `ulimit -u`",
+    errno.EFBIG: "the limit on the size of a file is reached: see `ulimit -f`",
     errno.EMFILE: "the limit on open files is reached: see `ulimit -n`",
     errno.ENFILE: "the limit on open files of this machine is reached",
     errno.ENOMEM: "this machine has no memory left",
@@ -77,7 +78,10 @@ def _of_the_machine(error: OSError) -> FlowdistError | None:
 
 
 def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
-    """Print the error and exit with its exit code: on stderr, or with `as_json` as one object on stdout."""
+    """Print the error and exit with its exit code: on stderr, or with `as_json` as one object on stdout.
+
+    If stdout cannot be written, as on a full disk, stderr gets the message.
+    """
     from flowdist.dsl.problems.problem import TopologyProblems  # verbs about a run need no DSL
 
     if as_json:
@@ -85,7 +89,10 @@ def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
             problems = problems_json(error.problems)
         else:
             problems = [{"code": "FD000", "message": error.message, "help": error.help}]
-        print_json("problems", problems=problems)
+        try:
+            print_json("problems", problems=problems)
+        except OSError:
+            click.echo(f"error: {error.message}", err=True)
     elif isinstance(error, TopologyProblems):
         show_problems(error.problems)
         click.echo(f"{error.message}.", err=True)

@@ -18,6 +18,8 @@ from flowdist.runtime.wire.line_buffer import LineBuffer
 
 PIECE_BYTES = 1 << 20  # read at once; a longer line is shown in pieces of this size
 LOOK_BYTES = 16 << 20  # shown of all logs in one look, so that a worker which floods its log holds up nothing else
+LOOK_MAX_S = 0.4  # for one look, which short lines reach first: interrupts and the end of the job wait meanwhile
+STEP_BYTES = 1 << 16  # shown between two looks at the clock
 CUT = " [longer than 1 MiB: the line goes on below]"
 
 Stream = Literal["stdout", "stderr"]
@@ -81,7 +83,7 @@ class Follower:
         self._run_dir, self._show, self._is_behind = run_dir, show, is_behind
         self._open_sink = open_sink or self._open_named
         self._files: dict[Path, tuple[LogFile, Sink]] = {}
-        self._over: set[Path] = set()  # logs of attempts that are over, of which something is left to show
+        self._over: dict[Path, int] = {}  # sizes of the logs of attempts that are over, of which a rest is left to show
 
     def follow(self, start: StartReplica, role: RoleSpec) -> None:
         """Follow the logs of an attempt that was started, from their beginning."""
@@ -99,20 +101,25 @@ class Follower:
         return lambda line: self._show(stream, f"[{name}] {line}")
 
     def read(self) -> None:
-        """Show the lines that were added since the last call to the logs that are followed, LOOK_BYTES of them at most.
+        """Show the lines that were added since the last call to the logs that are followed, in one look.
 
-        The next call shows the rest.
+        A look ends with LOOK_BYTES, after LOOK_MAX_S, or when the terminal is behind. The next call shows the rest, and
+        begins with the logs of which nothing was shown.
         """
-        share = max(PIECE_BYTES // 16, LOOK_BYTES // max(1, len(self._files)))
+        until = time.monotonic() + LOOK_MAX_S
+        share = max(STEP_BYTES, LOOK_BYTES // max(1, len(self._files)))
         for path in list(self._files):
-            if self._is_behind():
+            if self._is_behind() or time.monotonic() > until:
                 return
-            self._show_lines(path, share)
+            self._show_lines(path, share, until)
+            if path in self._files:
+                self._files[path] = self._files.pop(path)
 
     def end(self, start: StartReplica) -> None:
         """Show the rest of an attempt that is over, incomplete lines too, and follow it no longer.
 
-        What the terminal cannot take now is shown by later calls of `read` and `read_rest`.
+        What is more than one look is shown by later calls of `read` and `read_rest`. What processes that the attempt
+        has left add to its logs from now on is not shown.
         """
         base = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         self._read_to_end([path for path in self._files if path.is_relative_to(base)])
@@ -120,27 +127,36 @@ class Follower:
     def read_rest(self) -> bool:
         """Show what is left of all logs, which do not grow any more, incomplete lines too.
 
-        Return False if the terminal cannot take it all now: the caller calls again.
+        Return False if it is more than one look: the caller calls again.
         """
         self._read_to_end(list(self._files))
         return not self._files
 
     def _read_to_end(self, paths: list[Path]) -> None:
-        """Show what is left of these logs, which are complete, until the terminal is behind."""
-        self._over.update(paths)
+        """Show what is left of these logs, which are complete, in one look."""
         for path in paths:
-            while path in self._files and not self._is_behind():
-                self._show_lines(path, LOOK_BYTES)
+            self._over.setdefault(path, size_of(path))
+        until, left = time.monotonic() + LOOK_MAX_S, LOOK_BYTES
+        for path in paths:
+            if left <= 0 or self._is_behind() or time.monotonic() > until:
+                return
+            left -= self._show_lines(path, left, until)
 
-    def _show_lines(self, path: Path, bytes_max: int) -> None:
-        """Show new lines of a log, and follow it no longer if it is complete and has no more."""
+    def _show_lines(self, path: Path, bytes_max: int, until: float) -> int:
+        """Show new lines of a log until a time, and follow it no longer if it is complete and has no more.
+
+        Return how many bytes were read.
+        """
         file, sink = self._files[path]
-        is_complete = path in self._over
-        for line in file.new_lines(is_complete, bytes_max):
-            sink(line)
-        if is_complete and file.is_read:
-            self._over.discard(path)
-            del self._files[path]
+        begin, size = file.offset, self._over.get(path)
+        before = -1
+        while file.offset not in (before, begin + bytes_max) and (before < 0 or time.monotonic() < until):
+            before = file.offset
+            for line in file.new_lines(size is not None, min(STEP_BYTES, begin + bytes_max - before), size):
+                sink(line)
+        if size is not None and file.is_read_to(size):
+            del self._over[path], self._files[path]
+        return file.offset - begin
 
 
 class LogFile:
@@ -150,16 +166,15 @@ class LogFile:
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        self._path, self._offset = path, offset
+        self._path, self.offset = path, offset
         self._lines = LineBuffer()
         self._is_unreadable = False
 
-    @property
-    def is_read(self) -> bool:
-        """Return whether `new_lines` has read all that the file has now, or the file cannot be read any more."""
-        return self._is_unreadable or size_of(self._path) <= self._offset
+    def is_read_to(self, size: int) -> bool:
+        """Return whether `new_lines` has read `size` bytes of the file, or all that can still be read of them."""
+        return self._is_unreadable or min(size, size_of(self._path)) <= self.offset
 
-    def new_lines(self, final: bool, bytes_max: int | None = None) -> Iterator[str]:
+    def new_lines(self, final: bool, bytes_max: int | None = None, size: int | None = None) -> Iterator[str]:
         """Yield the complete lines that are new since the last call; with `final` an incomplete one too, at the end.
 
         A line of more than PIECE_BYTES is cut, and each piece but its last ends with CUT. A file that does not exist,
@@ -168,20 +183,22 @@ class LogFile:
         Args:
             final: The file is complete.
             bytes_max: How many bytes to read at most; None: all that the file has now.
+            size: The size of the file when it was complete, in bytes; None: its present size.
         """
         self._is_unreadable = False
-        new = size_of(self._path) - self._offset
-        end = self._offset + (new if bytes_max is None else min(new, bytes_max))
-        while self._offset < end:
-            data = read_from(self._path, self._offset, min(PIECE_BYTES, end - self._offset))
+        size = size_of(self._path) if size is None else min(size, size_of(self._path))
+        new = size - self.offset
+        end = self.offset + (new if bytes_max is None else min(new, bytes_max))
+        while self.offset < end:
+            data = read_from(self._path, self.offset, min(PIECE_BYTES, end - self.offset))
             if not data:
                 self._is_unreadable = True
                 break
-            self._offset += len(data)
+            self.offset += len(data)
             yield from map(_text, self._lines.feed(data))
             if self._lines.waiting >= PIECE_BYTES:
                 yield _text(self._lines.flush()) + CUT
-        if final and self.is_read and (partial := self._lines.flush()):
+        if final and self.is_read_to(size) and (partial := self._lines.flush()):
             yield _text(partial)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -84,12 +85,20 @@ def resume_command(run_dir: Path) -> str:
     return f"flowdist run{listen} --resume {run_dir.name}"
 
 
+def runs_option(run_dir: Path) -> str:
+    """Return ` --runs FOLDER` for a command line about the run; empty if `runs` of the current folder has the run."""
+    with contextlib.suppress(FileNotFoundError):  # the current folder has been removed
+        if run_dir.parent == Path("runs").resolve():
+            return ""
+    return f" --runs {shlex.quote(str(run_dir.parent))}"
+
+
 def truncate_help(run_dir: Path, number: int) -> str:
     """Return the help text for a run that is not running, and whose journal cannot be used from line `number` on."""
     if number == 1:
         return "nothing can be resumed without its header: start a new run with flowdist run"
-    more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
-    return f"go on from before it: {resume_command(run_dir)}{more} --truncate-at {number}; the whole journal is kept"
+    command = f"{resume_command(run_dir)}{runs_option(run_dir)} --truncate-at {number}"
+    return f"go on from before it: {command}; the whole journal is kept"
 
 
 def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePoint:

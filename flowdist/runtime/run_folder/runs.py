@@ -26,7 +26,7 @@ from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
 from flowdist.runtime.run_folder.results import SavedStatus
-from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over
+from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over, runs_option
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.wire.log_messages import LogAnswer
@@ -199,8 +199,7 @@ def resume_help(run_dir: Path) -> str:
     """Return the help text for a run that has died: how to resume it, or how to see its logs if it was joined here."""
     if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
-    more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
-    return f"resume it: {resume_command(run_dir)}{more}"
+    return f"resume it: {resume_command(run_dir)}{runs_option(run_dir)}"
 
 
 def status_at_end(run_dir: Path, header: Header, replay: Replay) -> Status:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from flowdist.control.process_restarts import ControllerUpkeep, Death, Next
@@ -137,10 +138,11 @@ class ControllerKeeper:
         self._host.background(self._prepare_next())
         writer.write(encode(Watch(self.lines_read)))
         self._outbox.attach(writer.write)
-        while (message := await read_from_controller(reader)) is not None:
-            if isinstance(message, JournalLine):
-                line = self._reader.read(message.line)
-                self._handle(line)
+        with contextlib.closing(writer):
+            while (message := await read_from_controller(reader)) is not None:
+                if isinstance(message, JournalLine):
+                    line = self._reader.read(message.line)
+                    self._handle(line)
 
     async def _prepare_next(self) -> None:
         """Have the next controllers wait, if agents on other hosts need one within their lease.

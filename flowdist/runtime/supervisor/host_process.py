@@ -37,6 +37,7 @@ from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.text.queued_output import is_behind
 
 LOOK_S = 0.1  # between two times that the workers' output is read
+REST_S = 3.0  # of printing the rest of the output, before the user learns how to end that
 WIND_DOWN_S = 5.0  # for processes to end by themselves, before they are killed
 NOTICE_NS = 60 * SECOND  # from SIGUSR1 until the machine is taken away, unless the command line says otherwise
 EARLY = "interrupted before it began"
@@ -92,7 +93,7 @@ class HostProcess:
         self.sockets = socket_dir(run_dir, list(nodes))
         self.processes = OwnedProcesses(run_dir)
         self.follower = Follower(run_dir, show, open_sink, lambda: is_behind(sys.stdout, sys.stderr))
-        self._is_closing = self._shows_no_rest = False
+        self._is_closing = self._shows_no_rest = self._was_interrupted = False
         self.finished: FinishJob | None = None  # the end of the job, once it is known
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken_by: BaseException | None = None  # the first unexpected exception of this process
@@ -108,21 +109,34 @@ class HostProcess:
         The lifeline is a pipe: every process of flowdist on this host ends when this process closes its end, or dies.
         An interrupt is SIGINT, SIGTERM or SIGHUP. At SIGUSR1, which a batch system sends before it takes the machine
         away, `noticed` is called.
+
+        The end of a terminal is no second interrupt, which would stop the job at once: its SIGHUP may come from the
+        kernel and from the shell, and after a Ctrl-C. A SIGHUP that is ignored, as with nohup, stays ignored.
         """
         become_subreaper()
         self.over = asyncio.Event()
         watch_loop(self.fail)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupted, interrupted)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, noticed)
+        self._handle_interrupt = interrupted
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.interrupt)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        loop.add_signal_handler(signal.SIGUSR1, noticed)
         self.lifeline, self._lifeline_end = os.pipe()
 
-    def _interrupted(self, handle: Callable[[], None]) -> None:
+    def interrupt(self) -> None:
         """Handle an interrupt; while the rest of the output is printed, it ends that and nothing else."""
+        self._was_interrupted = True
         if self._is_closing:
             self._shows_no_rest = True
         else:
-            handle()
+            self._handle_interrupt()
+
+    def _hang_up(self) -> None:
+        """Handle the end of the terminal: it is an interrupt, unless there was one already."""
+        if self._is_closing or not self._was_interrupted:
+            self.interrupt()
 
     def background(self, job: Coroutine[None, None, None]) -> None:
         """Start a coroutine in the background, where it runs until it returns or `cancel_tasks` is called.
@@ -200,8 +214,11 @@ class HostProcess:
         os.close(self.lock)
         remove_sockets(self.sockets, self.run_dir)
         self._is_closing = True
+        text = "the rest of the output follows; an interrupt leaves it out, and all of it is in the logs"
+        says_so = asyncio.get_running_loop().call_later(REST_S, self.warn, text)
         while not self.follower.read_rest() and not self._shows_no_rest:
             await asyncio.sleep(LOOK_S)
+        says_so.cancel()
 
 
 async def wait_for_ends(processes: Iterable[Process], timeout_s: float = WIND_DOWN_S) -> None:

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM between the creation of a run's folder and its supervisor, which then ends the run in order.
+"""Interrupts between the creation of a run's folder and the start of its supervisor, which then ends the run in order.
 
 A KeyboardInterrupt in that time could be raised anywhere. In the middle of an import it may be lost; elsewhere the
-run would end without a record that it was cancelled, as it would by SIGTERM. Interrupts are therefore only counted,
-until the supervisor or the command line handles them.
+run would end without a record that it was cancelled, as it would by SIGTERM and SIGHUP. Interrupts are therefore only
+counted, until the supervisor or the command line handles them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StartupSignals:
     """Context manager that counts interrupts in `count`, from its start until other handlers are installed.
 
-    Its end, or `end`, restores the handlers that were installed before.
+    A SIGHUP counts only as the first one, as in `HostProcess.begin`, and not at all if it is ignored, as with nohup.
+    The end of the context, or `end`, restores the handlers that were installed before.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,8 @@ class StartupSignals:
 
     def __enter__(self) -> StartupSignals:
         for number in INTERRUPTS:
-            self._before[number] = signal.signal(number, self._note)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,4 +44,4 @@ class StartupSignals:
             raise KeyboardInterrupt
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.count += number != signal.SIGHUP or not self.count

@@ -180,7 +180,7 @@ class Supervisor:
         host.begin(self._interrupted, self._noticed)
         self._owners.start()
         for _ in range(self._early.count if self._early is not None else 0):
-            self._interrupted()
+            host.interrupt()
         self._nodes = {name: LocalNode(host, self._node_config(name), f"{name}.log", self) for name in self._specs}
         try:
             await self._hooks.start()
