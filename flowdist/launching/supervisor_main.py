@@ -18,6 +18,7 @@ from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.supervisor.supervisor import Supervisor
 from flowdist.runtime.umask import take_umask_of
 from flowdist.text.printable import printable
+from flowdist.text.queued_output import QueuedOutput
 from flowdist.text.streams import print_worker_line
 
 
@@ -43,7 +44,8 @@ def main(run_dir: Path, parent: int, quiet: bool) -> int:
             print_worker_line(text, sys.stdout if kind == "stdout" else sys.stderr)
 
     try:
-        result = asyncio.run(Supervisor(graph, machine_gpus(os.environ), NOTHING, run_dir, show).run())
+        with QueuedOutput():
+            result = asyncio.run(Supervisor(graph, machine_gpus(os.environ), NOTHING, run_dir, show).run())
     except FlowdistError as error:
         (run_dir / "reason.txt").write_text(error.message)
         return 1

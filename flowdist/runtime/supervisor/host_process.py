@@ -217,7 +217,7 @@ class HostProcess:
         text = "the rest of the output follows; an interrupt leaves it out, and all of it is in the logs"
         says_so = asyncio.get_running_loop().call_later(REST_S, self.warn, text)
         while not self.follower.read_rest() and not self._shows_no_rest:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S if is_behind(sys.stdout, sys.stderr) else 0)
         says_so.cancel()
 
 
