@@ -75,6 +75,8 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     node that is cut off and connects again before its agent fences is not lost.
     """
     times = job.times
+    if node == job.offered_by:
+        job.books.take_back(now)
     back = now + what.duration_ns if what.duration_ns is not None else None
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":

@@ -150,6 +150,7 @@ class Job:
         notice: Request to the gang to leave a node in order; None: there is none.
         grows_at_once: The operator wants a larger gang, which waits for no cool-down.
         memory: Nodes that have the checkpoints of the gang in memory.
+        offered_by: The node that offered the checkpoints of the generation that was halted last.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
@@ -209,6 +210,7 @@ class Job:
         self.away: dict[str, None] = {}
         self.notice: Notice | None = None
         self.memory = PeerMemory()
+        self.offered_by: int | None = None
         self.grows_at_once = False
 
         self.incident_kind, self.opened = "", 0
@@ -327,8 +329,13 @@ class Job:
         return sum(replica not in self.newcomers for replica in self.seats.on[node])
 
     def first_node(self) -> int | None:
-        """Return the node of the lowest member, whose agent opens the store and offers checkpoints; None: no member."""
+        """Return the node of the lowest member, whose agent opens the store; None: no member."""
         return next((node for node in self.seats.node_of if node is not None), None)
+
+    def offerer(self) -> int | None:
+        """Return the node of the lowest member of the present generation, whose agent offers checkpoints; or None."""
+        seats = enumerate(self.seats.node_of)
+        return next((node for replica, node in seats if node is not None and replica not in self.newcomers), None)
 
     def replicas_of(self, target: str) -> range:
         """Return the replicas of the gang that the target of a fault names: a replica, a role, or "all"."""
@@ -357,13 +364,17 @@ class Job:
     def halt(self, now: int, *, is_over: bool = False) -> None:
         """End the stepping of the generation in `books`; nothing if it does not step.
 
-        A checkpoint that the first member's node offered while it was cut off does not count. `is_over`: the end of the
-        job is decided.
+        A checkpoint counts if the answer to it has reached the node that offered it before that died or was cut off.
+        `is_over`: the end of the job is decided.
         """
-        first = self.first_node() if self.cut_off_since else None
-        answered = self.cut_off_since.get(first, now) if first is not None else now
+        answered, offerer = None, self.offerer()
+        if offerer is not None:
+            dead_since = None if self.alive[offerer] else self.dead_since[offerer]
+            answered = self.cut_off_since.get(offerer, dead_since)
         is_known = self.phase == "stopping" and self.books.begun is not None
         reported = self.books.reported(now)
+        if self.books.begun is not None:
+            self.offered_by = offerer
         self.books.halt(now, answered_until=answered, is_known=is_known, is_over=is_over)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported
