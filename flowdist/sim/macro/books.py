@@ -267,6 +267,14 @@ class Books:
         self.begun = self.left_at = None
         self.move("re-formation" if is_known else "detection", active, now)
 
+    def finish(self, members: int, since: int, until: int) -> None:
+        """Book for members whose success the controller knows at `since` that they are done, and not in "detection".
+
+        Called when the generation is halted. The others of it are in "detection" up to `until` (ns).
+        """
+        self.spent["done"] += members * (until - since)
+        self.spent["detection"] -= members * (until - since)
+
     def take_back(self, now: int) -> None:
         """Make checkpoints of the generation that was halted last not count, whose answer has not arrived before `now`.
 

@@ -21,7 +21,11 @@ def complete(job: Job, now: int) -> None:
         job.exited.update(dict.fromkeys(replica for replica, node in enumerate(job.seats.node_of) if node is not None))
         job.at(now + job.times.message, job.notice.finish)
         return
-    job.phase, job.due, job.on_due = "over", now + job.times.message, _succeed
+    told, away = now + job.times.message, job.away_members()
+    job.phase, job.on_due = "over", _succeed
+    job.due = max([told, *(job.reported_at(node, now) for node in away)])
+    unheard = sum(map(job.members_on, away))
+    job.books.finish(job.books.active - unheard, told, job.due)
 
 
 def _succeed(job: Job, now: int) -> None:

@@ -69,7 +69,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     awaited = any(job.seats.on[each] for each in job.death_known_at)
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
         if not _has_members_left(job):
-            job.due = max(now, job.joint_gone_at)
+            job.due = max([now, job.joint_gone_at, *(job.told(each, now) for each in job.away_members())])
         if job.due <= now:
             job.on_due(job, now)
 
@@ -250,18 +250,27 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     """
     was_up = job.phase == "running"
     dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
-    others = members - len(job.exited) - sum(count for count, _ in dead)
+    away = job.away_members() if was_up else []
+    others = members - len(job.exited) - sum(count for count, _ in dead) - sum(map(job.running_on, away))
     ends = job.spawned(now) + job.stop_ns_of(job.incident_kind)
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
     job.due, job.on_due = ends if others and was_up else now, stopped
     if not others:
         job.stopped_at = min(job.stopped_at, now)
+    if away and not others:
+        job.stopped_at = min(job.gone_on(node, job.told(node, now), job.incident_kind) for node in away)
+        job.stopped_at -= job.times.message
+        job.halt_at = job.stopped_at if job.halt_at is not None else None
     known = max((known for count, known in dead if count), default=0) if was_up else 0
-    job.gone_at = max(job.due, known)
-    if job.deferred is not None:  # at the answer deadline no living node is a suspect any more (R8)
+    heard = [job.told(node, now) for node in away]
+    late = [job.gone_on(node, told, job.incident_kind) for node, told in zip(away, heard, strict=True)]
+    job.gone_at = max([job.due, known, *late])
+    if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
-    job.due = max(job.due, known)
+        job.due = max([job.due, known, *heard])
+    else:
+        job.due = job.gone_at
 
 
 def _judge_deferred(job: Job, now: int) -> None:
@@ -329,9 +338,13 @@ def form(job: Job, now: int) -> None:
     job.grows_at_once = False
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
-    first = job.first_node() if job.death_known_at else None
+    first = job.first_node() if job.death_known_at or job.cut_off_since else None
     if first is not None and not job.alive[first]:
         job.due = NEVER  # a dead agent opens no store; `lose_node` forms again
+    elif first is not None:
+        job.due = job.told(first, now) + job.times.open
+        if job.due < job.quiet_until():
+            _start(job, job.due)
     elif job.due < job.quiet_until():
         _start(job, job.due)
 
@@ -355,14 +368,19 @@ def _start(job: Job, now: int) -> None:
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
-    job.formed = now + times.started
-    if job.is_counted:
-        job.payer.last_counted_ns, job.is_counted = job.formed, False
+    job.started_late = {node: job.told(node, now) for node in job.away_members()}
+    job.formed = max([now, *job.started_late.values()]) + times.started
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
     books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up))
-    plan_begin(job, now + times.up + startup_ns + (books.restore_ns if books.durable else 0), job.formed)
+    begins = max([now + startup_ns, *(told + job.startup_on(node, now) for node, told in job.started_late.items())])
+    begins += times.up
+    started_late = job.started_late
+    plan_begin(job, begins + (books.restore_ns if books.durable else 0), job.formed)
+    job.started_at, job.started_late = now, started_late
+    if job.is_counted:
+        job.payer.last_counted_ns, job.is_counted = job.formed, False
     if not job.is_alone:
         job.at(job.formed, job.companions.settle)
     elif seats.has_block:
@@ -386,6 +404,7 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
+    job.started_at, job.started_late = formed - job.times.started, {}
     job.seats.fresh.clear()
     job.due, job.on_due = at, begin
 

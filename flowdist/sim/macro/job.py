@@ -131,8 +131,11 @@ class Job:
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
         cut_off_since: Nodes that are cut off, until they connect again or are lost: since when.
-        connected_at: By node: when its agent connected last. The times of its heartbeats count from there.
+        connected_at: By node: when its agent connected last, or, of one that is cut off, when it will. The times of its
+            heartbeats count from there.
         workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
+        started_at: When the members of the present generation were ordered to start; `started_late` has the nodes that
+            got the order later, because they were cut off: the time counts as that of their order.
         formed: When the controller knows, or will know, that all members of the present generation run; NEVER: it does
             not.
         size_max: The largest number of members of a generation so far.
@@ -200,6 +203,8 @@ class Job:
         self.due = NEVER
         self.on_due: Callable[[Job, int], None]
         self.formed = NEVER
+        self.started_at = 0
+        self.started_late: dict[int, int] = {}
         self.size_max = 0
         self.give_up_at: int | None = None
         self.is_incomplete = self.is_deaf = False
@@ -250,9 +255,67 @@ class Job:
         """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
         return self.times.stop if not self.is_deaf else 2 * self.times.message + grace_ns + KILL_NS
 
+    def runs_since(self, node: int) -> int:
+        """Return when the controller knows, or will know, that the members on a node run, if nothing hinders them."""
+        return self.started_late.get(node, self.started_at) + self.times.started
+
+    def told(self, node: int, now: int) -> int:
+        """Return when an order that is sent to a node now counts as sent: on a node that is cut off for a moment, later.
+
+        The controller sends its orders again as soon as the agent has connected and joined.
+        """
+        return self.connected_at[node] + self.times.message if self.is_away(node) else now
+
+    def reported_at(self, node: int, now: int) -> int:
+        """Return when the controller knows what an agent, whose node lives, reports now: later if it is cut off."""
+        return self.told(node, now) if self.is_away(node) else now + self.times.message
+
+    def is_away(self, node: int) -> bool:
+        """Return whether a node is cut off for a moment, and will connect again before its agent fences."""
+        return node in self.cut_off_since and self.alive[node]
+
+    def away_members(self) -> list[int]:
+        """Return the nodes with members that are cut off for a moment."""
+        return [node for node in self.cut_off_since if self.alive[node] and self.members_on(node)]
+
+    def running_on(self, node: int) -> int:
+        """Return how many members run on a living node: not those whose processes a fault ended."""
+        own = self.seats.on[node]
+        return sum(replica not in self.newcomers and replica not in self.exited for replica in own)
+
+    def offers_again(self, node: int) -> bool:
+        """Return whether a member on a node that is away will run when it connects: then it offers checkpoints again.
+
+        The offers whose answers were lost are answered then.
+        """
+        ordered = self.phase == "stopping" and self.opened + self.times.message < self.cut_off_since[node]
+        stops = ordered and self.stopped_at < self.connected_at[node]
+        return self.running_on(node) > 0 and not stops
+
+    def startup_on(self, node: int, told: int) -> int:
+        """Return the nominal time that a member takes to start up on a node, if its order was sent at `told` (ns)."""
+        load = self.role.workload
+        if load.warm_startup_ns is not None and self.warm.is_warm(node, told + self.times.up):
+            return load.warm_startup_ns
+        return load.startup_ns
+
+    def gone_on(self, node: int, told: int, kind: str) -> int:
+        """Return when the controller knows that the members on a living node have stopped, in ns.
+
+        Args:
+            node: A node with members that is, or was, cut off for a moment.
+            told: When the order to stop counts as sent: see `told`.
+            kind: The kind of the incident.
+        """
+        if not self.running_on(node) or told == self.started_late.get(node):
+            return told  # none runs: the agent says so when it joins
+        spawned = max(told, self.started_late.get(node, self.started_at) + self.times.started - 2 * self.times.message)
+        return spawned + self.stop_ns_of(kind)
+
     def spawned(self, now: int) -> int:
         """Return from when on (ns) members can get an order to stop: a start that is in progress is finished first."""
-        return max(now, self.formed - 2 * self.times.message) if self.formed < NEVER else now
+        spawns = self.started_at + self.times.started - 2 * self.times.message
+        return max(now, spawns) if self.formed < NEVER else now
 
     def plan_work(self, done: int) -> None:
         """Set `due` of a gang that works to the time at which it leaves, if it is to, or to `done` (ns), its end.
@@ -371,6 +434,8 @@ class Job:
         if offerer is not None:
             dead_since = None if self.alive[offerer] else self.dead_since[offerer]
             answered = self.cut_off_since.get(offerer, dead_since)
+            if self.is_away(offerer) and self.offers_again(offerer):
+                answered = None
         is_known = self.phase == "stopping" and self.books.begun is not None
         reported = self.books.reported(now)
         if self.books.begun is not None:
