@@ -111,10 +111,12 @@ def _gang_ends(job: Job, now: int, grace_ns: int) -> int:
     times, stop_ns = job.times, job.stops_within(grace_ns)
     dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
     ends = [now, *dead.values()]
-    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
+    away = sum(map(job.running_on, job.away_members()))
+    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) + away < job.seats.taken:
         ends.append(min(now + stop_ns, max(now, job.peers_end_at + times.message)))
-    if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
-        ends.append(job.formed - times.started + times.up + stop_ns - 2 * times.message)
+        if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
+            ends.append(job.started_at + times.up + stop_ns - 2 * times.message)
+    ends += [job.gone_on(node, job.told(node, now), grace_ns) for node in job.away_members()]
     return max(ends)
 
 

@@ -75,6 +75,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     node that is cut off and connects again before its agent fences is not lost.
     """
     times = job.times
+    job.last_beat[node] = _last_sent(job, node, now)
     back = now + what.duration_ns if what.duration_ns is not None else None
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
@@ -83,12 +84,11 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
         heard = _last_heard(job, node, now)
         dies, known, why = heard + times.fence, heard + times.silent, "not heard"
         if back is not None and back < dies:
-            sent = _last_sent(job, node, now)
             job.connected_at[node] = back
-            job.at(back, lambda now: _reconnect(job, node))
+            job.at(back, partial(_reconnect, job, node))
             if node == job.offered_by and not job.offers_again(node):
                 job.books.take_back(now)
-            _lose_messages(job, node, sent, now)
+            _lose_messages(job, node, now)
             return
     else:
         job.warm.forget(node)
@@ -110,16 +110,10 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
         _kill_members(job, node, dies, known, now)
 
 
-def _lose_messages(job: Job, node: int, sent_last: int, now: int) -> None:
+def _lose_messages(job: Job, node: int, now: int) -> None:
     """Let what is on its way between the controller and a node's agent get lost, because the node is cut off now.
 
     The node connects again before its agent fences. The agent then reports what has ended, and gets its orders again.
-
-    Args:
-        job: The job.
-        node: The number of the node.
-        sent_last: When it sent its last heartbeat (ns).
-        now: The time, in ns.
     """
     times, members = job.times, job.members_on(node)
     told = job.told(node, now)
@@ -136,22 +130,21 @@ def _lose_messages(job: Job, node: int, sent_last: int, now: int) -> None:
             restore_ns = job.books.restore_ns if job.books.durable else 0
             job.due = max(job.due, told + times.up + job.startup_on(node, sent) + restore_ns)
         elif now <= sent + times.started - times.message:
+            job.heard_late[node] = told
             job.formed = max(job.formed, told)
         if not job.is_alone:
             job.at(job.formed, job.companions.settle)
     elif job.phase == "stopping" and members and job.running_on(node) and now <= job.stopped_at:
         known = told
         if now <= job.opened + times.message:
-            known = job.gone_on(node, told, job.incident_kind)
+            known = job.gone_on(node, told, job.grace_ns_of(job.incident_kind))
         elif job.stopped_at >= job.connected_at[node]:
             known = job.stopped_at + times.message
         job.gone_at = max(job.gone_at, known)
         if job.deferred is None:
             job.due = max(job.due, known)
         else:
-            answer_at = job.opened + job.options.suspect_after_ns
-            is_suspected = sent_last + times.message <= job.opened  # by then
-            job.due = max(job.due, told if is_suspected else min(told, answer_at))
+            job.due = max(job.due, min(told, job.answer_due) if job.is_cleared(node) else told)
 
 
 def _preempt_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
@@ -188,11 +181,12 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
     else:
         stop_short(job, now)
     if job.phase == "stopping" and now < job.stopped_at:  # a dead agent does not report that its members have stopped
-        job.due = max(job.due, known)
+        is_cleared = job.deferred is not None and job.is_cleared(node)
+        job.due = max(job.due, min(known, job.answer_due) if is_cleared else known)
 
 
 def _last_sent(job: Job, node: int, now: int) -> int:
-    """Return when, in ns, a node that is cut off at `now` sent its last heartbeat."""
+    """Return when, in ns, a node that dies or is cut off at `now` sent its last heartbeat."""
     connected = job.connected_at.get(node, 0)
     return connected + (now - connected) // job.options.heartbeat_ns * job.options.heartbeat_ns
 
@@ -203,9 +197,10 @@ def _last_heard(job: Job, node: int, now: int) -> int:
     return connected + (now - 2 * job.times.message - connected) // period * period
 
 
-def _reconnect(job: Job, node: int) -> None:
-    """End the time in which a node is cut off; nothing if it was lost meanwhile."""
+def _reconnect(job: Job, node: int, now: int) -> None:
+    """End the time in which a node is cut off for a moment."""
     job.cut_off_since.pop(node, None)
+    job.joined_again_at[node] = now
 
 
 def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:

@@ -169,6 +169,8 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
     """
     if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
         return False
+    if job.joined_again_at.get(node, 0) > job.opened or (now > job.answer_due and job.is_cleared(node)):
+        return False
     if job.deferred is not None:
         return True
     window_ns = job.options.silent_after_ns if why == "not heard" else job.options.cause_window_ns
@@ -259,12 +261,14 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     if not others:
         job.stopped_at = min(job.stopped_at, now)
     if away and not others:
-        job.stopped_at = min(job.gone_on(node, job.told(node, now), job.incident_kind) for node in away)
+        grace_ns = job.grace_ns_of(job.incident_kind)
+        job.stopped_at = min(job.gone_on(node, job.told(node, now), grace_ns) for node in away)
         job.stopped_at -= job.times.message
         job.halt_at = job.stopped_at if job.halt_at is not None else None
     known = max((known for count, known in dead if count), default=0) if was_up else 0
     heard = [job.told(node, now) for node in away]
-    late = [job.gone_on(node, told, job.incident_kind) for node, told in zip(away, heard, strict=True)]
+    grace_ns = job.grace_ns_of(job.incident_kind)
+    late = [job.gone_on(node, told, grace_ns) for node, told in zip(away, heard, strict=True)]
     job.gone_at = max([job.due, known, *late])
     if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
@@ -404,7 +408,7 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
-    job.started_at, job.started_late = formed - job.times.started, {}
+    job.started_at, job.started_late, job.heard_late = formed - job.times.started, {}, {}
     job.seats.fresh.clear()
     job.due, job.on_due = at, begin
 

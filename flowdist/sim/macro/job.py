@@ -131,11 +131,14 @@ class Job:
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
         cut_off_since: Nodes that are cut off, until they connect again or are lost: since when.
+        last_beat: By node that was killed or cut off: when it sent its last heartbeat before.
+        joined_again_at: By node that was cut off for a moment: when its agent connected again.
         connected_at: By node: when its agent connected last, or, of one that is cut off, when it will. The times of its
             heartbeats count from there.
         workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
         started_at: When the members of the present generation were ordered to start; `started_late` has the nodes that
-            got the order later, because they were cut off: the time counts as that of their order.
+            got the order later, because they were cut off: the time counts as that of their order. `heard_late` has
+            those whose report that the members run was lost: when the controller knows of it.
         formed: When the controller knows, or will know, that all members of the present generation run; NEVER: it does
             not.
         size_max: The largest number of members of a generation so far.
@@ -183,6 +186,8 @@ class Job:
         self.dead_since: dict[int, int] = {}
         self.death_known_at: dict[int, int] = {}
         self.cut_off_since: dict[int, int] = {}
+        self.last_beat: dict[int, int] = {}
+        self.joined_again_at: dict[int, int] = {}
         self.connected_at: dict[int, int] = {}
         self.workers_end_at: dict[int, int] = {}
 
@@ -205,6 +210,7 @@ class Job:
         self.formed = NEVER
         self.started_at = 0
         self.started_late: dict[int, int] = {}
+        self.heard_late: dict[int, int] = {}
         self.size_max = 0
         self.give_up_at: int | None = None
         self.is_incomplete = self.is_deaf = False
@@ -249,7 +255,11 @@ class Job:
 
     def stop_ns_of(self, kind: str) -> int:
         """Return `stop_ns` for an incident of this kind."""
-        return self.stops_within(self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns)
+        return self.stops_within(self.grace_ns_of(kind))
+
+    def grace_ns_of(self, kind: str) -> int:
+        """Return the grace of the orders to stop in an incident of this kind, in ns."""
+        return self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns
 
     def stops_within(self, grace_ns: int) -> int:
         """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
@@ -257,7 +267,17 @@ class Job:
 
     def runs_since(self, node: int) -> int:
         """Return when the controller knows, or will know, that the members on a node run, if nothing hinders them."""
-        return self.started_late.get(node, self.started_at) + self.times.started
+        runs = self.started_late.get(node, self.started_at) + self.times.started
+        return self.heard_late.get(node, runs)
+
+    def is_cleared(self, node: int) -> bool:
+        """Return whether the node was heard after the failure that opened the incident: it is no suspect later (R8)."""
+        return self.last_beat[node] + self.times.message > self.opened
+
+    @property
+    def answer_due(self) -> int:
+        """When the nodes that are heard are no suspects any more, in ns."""
+        return self.opened + self.options.suspect_after_ns
 
     def told(self, node: int, now: int) -> int:
         """Return when an order that is sent to a node now counts as sent: on a node that is cut off for a moment, later.
@@ -299,18 +319,18 @@ class Job:
             return load.warm_startup_ns
         return load.startup_ns
 
-    def gone_on(self, node: int, told: int, kind: str) -> int:
+    def gone_on(self, node: int, told: int, grace_ns: int) -> int:
         """Return when the controller knows that the members on a living node have stopped, in ns.
 
         Args:
             node: A node with members that is, or was, cut off for a moment.
             told: When the order to stop counts as sent: see `told`.
-            kind: The kind of the incident.
+            grace_ns: The grace of that order, in ns.
         """
         if not self.running_on(node) or told == self.started_late.get(node):
             return told  # none runs: the agent says so when it joins
         spawned = max(told, self.started_late.get(node, self.started_at) + self.times.started - 2 * self.times.message)
-        return spawned + self.stop_ns_of(kind)
+        return spawned + self.stops_within(grace_ns)
 
     def spawned(self, now: int) -> int:
         """Return from when on (ns) members can get an order to stop: a start that is in progress is finished first."""
