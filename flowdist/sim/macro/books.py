@@ -42,6 +42,8 @@ class Books:
             None: no generation works.
         progressed: The generation that stepped last has reported a step that is further than ever.
         restore_ns: Time in which the present generation reads its checkpoint, if there is one.
+        finished: How many members have reported that all work is done, and when (ns), while others cannot report it;
+            None: the work is not done, or all have.
         halted: The generation that was halted last, if all checkpoints that it had completed count; None: no restart
             resumes from them, or only those count whose answer had arrived.
         step_ns: Time of a step of the present generation.
@@ -64,6 +66,7 @@ class Books:
         self._end_ns = 0  # the position at which that generation has done all steps
         self.progressed = False
         self.left_at: int | None = None
+        self.finished: tuple[int, int] | None = None
         self.halted: Halted | None = None
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
@@ -74,6 +77,11 @@ class Books:
         dt = now - self.since
         self.spent[self.bucket] += self.active * dt
         self.spent["waiting"] += (self._all - self.active) * dt
+        if self.finished is not None:
+            members, done_at = self.finished
+            done = members * max(0, now - max(done_at, self.since))
+            self.spent[self.bucket] -= done
+            self.spent["done"] += done
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int, *, new: int = 0) -> None:
@@ -91,7 +99,7 @@ class Books:
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
-        self.progressed = False
+        self.progressed, self.finished = False, None
         self.step_ns = self._load.step_ns_at(members * self._procs)
 
     def begin(self, now: int, *, is_stalled: bool = False, pace: Fraction = EVEN) -> int:
@@ -266,14 +274,6 @@ class Books:
             self.lost_ns += (step - self.durable) * self.step_ns
         self.begun = self.left_at = None
         self.move("re-formation" if is_known else "detection", active, now)
-
-    def finish(self, members: int, since: int, until: int) -> None:
-        """Book for members whose success the controller knows at `since` that they are done, and not in "detection".
-
-        Called when the generation is halted. The others of it are in "detection" up to `until` (ns).
-        """
-        self.spent["done"] += members * (until - since)
-        self.spent["detection"] -= members * (until - since)
 
     def take_back(self, now: int) -> None:
         """Make checkpoints of the generation that was halted last not count, whose answer has not arrived before `now`.

@@ -22,10 +22,18 @@ def complete(job: Job, now: int) -> None:
         job.at(now + job.times.message, job.notice.finish)
         return
     told, away = now + job.times.message, job.away_members()
+    silent = [node for node in job.death_known_at if job.members_on(node)]
+    if away or silent:
+        unheard = sum(map(job.members_on, (*away, *silent)))
+        job.books.finished = job.books.active - unheard, told
+    if silent:  # their agents fence before they can report; `lose_node` follows, and all start again
+        lost = {replica for node in silent for replica in job.seats.on[node]}
+        seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)
+        job.exited.update(dict.fromkeys(replica for replica in seated if replica not in lost))
+        job.due = NEVER
+        return
     job.phase, job.on_due = "over", _succeed
     job.due = max([told, *(job.reported_at(node, now) for node in away)])
-    unheard = sum(map(job.members_on, away))
-    job.books.finish(job.books.active - unheard, told, job.due)
 
 
 def _succeed(job: Job, now: int) -> None:

@@ -209,7 +209,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     Nothing is hit if the replica does not run. An agent that is cut off cannot report.
     """
     node = job.seats.node_of[replica]
-    if node is None or job.phase != "running" or job.formed == NEVER:
+    if node is None or job.phase != "running" or job.formed == NEVER or job.books.finished:
         return
     runs = now >= job.runs_since(node)
     if not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):

@@ -55,13 +55,15 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     job.last_lost = list(job.seats.on[node])
-    ended = job.seats.lose(node) and job.notice is not None and all(each in job.exited for each in job.last_lost)
-    if ended:  # they have stopped because of the notice, so that nothing is lost with the node (R16)
+    has_ended = all(each in job.exited for each in job.last_lost)
+    if job.seats.lose(node) and has_ended and (job.notice is not None or job.books.finished):
+        # They have stopped because of the notice, or have done their work, so that nothing is lost with the node (R16).
         job.exited = {each: None for each in job.exited if each not in job.last_lost}
     elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
-    if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
+    is_back = job.connected_at.get(node, now) + job.times.message == now  # it joins at this very time
+    if not is_back:
         job.companions.settle(now)
         if job.phase == "running" and not job.scope.beside:
             grow(job, job.result.generations, now)
@@ -70,7 +72,8 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
         if not _has_members_left(job):
             job.due = max([now, job.joint_gone_at, *(job.told(each, now) for each in job.away_members())])
-        if job.due <= now:
+        job.due = max(job.due, now)
+        if job.due == now and not is_back:
             job.on_due(job, now)
 
 
@@ -226,6 +229,9 @@ def open_incident(
     if books.begun is None:
         books.move("re-formation", books.active, now)
     job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
+    job.is_done = grows and books.begun is not None and job.due <= job.stopped_at
+    if job.is_done:  # the members exit by themselves before they are stopped
+        job.stopped_at = job.due
     job.halt_at = job.stopped_at if grows or steps_on else None
     if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
         job.at(job.due, partial(job.begin_late, job.result.generations))
@@ -254,7 +260,7 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
     away = job.away_members() if was_up else []
     others = members - len(job.exited) - sum(count for count, _ in dead) - sum(map(job.running_on, away))
-    ends = job.spawned(now) + job.stop_ns_of(job.incident_kind)
+    ends = job.stopped_at + job.times.message
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
     job.due, job.on_due = ends if others and was_up else now, stopped
@@ -287,8 +293,8 @@ def _judge_deferred(job: Job, now: int) -> None:
 
 def stopped(job: Job, now: int) -> None:
     """Handle that all members are gone: free seats on nodes that they leave, then begin the back-off or form again."""
-    job.halt(job.halt_at or now)
-    job.halt_at, job.ran_from = None, NEVER
+    job.halt(job.halt_at or now, done=job.is_done)
+    job.halt_at, job.ran_from, job.is_done = None, NEVER, False
     blamed, job.unblamed = job.unblamed, None
     if blamed is not None and job.seats.node_of[blamed.replica] is not None:
         job.seats.blame(blamed.replica, blamed.kind, blamed.at)
@@ -456,7 +462,7 @@ def grow(job: Job, generation: int, now: int) -> None:
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not seats.has_block or job.notice is not None:
+    if not seats.has_block or job.notice is not None or job.books.finished:
         return
     healthy, is_first = job.is_healthy(max(now, formed)), generation == 1
     wait = 0 if job.grows_at_once else job.policy.growth_wait_ns(healthy=healthy, is_first=is_first)

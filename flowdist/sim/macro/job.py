@@ -163,6 +163,7 @@ class Job:
         stopped_at: When the members that were ordered to stop have stopped.
         gone_at: When the controller knows that all of them have stopped, or that their nodes are lost.
         joint_gone_at: When the replicas beside the gang that stop with it have stopped.
+        is_done: They do the last step of the work before they are stopped.
         halt_at: When these members do their last step; None: they do no steps any more.
         ran_from: While the gang stops: what `formed` was before.
         reported: Checkpoints of the generation that the controller knew of when the last incident opened.
@@ -233,6 +234,7 @@ class Job:
         self.backoff_ns = self.backoff_until = 0
         self.stopped_at = self.gone_at = self.joint_gone_at = 0
         self.halt_at: int | None = None
+        self.is_done = False
         self.ran_from = NEVER
         self.reported = 0
 
@@ -444,11 +446,11 @@ class Job:
         number, index = self.part_of(replica)
         return f"{self.parts[number].name}/{index}"
 
-    def halt(self, now: int, *, is_over: bool = False) -> None:
+    def halt(self, now: int, *, done: bool = False, is_over: bool = False) -> None:
         """End the stepping of the generation in `books`; nothing if it does not step.
 
         A checkpoint counts if the answer to it has reached the node that offered it before that died or was cut off.
-        `is_over`: the end of the job is decided.
+        `done`: all work is done. `is_over`: the end of the job is decided.
         """
         answered, offerer = None, self.offerer()
         if offerer is not None:
@@ -460,7 +462,7 @@ class Job:
         reported = self.books.reported(now)
         if self.books.begun is not None:
             self.offered_by = offerer
-        self.books.halt(now, answered_until=answered, is_known=is_known, is_over=is_over)
+        self.books.halt(now, done=done, answered_until=answered, is_known=is_known, is_over=is_over)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported
 
