@@ -134,12 +134,16 @@ def _lose_messages(job: Job, node: int, now: int) -> None:
             job.formed = max(job.formed, told)
         if not job.is_alone:
             job.at(job.formed, job.companions.settle)
-    elif job.phase == "stopping" and members and job.running_on(node) and now <= job.stopped_at:
-        known = told
-        if now <= job.opened + times.message:
-            known = job.gone_on(node, told, job.grace_ns_of(job.incident_kind))
-        elif job.stopped_at >= job.connected_at[node]:
-            known = job.stopped_at + times.message
+    elif job.phase == "stopping" and members and job.running_on(node):
+        grace_ns, known, sent = job.grace_ns_of(job.incident_kind), told, job.stopped_late.get(node, job.opened)
+        ends = job.gone_on(node, sent, grace_ns) - times.message if node in job.stopped_late else job.stopped_at
+        if now > ends:
+            return
+        if now <= sent + times.message:
+            job.stopped_late[node] = told
+            known = job.gone_on(node, told, grace_ns)
+        elif ends >= job.connected_at[node]:
+            known = ends + times.message
         job.gone_at = max(job.gone_at, known)
         if job.deferred is None:
             job.due = max(job.due, known)
@@ -228,6 +232,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     if node == job.offered_by and job.is_away(node):
         job.books.take_back(job.cut_off_since[node])
     if not job.alive[node]:  # cut off, and not fenced yet
+        job.unheard.add(replica)
         return
     generation, (kind, signal) = job.result.generations, FAILED[what.kind]
     how = Failed(kind, int(what.arg) if what.kind == "exit" else 0, signal)
@@ -287,5 +292,5 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
         job.at(known[first], lambda at: fail_replica(job, first, generation, Failed("exit", 1), at))
     elif left:
         job.stopped_at = min(job.stopped_at, now)
-        dead = (at for node, at in job.death_known_at.items() if job.members_on(node))
+        dead = (at for node, at in job.death_known_at.items() if job.awaited_on(node))
         job.due = job.gone_at = max([*known.values(), job.joint_gone_at, *dead])

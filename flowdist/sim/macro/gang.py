@@ -59,6 +59,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     if job.seats.lose(node) and has_ended and (job.notice is not None or job.books.finished):
         # They have stopped because of the notice, or have done their work, so that nothing is lost with the node (R16).
         job.exited = {each: None for each in job.exited if each not in job.last_lost}
+        job.unheard.difference_update(job.last_lost)
     elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
@@ -68,7 +69,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         if job.phase == "running" and not job.scope.beside:
             grow(job, job.result.generations, now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
-    awaited = any(job.seats.on[each] for each in job.death_known_at)
+    awaited = any(map(job.awaited_on, job.death_known_at))
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
         if not _has_members_left(job):
             job.due = max([now, job.joint_gone_at, *(job.told(each, now) for each in job.away_members())])
@@ -172,6 +173,8 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
     """
     if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
         return False
+    if why == "killed" and all(replica in job.exited for replica in job.last_lost):
+        return False  # its agent has reported their end
     if job.joined_again_at.get(node, 0) > job.opened or (now > job.answer_due and job.is_cleared(node)):
         return False
     if job.deferred is not None:
@@ -257,9 +260,10 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     A member on a dead node does not answer; it is gone when the controller learns that the node is lost.
     """
     was_up = job.phase == "running"
-    dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
+    dead = [(job.awaited_on(node), known) for node, known in job.death_known_at.items()]
     away = job.away_members() if was_up else []
-    others = members - len(job.exited) - sum(count for count, _ in dead) - sum(map(job.running_on, away))
+    heard = len(job.exited) - len(job.unheard)
+    others = members - heard - sum(count for count, _ in dead) - sum(map(job.running_on, away))
     ends = job.stopped_at + job.times.message
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
@@ -272,13 +276,13 @@ def _stop_members(job: Job, members: int, now: int) -> None:
         job.stopped_at -= job.times.message
         job.halt_at = job.stopped_at if job.halt_at is not None else None
     known = max((known for count, known in dead if count), default=0) if was_up else 0
-    heard = [job.told(node, now) for node in away]
+    job.stopped_late = {node: job.told(node, now) for node in away}
     grace_ns = job.grace_ns_of(job.incident_kind)
-    late = [job.gone_on(node, told, grace_ns) for node, told in zip(away, heard, strict=True)]
+    late = [job.gone_on(node, told, grace_ns) for node, told in job.stopped_late.items()]
     job.gone_at = max([job.due, known, *late])
     if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
-        job.due = max([job.due, known, *heard])
+        job.due = max([job.due, known, *job.stopped_late.values()])
     else:
         job.due = job.gone_at
 
@@ -368,6 +372,7 @@ def _start(job: Job, now: int) -> None:
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
+    job.unheard.clear()
     job.slow.clear()
     job.peers_end_at = NEVER
     job.newcomers = set()

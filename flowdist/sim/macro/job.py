@@ -153,6 +153,8 @@ class Job:
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
+        unheard: Those of them whose end their agent could not report, because it was cut off and is going to fence.
+        stopped_late: Nodes that got the order to stop late, because they were cut off: when it counts as sent.
         notice: Request to the gang to leave a node in order; None: there is none.
         grows_at_once: The operator wants a larger gang, which waits for no cool-down.
         memory: Nodes that have the checkpoints of the gang in memory.
@@ -218,6 +220,8 @@ class Job:
         self.slow: dict[int, Fraction] = {}
         self.warm, self.pace = WarmNodes(role.workload), EVEN
         self.exited: dict[int, None] = {}
+        self.unheard: set[int] = set()
+        self.stopped_late: dict[int, int] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
         self.notice: Notice | None = None
@@ -412,6 +416,12 @@ class Job:
     def members_on(self, node: int) -> int:
         """Return how many members run or ran on the node, without those that start with the next generation."""
         return sum(replica not in self.newcomers for replica in self.seats.on[node])
+
+    def awaited_on(self, node: int) -> int:
+        """Return how many members on a dead node have not reported their end, so that only its loss ends the wait."""
+        own = self.seats.on[node]
+        heard = (replica in self.exited and replica not in self.unheard for replica in own)
+        return sum(not each and replica not in self.newcomers for each, replica in zip(heard, own, strict=True))
 
     def first_node(self) -> int | None:
         """Return the node of the lowest member, whose agent opens the store; None: no member."""
