@@ -136,7 +136,7 @@ def _lose_messages(job: Job, node: int, now: int) -> None:
             job.at(job.formed, job.companions.settle)
     elif job.phase == "stopping" and members and job.running_on(node):
         grace_ns, known, sent = job.grace_ns_of(job.incident_kind), told, job.stopped_late.get(node, job.opened)
-        ends = job.gone_on(node, sent, grace_ns) - times.message if node in job.stopped_late else job.stopped_at
+        ends = job.ends_on(node)
         if now > ends:
             return
         if now <= sent + times.message:
@@ -184,7 +184,11 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
         job.at(dies, partial(stop_short, job))
     else:
         stop_short(job, now)
-    if job.phase == "stopping" and now < job.stopped_at:  # a dead agent does not report that its members have stopped
+    if job.phase == "stopping" and now < job.ends_on(node):  # a dead agent does not report that its members have stopped
+        if job.stopped_late.pop(node, None) is not None and job.deferred is None:  # it would have answered late
+            late = [job.ends_on(each) + job.times.message for each in job.stopped_late]
+            dead = [at for each, at in job.death_known_at.items() if job.awaited_on(each)]
+            job.due = job.gone_at = max([job.stopped_at + job.times.message, job.joint_gone_at, *late, *dead])
         is_cleared = job.deferred is not None and job.is_cleared(node)
         job.due = max(job.due, min(known, job.answer_due) if is_cleared else known)
 
@@ -204,6 +208,7 @@ def _last_heard(job: Job, node: int, now: int) -> int:
 def _reconnect(job: Job, node: int, now: int) -> None:
     """End the time in which a node is cut off for a moment."""
     job.cut_off_since.pop(node, None)
+    job.unheard.difference_update(job.seats.on[node])
     job.joined_again_at[node] = now
 
 
@@ -231,8 +236,9 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     stop_short(job, now)
     if node == job.offered_by and job.is_away(node):
         job.books.take_back(job.cut_off_since[node])
-    if not job.alive[node]:  # cut off, and not fenced yet
+    if node in job.cut_off_since:
         job.unheard.add(replica)
+    if not job.alive[node]:  # not fenced yet, but it is going to
         return
     generation, (kind, signal) = job.result.generations, FAILED[what.kind]
     how = Failed(kind, int(what.arg) if what.kind == "exit" else 0, signal)
@@ -286,6 +292,7 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
         if job.alive[node] and replica not in job.exited and replica not in job.newcomers
     ]
     job.exited.update(dict.fromkeys(left))
+    job.unheard.update(replica for replica, node in seats if replica in left and node in job.cut_off_since)
     known = {replica: job.reported_at(node, now) for replica, node in seats if replica in left}
     if job.phase == "running" and left:
         first = min(left, key=lambda replica: known[replica])

@@ -171,7 +171,7 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         why: "killed" or "not heard"; the latter allows a longer time since the failure.
         now: The time, in ns.
     """
-    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
+    if job.dead_since[node] >= job.ends_on(node) or job.incident_kind not in PEER_KINDS or node == job.failed_on:
         return False
     if why == "killed" and all(replica in job.exited for replica in job.last_lost):
         return False  # its agent has reported their end

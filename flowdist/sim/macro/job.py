@@ -153,7 +153,7 @@ class Job:
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
-        unheard: Those of them whose end their agent could not report, because it was cut off and is going to fence.
+        unheard: Those of them whose end their agent could not report, because it is cut off.
         stopped_late: Nodes that got the order to stop late, because they were cut off: when it counts as sent.
         notice: Request to the gang to leave a node in order; None: there is none.
         grows_at_once: The operator wants a larger gang, which waits for no cool-down.
@@ -301,8 +301,8 @@ class Job:
         return node in self.cut_off_since and self.alive[node]
 
     def away_members(self) -> list[int]:
-        """Return the nodes with members that are cut off for a moment."""
-        return [node for node in self.cut_off_since if self.alive[node] and self.members_on(node)]
+        """Return the nodes that are cut off for a moment, with members that have not reported their end."""
+        return [node for node in self.cut_off_since if self.alive[node] and self.awaited_on(node)]
 
     def running_on(self, node: int) -> int:
         """Return how many members run on a living node: not those whose processes a fault ended."""
@@ -317,6 +317,12 @@ class Job:
         ordered = self.phase == "stopping" and self.opened + self.times.message < self.cut_off_since[node]
         stops = ordered and self.stopped_at < self.connected_at[node]
         return self.running_on(node) > 0 and not stops
+
+    def ends_on(self, node: int) -> int:
+        """Return when the members on a living node, which were ordered to stop, have stopped, in ns."""
+        if node not in self.stopped_late:
+            return self.stopped_at
+        return self.gone_on(node, self.stopped_late[node], self.grace_ns_of(self.incident_kind)) - self.times.message
 
     def startup_on(self, node: int, told: int) -> int:
         """Return the nominal time that a member takes to start up on a node, if its order was sent at `told` (ns)."""
@@ -418,7 +424,7 @@ class Job:
         return sum(replica not in self.newcomers for replica in self.seats.on[node])
 
     def awaited_on(self, node: int) -> int:
-        """Return how many members on a dead node have not reported their end, so that only its loss ends the wait."""
+        """Return how many members on a node that is dead or cut off have not reported their end."""
         own = self.seats.on[node]
         heard = (replica in self.exited and replica not in self.unheard for replica in own)
         return sum(not each and replica not in self.newcomers for each, replica in zip(heard, own, strict=True))
