@@ -184,7 +184,9 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
         job.at(dies, partial(stop_short, job))
     else:
         stop_short(job, now)
-    if job.phase == "stopping" and now < job.ends_on(node):  # a dead agent does not report that its members have stopped
+    if job.phase == "stopping" and now < job.ends_on(
+        node
+    ):  # a dead agent does not report that its members have stopped
         if job.stopped_late.pop(node, None) is not None and job.deferred is None:  # it would have answered late
             late = [job.ends_on(each) + job.times.message for each in job.stopped_late]
             dead = [at for each, at in job.death_known_at.items() if job.awaited_on(each)]
