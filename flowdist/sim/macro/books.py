@@ -42,8 +42,8 @@ class Books:
             None: no generation works.
         progressed: The generation that stepped last has reported a step that is further than ever.
         restore_ns: Time in which the present generation reads its checkpoint, if there is one.
-        finished: How many members have reported that all work is done, and when (ns), while others cannot report it;
-            None: the work is not done, or all have.
+        finished: When the controller learns that members have done all work, if it does not of all at once: how many
+            members, and when (ns).
         halted: The generation that was halted last, if all checkpoints that it had completed count; None: no restart
             resumes from them, or only those count whose answer had arrived.
         step_ns: Time of a step of the present generation.
@@ -66,7 +66,7 @@ class Books:
         self._end_ns = 0  # the position at which that generation has done all steps
         self.progressed = False
         self.left_at: int | None = None
-        self.finished: tuple[int, int] | None = None
+        self.finished: list[tuple[int, int]] = []
         self.halted: Halted | None = None
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
@@ -77,8 +77,7 @@ class Books:
         dt = now - self.since
         self.spent[self.bucket] += self.active * dt
         self.spent["waiting"] += (self._all - self.active) * dt
-        if self.finished is not None:
-            members, done_at = self.finished
+        for members, done_at in self.finished:
             done = members * max(0, now - max(done_at, self.since))
             self.spent[self.bucket] -= done
             self.spent["done"] += done
@@ -99,7 +98,7 @@ class Books:
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
-        self.progressed, self.finished = False, None
+        self.progressed, self.finished = False, []
         self.step_ns = self._load.step_ns_at(members * self._procs)
 
     def begin(self, now: int, *, is_stalled: bool = False, pace: Fraction = EVEN) -> int:

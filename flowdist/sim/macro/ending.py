@@ -25,7 +25,8 @@ def complete(job: Job, now: int) -> None:
     silent = [node for node in job.death_known_at if job.members_on(node)]
     if away or silent:
         unheard = sum(map(job.members_on, (*away, *silent)))
-        job.books.finished = job.books.active - unheard, told
+        late = [(job.members_on(node), job.reported_at(node, now)) for node in away]
+        job.books.finished = [(job.books.active - unheard, told), *late]
     if silent:  # their agents fence before they can report; `lose_node` follows, and all start again
         lost = {replica for node in silent for replica in job.seats.on[node]}
         seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)

@@ -263,7 +263,7 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     dead = [(job.awaited_on(node), known) for node, known in job.death_known_at.items()]
     away = job.away_members() if was_up else []
     heard = len(job.exited) - len(job.unheard)
-    others = members - heard - sum(count for count, _ in dead) - sum(map(job.running_on, away))
+    others = members - heard - sum(count for count, _ in dead) - sum(map(job.awaited_on, away))
     ends = job.stopped_at + job.times.message
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER

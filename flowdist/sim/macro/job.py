@@ -286,7 +286,7 @@ class Job:
         return self.opened + self.options.suspect_after_ns
 
     def told(self, node: int, now: int) -> int:
-        """Return when an order that is sent to a node now counts as sent: on a node that is cut off for a moment, later.
+        """Return when an order that is sent to a node now counts as sent: later if the node is cut off for a moment.
 
         The controller sends its orders again as soon as the agent has connected and joined.
         """

@@ -208,8 +208,8 @@ class SteadyState:
     def _lose_node(self, node: int, now: int) -> bool:
         """Handle the death of a member's node: form again with a spare node or fewer members, or wait. Return True.
 
-        Return False, with nothing done, if the only member dies, the answer to a checkpoint is on its way, or the change
-        would be one too many in a row (R8).
+        Return False, with nothing done, if the only member dies, the answer to a checkpoint is on its way, or the
+        change would be one too many in a row (R8).
         """
         seats, active, vacant, known = self.job.seats, self.active, self.vacant, now + self.proof
         if not self.waits:
