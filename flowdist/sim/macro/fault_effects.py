@@ -75,7 +75,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     node that is cut off and connects again before its agent fences is not lost.
     """
     times = job.times
-    job.last_beat[node] = _last_sent(job, node, now)
+    job.late.last_beat[node] = _last_sent(job, node, now)
     back = now + what.duration_ns if what.duration_ns is not None else None
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
@@ -124,23 +124,23 @@ def _lose_messages(job: Job, node: int, now: int) -> None:
         elif now <= sent + times.open - times.message:
             job.due = told + 2 * times.message
     elif job.phase == "running" and members and now < job.formed < NEVER:
-        sent = job.started_late.get(node, job.started_at)
+        sent = job.late.started.get(node, job.started_at)
         if now <= sent + times.message:
-            job.started_late[node], job.formed = told, max(job.formed, told + times.started)
+            job.late.started[node], job.formed = told, max(job.formed, told + times.started)
             restore_ns = job.books.restore_ns if job.books.durable else 0
             job.due = max(job.due, told + times.up + job.startup_on(node, sent) + restore_ns)
         elif now <= sent + times.started - times.message:
-            job.heard_late[node] = told
+            job.late.heard[node] = told
             job.formed = max(job.formed, told)
         if not job.is_alone:
             job.at(job.formed, job.companions.settle)
     elif job.phase == "stopping" and members and job.running_on(node):
-        grace_ns, known, sent = job.grace_ns_of(job.incident_kind), told, job.stopped_late.get(node, job.opened)
+        grace_ns, known, sent = job.grace_ns_of(job.incident_kind), told, job.late.stopped.get(node, job.opened)
         ends = job.ends_on(node)
         if now > ends:
             return
         if now <= sent + times.message:
-            job.stopped_late[node] = told
+            job.late.stopped[node] = told
             known = job.gone_on(node, told, grace_ns)
         elif ends >= job.connected_at[node]:
             known = ends + times.message
@@ -187,8 +187,8 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
     if job.phase == "stopping" and now < job.ends_on(
         node
     ):  # a dead agent does not report that its members have stopped
-        if job.stopped_late.pop(node, None) is not None and job.deferred is None:  # it would have answered late
-            late = [job.ends_on(each) + job.times.message for each in job.stopped_late]
+        if job.late.stopped.pop(node, None) is not None and job.deferred is None:  # it would have answered late
+            late = [job.ends_on(each) + job.times.message for each in job.late.stopped]
             dead = [at for each, at in job.death_known_at.items() if job.awaited_on(each)]
             job.due = job.gone_at = max([job.stopped_at + job.times.message, job.joint_gone_at, *late, *dead])
         is_cleared = job.deferred is not None and job.is_cleared(node)
@@ -210,8 +210,8 @@ def _last_heard(job: Job, node: int, now: int) -> int:
 def _reconnect(job: Job, node: int, now: int) -> None:
     """End the time in which a node is cut off for a moment."""
     job.cut_off_since.pop(node, None)
-    job.unheard.difference_update(job.seats.on[node])
-    job.joined_again_at[node] = now
+    job.late.unheard.difference_update(job.seats.on[node])
+    job.late.joined[node] = now
 
 
 def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
@@ -239,7 +239,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     if node == job.offered_by and job.is_away(node):
         job.books.take_back(job.cut_off_since[node])
     if node in job.cut_off_since:
-        job.unheard.add(replica)
+        job.late.unheard.add(replica)
     if not job.alive[node]:  # not fenced yet, but it is going to
         return
     generation, (kind, signal) = job.result.generations, FAILED[what.kind]
@@ -287,15 +287,10 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
     """
     if generation != job.result.generations or job.phase not in ("running", "stopping"):
         return
-    seats = [(replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None]
-    left = [
-        replica
-        for replica, node in seats
-        if job.alive[node] and replica not in job.exited and replica not in job.newcomers
-    ]
+    left = _members_left(job)
     job.exited.update(dict.fromkeys(left))
-    job.unheard.update(replica for replica, node in seats if replica in left and node in job.cut_off_since)
-    known = {replica: job.reported_at(node, now) for replica, node in seats if replica in left}
+    job.late.unheard.update(replica for replica, node in left.items() if node in job.cut_off_since)
+    known = {replica: job.reported_at(node, now) for replica, node in left.items()}
     if job.phase == "running" and left:
         first = min(left, key=lambda replica: known[replica])
         job.at(known[first], lambda at: fail_replica(job, first, generation, Failed("exit", 1), at))
@@ -303,3 +298,13 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
         job.stopped_at = min(job.stopped_at, now)
         dead = (at for node, at in job.death_known_at.items() if job.awaited_on(node))
         job.due = job.gone_at = max([*known.values(), job.joint_gone_at, *dead])
+
+
+def _members_left(job: Job) -> dict[int, int]:
+    """Return the members whose processes run, each with its node, which lives."""
+    seats = ((replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None)
+    return {
+        replica: node
+        for replica, node in seats
+        if job.alive[node] and replica not in job.exited and replica not in job.newcomers
+    }

@@ -59,7 +59,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     if job.seats.lose(node) and has_ended and (job.notice is not None or job.books.finished):
         # They have stopped because of the notice, or have done their work, so that nothing is lost with the node (R16).
         job.exited = {each: None for each in job.exited if each not in job.last_lost}
-        job.unheard.difference_update(job.last_lost)
+        job.late.unheard.difference_update(job.last_lost)
     elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
@@ -175,7 +175,7 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         return False
     if why == "killed" and all(replica in job.exited for replica in job.last_lost):
         return False  # its agent has reported their end
-    if job.joined_again_at.get(node, 0) > job.opened or (now > job.answer_due and job.is_cleared(node)):
+    if job.late.joined.get(node, 0) > job.opened or (now > job.answer_due and job.is_cleared(node)):
         return False
     if job.deferred is not None:
         return True
@@ -231,13 +231,7 @@ def open_incident(
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
-    job.is_done = grows and books.begun is not None and job.due <= job.stopped_at
-    if job.is_done:  # the members exit by themselves before they are stopped
-        job.stopped_at = job.due
-    job.halt_at = job.stopped_at if grows or steps_on else None
-    if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
-        job.at(job.due, partial(job.begin_late, job.result.generations))
+    _plan_halt(job, grows, steps_on, now)
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.payer.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
@@ -254,6 +248,17 @@ def open_incident(
         job.on_due(job, job.due)
 
 
+def _plan_halt(job: Job, grows: bool, steps_on: bool, now: int) -> None:
+    """Set when the members that are ordered to stop now have stopped, and until when they step if they do."""
+    job.stopped_at = job.spawned(now) + job.stop_ns_of(job.incident_kind) - job.times.message
+    job.is_done = grows and job.books.begun is not None and job.due <= job.stopped_at
+    if job.is_done:  # they exit by themselves before they are stopped
+        job.stopped_at = job.due
+    job.halt_at = job.stopped_at if grows or steps_on else None
+    if job.halt_at is not None and job.books.begun is None and job.due < job.halt_at:
+        job.at(job.due, partial(job.begin_late, job.result.generations))
+
+
 def _stop_members(job: Job, members: int, now: int) -> None:
     """Begin the phase "stopping": order all members to stop, and set `due` to when the last of them is gone.
 
@@ -262,7 +267,7 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     was_up = job.phase == "running"
     dead = [(job.awaited_on(node), known) for node, known in job.death_known_at.items()]
     away = job.away_members() if was_up else []
-    heard = len(job.exited) - len(job.unheard)
+    heard = len(job.exited) - len(job.late.unheard)
     others = members - heard - sum(count for count, _ in dead) - sum(map(job.awaited_on, away))
     ends = job.stopped_at + job.times.message
     job.ran_from = job.formed
@@ -276,13 +281,13 @@ def _stop_members(job: Job, members: int, now: int) -> None:
         job.stopped_at -= job.times.message
         job.halt_at = job.stopped_at if job.halt_at is not None else None
     known = max((known for count, known in dead if count), default=0) if was_up else 0
-    job.stopped_late = {node: job.told(node, now) for node in away}
+    job.late.stopped = {node: job.told(node, now) for node in away}
     grace_ns = job.grace_ns_of(job.incident_kind)
-    late = [job.gone_on(node, told, grace_ns) for node, told in job.stopped_late.items()]
+    late = [job.gone_on(node, told, grace_ns) for node, told in job.late.stopped.items()]
     job.gone_at = max([job.due, known, *late])
     if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
-        job.due = max([job.due, known, *job.stopped_late.values()])
+        job.due = max([job.due, known, *job.late.stopped.values()])
     else:
         job.due = job.gone_at
 
@@ -372,7 +377,7 @@ def _start(job: Job, now: int) -> None:
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
-    job.unheard.clear()
+    job.late.unheard.clear()
     job.slow.clear()
     job.peers_end_at = NEVER
     job.newcomers = set()
@@ -383,17 +388,17 @@ def _start(job: Job, now: int) -> None:
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
-    job.started_late = {node: job.told(node, now) for node in job.away_members()}
-    job.formed = max([now, *job.started_late.values()]) + times.started
+    job.late.started = {node: job.told(node, now) for node in job.away_members()}
+    job.formed = max([now, *job.late.started.values()]) + times.started
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
     books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up))
-    begins = max([now + startup_ns, *(told + job.startup_on(node, now) for node, told in job.started_late.items())])
+    begins = max([now + startup_ns, *(told + job.startup_on(node, now) for node, told in job.late.started.items())])
     begins += times.up
-    started_late = job.started_late
+    started_late = job.late.started
     plan_begin(job, begins + (books.restore_ns if books.durable else 0), job.formed)
-    job.started_at, job.started_late = now, started_late
+    job.started_at, job.late.started = now, started_late
     if job.is_counted:
         job.payer.last_counted_ns, job.is_counted = job.formed, False
     if not job.is_alone:
@@ -419,7 +424,7 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
-    job.started_at, job.started_late, job.heard_late = formed - job.times.started, {}, {}
+    job.started_at, job.late.started, job.late.heard = formed - job.times.started, {}, {}
     job.seats.fresh.clear()
     job.due, job.on_due = at, begin
 

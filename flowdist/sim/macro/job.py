@@ -23,6 +23,7 @@ from flowdist.faults.repairs import is_drawn
 from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import EVEN
+from flowdist.sim.macro.generation.late import Late
 from flowdist.sim.macro.generation.peer_memory import PeerMemory
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
 from flowdist.sim.macro.joint.minima import Minima
@@ -131,14 +132,11 @@ class Job:
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
         cut_off_since: Nodes that are cut off, until they connect again or are lost: since when.
-        last_beat: By node that was killed or cut off: when it sent its last heartbeat before.
-        joined_again_at: By node that was cut off for a moment: when its agent connected again.
         connected_at: By node: when its agent connected last, or, of one that is cut off, when it will. The times of its
             heartbeats count from there.
         workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
-        started_at: When the members of the present generation were ordered to start; `started_late` has the nodes that
-            got the order later, because they were cut off: the time counts as that of their order. `heard_late` has
-            those whose report that the members run was lost: when the controller knows of it.
+        started_at: When the members of the present generation were ordered to start.
+        late: What nodes that were cut off for a moment got or reported late.
         formed: When the controller knows, or will know, that all members of the present generation run; NEVER: it does
             not.
         size_max: The largest number of members of a generation so far.
@@ -153,8 +151,6 @@ class Job:
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
-        unheard: Those of them whose end their agent could not report, because it is cut off.
-        stopped_late: Nodes that got the order to stop late, because they were cut off: when it counts as sent.
         notice: Request to the gang to leave a node in order; None: there is none.
         grows_at_once: The operator wants a larger gang, which waits for no cool-down.
         memory: Nodes that have the checkpoints of the gang in memory.
@@ -189,9 +185,8 @@ class Job:
         self.dead_since: dict[int, int] = {}
         self.death_known_at: dict[int, int] = {}
         self.cut_off_since: dict[int, int] = {}
-        self.last_beat: dict[int, int] = {}
-        self.joined_again_at: dict[int, int] = {}
         self.connected_at: dict[int, int] = {}
+        self.late = Late()
         self.workers_end_at: dict[int, int] = {}
 
         self.parts = scope.parts or (role,)
@@ -210,18 +205,13 @@ class Job:
         self.phase: Phase = "opening"
         self.due = NEVER
         self.on_due: Callable[[Job, int], None]
-        self.formed = NEVER
-        self.started_at = 0
-        self.started_late: dict[int, int] = {}
-        self.heard_late: dict[int, int] = {}
+        self.formed, self.started_at = NEVER, 0
         self.size_max = 0
         self.give_up_at: int | None = None
-        self.is_incomplete = self.is_deaf = False
+        self.is_incomplete = self.is_deaf = self.is_done = False
         self.slow: dict[int, Fraction] = {}
         self.warm, self.pace = WarmNodes(role.workload), EVEN
         self.exited: dict[int, None] = {}
-        self.unheard: set[int] = set()
-        self.stopped_late: dict[int, int] = {}
         self.newcomers: set[int] = set()
         self.away: dict[str, None] = {}
         self.notice: Notice | None = None
@@ -238,9 +228,7 @@ class Job:
         self.backoff_ns = self.backoff_until = 0
         self.stopped_at = self.gone_at = self.joint_gone_at = 0
         self.halt_at: int | None = None
-        self.is_done = False
-        self.ran_from = NEVER
-        self.reported = 0
+        self.ran_from, self.reported = NEVER, 0
 
     def at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
         """Schedule an action, the join of a node, or the growth of a generation.
@@ -273,12 +261,12 @@ class Job:
 
     def runs_since(self, node: int) -> int:
         """Return when the controller knows, or will know, that the members on a node run, if nothing hinders them."""
-        runs = self.started_late.get(node, self.started_at) + self.times.started
-        return self.heard_late.get(node, runs)
+        runs = self.late.started.get(node, self.started_at) + self.times.started
+        return self.late.heard.get(node, runs)
 
     def is_cleared(self, node: int) -> bool:
         """Return whether the node was heard after the failure that opened the incident: it is no suspect later (R8)."""
-        return self.last_beat[node] + self.times.message > self.opened
+        return self.late.last_beat[node] + self.times.message > self.opened
 
     @property
     def answer_due(self) -> int:
@@ -320,9 +308,9 @@ class Job:
 
     def ends_on(self, node: int) -> int:
         """Return when the members on a living node, which were ordered to stop, have stopped, in ns."""
-        if node not in self.stopped_late:
+        if node not in self.late.stopped:
             return self.stopped_at
-        return self.gone_on(node, self.stopped_late[node], self.grace_ns_of(self.incident_kind)) - self.times.message
+        return self.gone_on(node, self.late.stopped[node], self.grace_ns_of(self.incident_kind)) - self.times.message
 
     def startup_on(self, node: int, told: int) -> int:
         """Return the nominal time that a member takes to start up on a node, if its order was sent at `told` (ns)."""
@@ -339,9 +327,9 @@ class Job:
             told: When the order to stop counts as sent: see `told`.
             grace_ns: The grace of that order, in ns.
         """
-        if not self.running_on(node) or told == self.started_late.get(node):
+        if not self.running_on(node) or told == self.late.started.get(node):
             return told  # none runs: the agent says so when it joins
-        spawned = max(told, self.started_late.get(node, self.started_at) + self.times.started - 2 * self.times.message)
+        spawned = max(told, self.late.started.get(node, self.started_at) + self.times.started - 2 * self.times.message)
         return spawned + self.stops_within(grace_ns)
 
     def spawned(self, now: int) -> int:
@@ -426,7 +414,7 @@ class Job:
     def awaited_on(self, node: int) -> int:
         """Return how many members on a node that is dead or cut off have not reported their end."""
         own = self.seats.on[node]
-        heard = (replica in self.exited and replica not in self.unheard for replica in own)
+        heard = (replica in self.exited and replica not in self.late.unheard for replica in own)
         return sum(not each and replica not in self.newcomers for each, replica in zip(heard, own, strict=True))
 
     def first_node(self) -> int | None:
