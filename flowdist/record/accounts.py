@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import OVER_PHASES, JobState
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.events import ReplicaExited, ReplicaStopped
+from flowdist.control.protocol.events import NodeJoined, ReplicaExited, ReplicaStopped
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Record
@@ -144,6 +144,10 @@ class Accounts:
             self._note_incidents(job, now)
         if type(event) is ReplicaStopped or type(event) is ReplicaExited:
             self._note_end(job, event.replica, now)
+        elif type(event) is NodeJoined:  # ends that the agent could not report while it was cut off
+            for item in event.inventory:
+                if item.exited is not None and item.replica in job.replicas:
+                    self._note_end(job, item.replica, now)
         if job.ending is not None and self._ending_ns is None:
             self._note_ending(now)
         if self._short or job.due.has_any(self._pending.values()):

@@ -53,6 +53,10 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
     "it has a spare": (pools(evaluator_nodes=2), ["node4@3m/1m"]),
     "it comes back while the gang starts": (pools(), ["node4@3m/1m", "node1@4m/1m"]),
     "it waits in vain, and the job fails": (pools(pending_timeout="1m"), ["node4@3m"]),
+    "a reader starts on a node that is cut off for a moment": (
+        pools(**BACK),
+        ["node6@30s:lost/2300ms", "node5@30.005s/1m"],
+    ),
     "it is silent": (pools(evaluator_nodes=2), ["node4@3m:lost/1m"]),
     "it has done its work": (pools(steps=1200), ["node4@10m/1m"]),
     "it dies again and again": (

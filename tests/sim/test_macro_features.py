@@ -135,6 +135,71 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         gang({"warm_startup": "1s", "startup": "20s"}),
         ["node1@3m/2m", "node2@3m0.112s/1m"],
     ),
+    "a member fails while another's node is cut off for a moment": (
+        gang({}, "2:4", 6),
+        ["node3@4m:lost/2s", "trainer/0@4m1s"],
+    ),
+    "its failure is reported when its own node connects again": (
+        gang({}, "2:4", 6),
+        ["node3@4m:lost/2s", "trainer/3@4m1s"],
+    ),
+    "it was done for before its node connects, and offers no checkpoint again": (
+        gang({}, "2:4", 6),
+        ["node0@66007ms:lost/2s", "trainer/0@67s"],
+    ),
+    "it offers a checkpoint again when its node connects": (
+        gang({}, "2:4", 6),
+        ["node0@66007ms:lost/2s", "trainer/3@67s"],
+    ),
+    "a node dies while another one is cut off for a moment": (
+        gang({}, "2:4", 6),
+        ["node3@4m:lost/2s", "node0@4m1s/1m"],
+    ),
+    "the agent that opens the store is cut off for a moment": (
+        gang({}, "2:4", 6),
+        ["node0@4m:lost/2s", "trainer/2@4m0.5s"],
+    ),
+    "its answer that members have stopped is lost": (gang({}, "2:4", 6), ["trainer/0@4m", "node3@4m0.05s:lost/2s"]),
+    "its order to start is lost": (gang({}, "2:4", 6), ["trainer/0@4m", "node3@4m0.103s:lost/2s"]),
+    "its report that a member runs is lost": (
+        gang({"collective": "fail"}, "1:3", 4),
+        ["trainer/2@120092582us", "node2@120104241us:lost/2300ms", "trainer/2@122202ms"],
+    ),
+    "peers of a dead node fail on a node that is cut off": (
+        gang({"collective": "fail"}, "4", 4),
+        ["node3@610002ms:lost/1s", "node1@610116ms/1m"],
+    ),
+    "the job fails while a node is cut off for a moment": (
+        gang({}, "2:4", 6, max_restarts=0),
+        ["node3@4m:lost/2s", "trainer/0@4m1s"],
+    ),
+    "a node that was heard after the failure is no suspect": (
+        gang({"collective": "hang"}, "4", 4, max_restarts=0),
+        ["trainer/1@240038ms:exit=3", "node0@241516ms:lost/2300ms"],
+    ),
+    "and does not explain the failure later": (
+        gang({"collective": "hang"}, "1:3", 4, stop_grace="2s"),
+        ["trainer/1@4211ms", "node0@6081ms/1m"],
+    ),
+    "nor does one that connects again and dies": (
+        gang({"stop_time": "1900ms"}, "4", 4, max_restarts=1),
+        ["trainer/1@240012ms:exit=3", "node0@240018ms:lost/1200ms", "node0@241253ms/1m"],
+    ),
+    "the work is done while a member's node is cut off for a moment": (gang({}, "2:4", 6), ["node3@10m13s:lost/2s"]),
+    "the work is done while a member's node is silent": (gang({}, "2:4", 6), ["node3@10m13s:lost/1m"]),
+    "and the node is back before it is lost": (gang({}, "2:4", 4), ["node3@10m12s:lost/4s"]),
+    "and there is no other node": (gang({}, "4", 4), ["node3@10m13s:lost/1m"]),
+    "two of them are silent": (gang({}, "2:4", 6), ["node3@10m12s:lost/1m", "node2@10m12.1s:lost/5m"]),
+    "one of them connects again": (gang({}, "2:4", 6), ["node3@10m12s:lost/1m", "node2@10m13.1s:lost/2s"]),
+    "a node dies that has done its work": (gang({}, "2:4", 6), ["node3@10m12s:lost/1m", "node1@10m15s/1m"]),
+    "the work is done while the gang stops to grow": (
+        gang({"collective": "fail", "warm_startup": "1s", "stop_time": "1900ms"}, "2:4", 4),
+        ["node1@610019863us/1m"],
+    ),
+    "a member fails in its start-up, which fails the job": (
+        gang({"stop_time": "1900ms"}, "1", 2, max_restarts=1),
+        ["trainer/0@120015ms", "trainer/0@121985ms"],
+    ),
     "readers take time to stop": (with_load(pools(**BACK), "reader", stop_ns=1500 * MS), ["node5@3m/1m"]),
     "members die while the gang stops to grow": (
         gang({"collective": "fail"}, "1:4", 5),
@@ -220,6 +285,50 @@ def test_odd_jobs_agree_with_protocol_mode(seeds: Sequence[int]) -> None:
     found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
     assert [one.seed for one in found if not one.is_equal] == []
     assert sum(one.faults for one in found) > 10 * len(found)
+
+
+def odd_moments(seed: int) -> tuple[RoleGraph, Plan]:
+    """A gang with nodes that are cut off for a moment while other faults strike, within seconds of each other."""
+    rnd = random.Random(seed)
+    load: dict[str, Any] = {
+        "collective": rnd.choice(["wait", "wait", "hang", "fail"]),
+        "stop_time": rnd.choice(["100ms", "1900ms"]),
+        "startup": rnd.choice(["1s", "5s"]),
+        "finish_time": rnd.choice(["0s", "0s", "3s"]),
+        "warmup": rnd.choice(["0s", "4s"]),
+        **rnd.choice([{}, {}, {"warm_startup": "1s"}]),
+    }
+    graph = gang(load, rnd.choice(["2:4", "4", "1:3", "1"]), rnd.choice([4, 4, 6]), rnd.choice([99, 99, 99, 0, 1]))
+    since, faults = rnd.choice([4, 30, 120, 240, 610]) * SECOND, list[str]()
+    for number in range(rnd.choice([1, 2, 2, 3, 4])):
+        us = (since + int(rnd.random() * rnd.choice([0.02, 0.2, 3, 10]) * SECOND)) // 1000
+        node, replica = f"node{rnd.randrange(4)}@{us}us", f"trainer/{rnd.randrange(3)}@{us}us"
+        moment = f"{node}:lost/{rnd.choice([1000, 1200, 1500, 2000, 2300])}ms"
+        others = rnd.choice([replica, f"{replica}:exit=3", f"{node}/1m"])
+        faults.append(moment if not number or rnd.random() < 0.4 else others)
+    return graph, parse_plan(list(dict.fromkeys(faults)))
+
+
+@pytest.mark.parametrize("seeds", [range(100), *slow([range(100, 1000)])])
+def test_nodes_that_are_cut_off_for_a_moment_agree_with_protocol_mode(seeds: range) -> None:
+    found = [one for seed in seeds for one in compare(*odd_moments(seed), [seed], HOUR)]
+    assert [one.seed for one in found if not one.is_equal] == []
+
+
+@pytest.mark.parametrize("load", [{}, {"collective": "fail"}, {"checkpoint_time": "10s", "checkpoint_blocks": "2s"}])
+@pytest.mark.parametrize("target", ["node3", "node0", "trainer/0", "trainer/3"])
+def test_a_checkpoint_counts_if_its_answer_arrives(load: dict[str, Any], target: str) -> None:
+    """The first checkpoint is complete at `done`; the agent that offered it has the answer 1 ms later."""
+    graph = gang(load, "2:4", 6)
+    done = 5_007_200_000 + graph.role("trainer").workload.cycle_ns + graph.role("trainer").workload.lag_ns
+    for late in (-MS // 10, 0, MS // 10, 3 * MS // 10, MS // 2, 9 * MS // 10, MS, 11 * MS // 10, 2 * MS):
+        at = done + late
+        first = f"{target}@{at // 1000}us"
+        for faults in ([first], [first, f"node0@{(at + MS // 5) // 1000}us"]):
+            if faults[-1].startswith("node0") and target.endswith("0") and len(faults) > 1:
+                continue
+            (one,) = compare(graph, parse_plan(faults), [0], HOUR)
+            assert one.macro == one.protocol, faults
 
 
 def odd_roles(seed: int) -> tuple[RoleGraph, Plan]:

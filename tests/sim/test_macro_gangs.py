@@ -114,6 +114,7 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
     "one dies while the other starts": (duo(), ["node1@3m/1m", "node5@3m2s/1m"]),
     "one is silent": (duo(), ["node5@3m:lost/1m", "node1@3m2s/1m"]),
     "workers fall over": (duo(), ["blue/1@3m", "red/0@3m0.01s", "red/1@5m:exit=3", "all@6m", "red@8m:oom"]),
+    "one is done while a member's node is cut off for a moment": (duo(), ["node2@613024889us:lost/2300ms"]),
     "one is slow": (duo(), ["red/1@3m:slow=2x/1m", "blue/0@4m:slow=3x/20s"]),
     "one waits for its node": (duo(blue="4"), ["node1@3m/4m", "node5@4m/1m"]),
     "one waits in vain, and the job fails": (duo(blue="4", pending_timeout="1m"), ["node1@3m", "node5@3m50s/1m"]),

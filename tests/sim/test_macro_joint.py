@@ -92,6 +92,7 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         with_options(core("1:2", "2:4", nodes=6), cordon_after=2),
         ["node1@1m/10s", "node1@3m/10s", "node4@5m/1m"],
     ),
+    "a node dies 0.3 ms after a checkpoint is complete": (core("2", "4", nodes=7), ["node3@66007500us/2m"]),
     "one is slow": (core("2", "4", nodes=6), ["trainer/1@3m:slow=2x/1m", "ps/1@3m30s:slow=3x/1m"]),
     "peers hang": (core("2", "4", nodes=6, load={"collective": "hang"}), ["node1@3m/1m", "trainer/1@5m"]),
     "peers fail": (core("2", "4", nodes=6, load={"collective": "fail"}), ["node1@3m/1m", "trainer/1@5m"]),

@@ -7,6 +7,7 @@ and all others of the role are in the bucket "waiting".
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NamedTuple
 
 from flowdist.graph import WorkloadSpec
 from flowdist.record.accounts import BUCKETS, Bucket
@@ -15,6 +16,14 @@ from flowdist.sim.macro.generation.course import EVEN, Course
 from flowdist.sim.macro.result import MacroResult
 
 ANSWER_NS = 2 * LATENCY_NS  # from the end of a checkpoint until its worker has the answer that it is accepted
+
+
+class Halted(NamedTuple):
+    """Generation that was halted, to take back checkpoints whose answers were still on their way then."""
+
+    at: int  # when it was halted, in ns
+    before: int  # the step of the last checkpoint that counted before it
+    active: int  # its members
 
 
 class Books:
@@ -33,6 +42,10 @@ class Books:
             None: no generation works.
         progressed: The generation that stepped last has reported a step that is further than ever.
         restore_ns: Time in which the present generation reads its checkpoint, if there is one.
+        finished: When the controller learns that members have done all work, if it does not of all at once: how many
+            members, and when (ns).
+        halted: The generation that was halted last, if all checkpoints that it had completed count; None: no restart
+            resumes from them, or only those count whose answer had arrived.
         step_ns: Time of a step of the present generation.
         left_at: When the generation stopped at a step that its members agreed on, to save there; None: it has not.
         lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
@@ -53,6 +66,8 @@ class Books:
         self._end_ns = 0  # the position at which that generation has done all steps
         self.progressed = False
         self.left_at: int | None = None
+        self.finished: list[tuple[int, int]] = []
+        self.halted: Halted | None = None
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
         self._step_known = 0  # the highest step that earlier generations have reported
@@ -62,6 +77,10 @@ class Books:
         dt = now - self.since
         self.spent[self.bucket] += self.active * dt
         self.spent["waiting"] += (self._all - self.active) * dt
+        for members, done_at in self.finished:
+            done = members * max(0, now - max(done_at, self.since))
+            self.spent[self.bucket] -= done
+            self.spent["done"] += done
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int, *, new: int = 0) -> None:
@@ -79,7 +98,7 @@ class Books:
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
-        self.progressed = False
+        self.progressed, self.finished = False, []
         self.step_ns = self._load.step_ns_at(members * self._procs)
 
     def begin(self, now: int, *, is_stalled: bool = False, pace: Fraction = EVEN) -> int:
@@ -217,7 +236,8 @@ class Books:
         Args:
             now: The time, in ns.
             done: All work is done, and nothing is lost.
-            answered_until: Only checkpoints count whose answer has arrived by then; None: by now.
+            answered_until: When the node that offers checkpoints died or was cut off: only those count whose answer
+                has arrived before. None: it gets the answers. A checkpoint that is complete now is not.
             is_known: The controller has stopped the members, so they are in "re-formation" from now on. Otherwise they
                 are in "detection" until it learns of the failure.
             is_over: The job ends, or the run does: no restart does the steps again.
@@ -226,17 +246,19 @@ class Books:
             return
         load, step = self._load, self.step_at(now)
         warmed, worked, saving, ending = self._split(self._course.position(now))
-        answered = (now if answered_until is None else answered_until) - ANSWER_NS
-        saved = self.reported(answered)
-        known = load.steps if done else self._reported_step(answered if self.left_at is None else now)
+        gets_answers = answered_until is None and not is_over
+        reports = (now if answered_until is None else answered_until) - 1
+        saved = self.reported(reports if gets_answers else reports - ANSWER_NS)
+        known = load.steps if done else self._reported_step(reports if self.left_at is None else now)
         if known > self._step_known:
             self._step_known, self.progressed = known, True
         if self.left_at is not None:
             saving += now - self.left_at
+        self.halted = Halted(now, self.durable, self.active) if gets_answers and not done else None
         if done:
             self.durable = load.steps
-        elif saved:
-            self.durable = max(self.durable, self._first + saved * load.checkpoint_every_ns // self.step_ns)
+        else:
+            self.durable = max(self.durable, self._saved_step(saved))
         kept = min(worked, (self.durable - self._first) * self.step_ns)
         spent, active, passed = self.spent, self.active, now - self.begun
         spent["productive"] -= active * (passed - kept - ending)  # `move` books all of the time there
@@ -252,6 +274,26 @@ class Books:
         self.begun = self.left_at = None
         self.move("re-formation" if is_known else "detection", active, now)
 
+    def take_back(self, now: int) -> None:
+        """Make checkpoints of the generation that was halted last not count, whose answer has not arrived before `now`.
+
+        Called when the node that offered them dies or is cut off, before the next generation begins.
+        """
+        halted = self.halted
+        if halted is None or self.begun is not None or now - ANSWER_NS > halted.at:
+            return
+        position = min(self._course.position(now - ANSWER_NS - 1), self._end_ns - 1)
+        durable = max(halted.before, self._saved_step(self._checkpoints(position)))
+        steps, self.durable = self.durable - durable, durable
+        self.spent["productive"] -= halted.active * steps * self.step_ns
+        self.spent["lost work"] += halted.active * steps * self.step_ns
+        self.lost_steps += steps
+        self.lost_ns += steps * self.step_ns
+
+    def _saved_step(self, checkpoints: int) -> int:
+        """Return the step of the last of so many checkpoints of the present generation."""
+        return self._first + checkpoints * self._load.checkpoint_every_ns // self.step_ns
+
     def has_progressed(self, now: int) -> bool:
         """Return whether the controller knows at `now` of new steps of the generation that steps or stepped last."""
         return self.progressed or (self.begun is not None and self._reported_step(now - LATENCY_NS) > self._step_known)
@@ -263,7 +305,10 @@ class Books:
         """
         if self.begun is None:
             return 0
-        position = min(self._course.position(time), self._end_ns - 1)
+        return self._checkpoints(min(self._course.position(time), self._end_ns - 1))
+
+    def _checkpoints(self, position: int) -> int:
+        """Return how many checkpoints of the present generation are complete at a position of its course."""
         return max(0, (position - self._load.lag_ns) // self._cycle_ns)
 
     def step_at(self, now: int) -> int:
@@ -283,6 +328,7 @@ class Books:
         if halts is not None and halts <= now:
             self.halt(halts)
         result.step = max(self.durable, self._step_known, self.step_at(now))
+        self.take_back(now)
         self.halt(now, is_over=True)
         result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
         result.unsaved_steps, result.unsaved_ns = self.unsaved_steps, self.unsaved_steps * self.step_ns

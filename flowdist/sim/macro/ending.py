@@ -21,7 +21,20 @@ def complete(job: Job, now: int) -> None:
         job.exited.update(dict.fromkeys(replica for replica, node in enumerate(job.seats.node_of) if node is not None))
         job.at(now + job.times.message, job.notice.finish)
         return
-    job.phase, job.due, job.on_due = "over", now + job.times.message, _succeed
+    told, away = now + job.times.message, job.away_members()
+    silent = [node for node in job.death_known_at if job.members_on(node)]
+    if away or silent:
+        unheard = sum(map(job.members_on, (*away, *silent)))
+        late = [(job.members_on(node), job.reported_at(node, now)) for node in away]
+        job.books.finished = [(job.books.active - unheard, told), *late]
+    if silent:  # their agents fence before they can report; `lose_node` follows, and all start again
+        lost = {replica for node in silent for replica in job.seats.on[node]}
+        seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)
+        job.exited.update(dict.fromkeys(replica for replica in seated if replica not in lost))
+        job.due = NEVER
+        return
+    job.phase, job.on_due = "over", _succeed
+    job.due = max([told, *(job.reported_at(node, now) for node in away)])
 
 
 def _succeed(job: Job, now: int) -> None:
@@ -107,10 +120,12 @@ def _gang_ends(job: Job, now: int, grace_ns: int) -> int:
     times, stop_ns = job.times, job.stops_within(grace_ns)
     dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
     ends = [now, *dead.values()]
-    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
+    away = sum(map(job.running_on, job.away_members()))
+    if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) + away < job.seats.taken:
         ends.append(min(now + stop_ns, max(now, job.peers_end_at + times.message)))
-    if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
-        ends.append(job.formed - times.started + times.up + stop_ns - 2 * times.message)
+        if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
+            ends.append(job.started_at + times.up + stop_ns - 2 * times.message)
+    ends += [job.gone_on(node, job.told(node, now), grace_ns) for node in job.away_members()]
     return max(ends)
 
 

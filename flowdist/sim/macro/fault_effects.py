@@ -75,6 +75,7 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     node that is cut off and connects again before its agent fences is not lost.
     """
     times = job.times
+    job.late.last_beat[node] = _last_sent(job, node, now)
     back = now + what.duration_ns if what.duration_ns is not None else None
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
@@ -84,11 +85,16 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
         dies, known, why = heard + times.fence, heard + times.silent, "not heard"
         if back is not None and back < dies:
             job.connected_at[node] = back
-            job.at(back, lambda now: _reconnect(job, node))
+            job.at(back, partial(_reconnect, job, node))
+            if node == job.offered_by and not job.offers_again(node):
+                job.books.take_back(now)
+            _lose_messages(job, node, now)
             return
     else:
         job.warm.forget(node)
         job.memory.kill(node)
+    if node == job.offered_by:
+        job.books.take_back(now)
     job.alive[node] = False
     job.workers_end_at[node], job.dead_since[node] = dies, now
     if back is not None:
@@ -101,7 +107,48 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     job.death_known_at[node] = known
     job.companions.end_workers(node, dies)
     if job.members_on(node):
-        _kill_members(job, dies, known, now)
+        _kill_members(job, node, dies, known, now)
+
+
+def _lose_messages(job: Job, node: int, now: int) -> None:
+    """Let what is on its way between the controller and a node's agent get lost, because the node is cut off now.
+
+    The node connects again before its agent fences. The agent then reports what has ended, and gets its orders again.
+    """
+    times, members = job.times, job.members_on(node)
+    told = job.told(node, now)
+    if job.phase == "opening" and node == job.first_node():
+        sent = job.due - times.open
+        if now <= sent + times.message:
+            job.due = told + times.open
+        elif now <= sent + times.open - times.message:
+            job.due = told + 2 * times.message
+    elif job.phase == "running" and members and now < job.formed < NEVER:
+        sent = job.late.started.get(node, job.started_at)
+        if now <= sent + times.message:
+            job.late.started[node], job.formed = told, max(job.formed, told + times.started)
+            restore_ns = job.books.restore_ns if job.books.durable else 0
+            job.due = max(job.due, told + times.up + job.startup_on(node, sent) + restore_ns)
+        elif now <= sent + times.started - times.message:
+            job.late.heard[node] = told
+            job.formed = max(job.formed, told)
+        if not job.is_alone:
+            job.at(job.formed, job.companions.settle)
+    elif job.phase == "stopping" and members and job.running_on(node):
+        grace_ns, known, sent = job.grace_ns_of(job.incident_kind), told, job.late.stopped.get(node, job.opened)
+        ends = job.ends_on(node)
+        if now > ends:
+            return
+        if now <= sent + times.message:
+            job.late.stopped[node] = told
+            known = job.gone_on(node, told, grace_ns)
+        elif ends >= job.connected_at[node]:
+            known = ends + times.message
+        job.gone_at = max(job.gone_at, known)
+        if job.deferred is None:
+            job.due = max(job.due, known)
+        else:
+            job.due = max(job.due, min(told, job.answer_due) if job.is_cleared(node) else told)
 
 
 def _preempt_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
@@ -121,23 +168,37 @@ def _preempt_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     job.at(now + notice_ns, take)
 
 
-def _kill_members(job: Job, dies: int, known: int, now: int) -> None:
+def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
     """Stop the gang's progress because a node with members has died.
 
     Args:
         job: The job.
+        node: The number of the node.
         dies: When the workers on the node end (ns).
         known: When the controller learns that the node is lost (ns).
         now: When the node died or was cut off (ns).
     """
-    if job.phase == "running" and now < job.formed - job.times.message:
+    if job.phase == "running" and now < job.runs_since(node) - job.times.message:
         job.is_incomplete = True
     if dies > now:
         job.at(dies, partial(stop_short, job))
     else:
         stop_short(job, now)
-    if job.phase == "stopping" and now < job.stopped_at:  # a dead agent does not report that its members have stopped
-        job.due = max(job.due, known)
+    if job.phase == "stopping" and now < job.ends_on(
+        node
+    ):  # a dead agent does not report that its members have stopped
+        if job.late.stopped.pop(node, None) is not None and job.deferred is None:  # it would have answered late
+            late = [job.ends_on(each) + job.times.message for each in job.late.stopped]
+            dead = [at for each, at in job.death_known_at.items() if job.awaited_on(each)]
+            job.due = job.gone_at = max([job.stopped_at + job.times.message, job.joint_gone_at, *late, *dead])
+        is_cleared = job.deferred is not None and job.is_cleared(node)
+        job.due = max(job.due, min(known, job.answer_due) if is_cleared else known)
+
+
+def _last_sent(job: Job, node: int, now: int) -> int:
+    """Return when, in ns, a node that dies or is cut off at `now` sent its last heartbeat."""
+    connected = job.connected_at.get(node, 0)
+    return connected + (now - connected) // job.options.heartbeat_ns * job.options.heartbeat_ns
 
 
 def _last_heard(job: Job, node: int, now: int) -> int:
@@ -146,9 +207,11 @@ def _last_heard(job: Job, node: int, now: int) -> int:
     return connected + (now - 2 * job.times.message - connected) // period * period
 
 
-def _reconnect(job: Job, node: int) -> None:
-    """End the time in which a node is cut off; nothing if it was lost meanwhile."""
+def _reconnect(job: Job, node: int, now: int) -> None:
+    """End the time in which a node is cut off for a moment."""
     job.cut_off_since.pop(node, None)
+    job.late.unheard.difference_update(job.seats.on[node])
+    job.late.joined[node] = now
 
 
 def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
@@ -157,8 +220,10 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     Nothing is hit if the replica does not run. An agent that is cut off cannot report.
     """
     node = job.seats.node_of[replica]
-    runs = job.phase == "running" and now >= job.formed
-    if node is None or not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):
+    if node is None or job.phase != "running" or job.formed == NEVER or job.books.finished:
+        return
+    runs = now >= job.runs_since(node)
+    if not runs or (not job.alive[node] and now >= job.workers_end_at.get(node, 0)):
         return
     if what.kind == "slow" and replica in job.exited:
         return
@@ -169,13 +234,17 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
         if what.duration_ns is not None:
             job.at(now + what.duration_ns, lambda at: slow_down(job, replica, generation, Fraction(1), at))
         return
-    stop_short(job, now)
     job.exited[replica] = None
-    if not job.alive[node]:  # cut off, and not fenced yet
+    stop_short(job, now)
+    if node == job.offered_by and job.is_away(node):
+        job.books.take_back(job.cut_off_since[node])
+    if node in job.cut_off_since:
+        job.late.unheard.add(replica)
+    if not job.alive[node]:  # not fenced yet, but it is going to
         return
     generation, (kind, signal) = job.result.generations, FAILED[what.kind]
     how = Failed(kind, int(what.arg) if what.kind == "exit" else 0, signal)
-    job.at(now + job.times.message, lambda at: fail_replica(job, replica, generation, how, at))
+    job.at(job.reported_at(node, now), lambda at: fail_replica(job, replica, generation, how, at))
 
 
 # Peers of a member that has ended.
@@ -218,17 +287,24 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
     """
     if generation != job.result.generations or job.phase not in ("running", "stopping"):
         return
-    seats = ((replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None)
-    left = [
-        replica
-        for replica, node in seats
-        if job.alive[node] and replica not in job.exited and replica not in job.newcomers
-    ]
+    left = _members_left(job)
     job.exited.update(dict.fromkeys(left))
-    known = now + job.times.message
+    job.late.unheard.update(replica for replica, node in left.items() if node in job.cut_off_since)
+    known = {replica: job.reported_at(node, now) for replica, node in left.items()}
     if job.phase == "running" and left:
-        job.at(known, lambda at: fail_replica(job, left[0], generation, Failed("exit", 1), at))
+        first = min(left, key=lambda replica: known[replica])
+        job.at(known[first], lambda at: fail_replica(job, first, generation, Failed("exit", 1), at))
     elif left:
         job.stopped_at = min(job.stopped_at, now)
-        dead = (at for node, at in job.death_known_at.items() if job.members_on(node))
-        job.due = job.gone_at = max([known, job.joint_gone_at, *dead])
+        dead = (at for node, at in job.death_known_at.items() if job.awaited_on(node))
+        job.due = job.gone_at = max([*known.values(), job.joint_gone_at, *dead])
+
+
+def _members_left(job: Job) -> dict[int, int]:
+    """Return the members whose processes run, each with its node, which lives."""
+    seats = ((replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None)
+    return {
+        replica: node
+        for replica, node in seats
+        if job.alive[node] and replica not in job.exited and replica not in job.newcomers
+    }

@@ -55,22 +55,26 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     job.last_lost = list(job.seats.on[node])
-    ended = job.seats.lose(node) and job.notice is not None and all(each in job.exited for each in job.last_lost)
-    if ended:  # they have stopped because of the notice, so that nothing is lost with the node (R16)
+    has_ended = all(each in job.exited for each in job.last_lost)
+    if job.seats.lose(node) and has_ended and (job.notice is not None or job.books.finished):
+        # They have stopped because of the notice, or have done their work, so that nothing is lost with the node (R16).
         job.exited = {each: None for each in job.exited if each not in job.last_lost}
+        job.late.unheard.difference_update(job.last_lost)
     elif job.last_lost:
         _lose_members(job, node, why, reason, now)
     job.companions.lose_node(node, reason, now)
-    if job.connected_at.get(node, now) + job.times.message != now:  # else the node is back at this very time
+    is_back = job.connected_at.get(node, now) + job.times.message == now  # it joins at this very time
+    if not is_back:
         job.companions.settle(now)
         if job.phase == "running" and not job.scope.beside:
             grow(job, job.result.generations, now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
-    awaited = any(job.seats.on[each] for each in job.death_known_at)
+    awaited = any(map(job.awaited_on, job.death_known_at))
     if job.phase == "stopping" and not awaited and job.result.outcome is None:
         if not _has_members_left(job):
-            job.due = max(now, job.joint_gone_at)
-        if job.due <= now:
+            job.due = max([now, job.joint_gone_at, *(job.told(each, now) for each in job.away_members())])
+        job.due = max(job.due, now)
+        if job.due == now and not is_back:
             job.on_due(job, now)
 
 
@@ -167,7 +171,11 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         why: "killed" or "not heard"; the latter allows a longer time since the failure.
         now: The time, in ns.
     """
-    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
+    if job.dead_since[node] >= job.ends_on(node) or job.incident_kind not in PEER_KINDS or node == job.failed_on:
+        return False
+    if why == "killed" and all(replica in job.exited for replica in job.last_lost):
+        return False  # its agent has reported their end
+    if job.late.joined.get(node, 0) > job.opened or (now > job.answer_due and job.is_cleared(node)):
         return False
     if job.deferred is not None:
         return True
@@ -223,10 +231,7 @@ def open_incident(
     job.incident_kind, job.opened = kind, now
     if books.begun is None:
         books.move("re-formation", books.active, now)
-    job.stopped_at = job.spawned(now) + job.stop_ns_of(kind) - job.times.message
-    job.halt_at = job.stopped_at if grows or steps_on else None
-    if job.halt_at is not None and books.begun is None and job.due < job.halt_at:
-        job.at(job.due, partial(job.begin_late, job.result.generations))
+    _plan_halt(job, grows, steps_on, now)
     job.reported = books.reported(now - job.times.message)
     job.backoff_ns = job.payer.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
@@ -243,25 +248,48 @@ def open_incident(
         job.on_due(job, job.due)
 
 
+def _plan_halt(job: Job, grows: bool, steps_on: bool, now: int) -> None:
+    """Set when the members that are ordered to stop now have stopped, and until when they step if they do."""
+    job.stopped_at = job.spawned(now) + job.stop_ns_of(job.incident_kind) - job.times.message
+    job.is_done = grows and job.books.begun is not None and job.due <= job.stopped_at
+    if job.is_done:  # they exit by themselves before they are stopped
+        job.stopped_at = job.due
+    job.halt_at = job.stopped_at if grows or steps_on else None
+    if job.halt_at is not None and job.books.begun is None and job.due < job.halt_at:
+        job.at(job.due, partial(job.begin_late, job.result.generations))
+
+
 def _stop_members(job: Job, members: int, now: int) -> None:
     """Begin the phase "stopping": order all members to stop, and set `due` to when the last of them is gone.
 
     A member on a dead node does not answer; it is gone when the controller learns that the node is lost.
     """
     was_up = job.phase == "running"
-    dead = [(job.members_on(node), known) for node, known in job.death_known_at.items()]
-    others = members - len(job.exited) - sum(count for count, _ in dead)
-    ends = job.spawned(now) + job.stop_ns_of(job.incident_kind)
+    dead = [(job.awaited_on(node), known) for node, known in job.death_known_at.items()]
+    away = job.away_members() if was_up else []
+    heard = len(job.exited) - len(job.late.unheard)
+    others = members - heard - sum(count for count, _ in dead) - sum(map(job.awaited_on, away))
+    ends = job.stopped_at + job.times.message
     job.ran_from = job.formed
     job.phase, job.formed = "stopping", NEVER
     job.due, job.on_due = ends if others and was_up else now, stopped
     if not others:
         job.stopped_at = min(job.stopped_at, now)
+    if away and not others:
+        grace_ns = job.grace_ns_of(job.incident_kind)
+        job.stopped_at = min(job.gone_on(node, job.told(node, now), grace_ns) for node in away)
+        job.stopped_at -= job.times.message
+        job.halt_at = job.stopped_at if job.halt_at is not None else None
     known = max((known for count, known in dead if count), default=0) if was_up else 0
-    job.gone_at = max(job.due, known)
-    if job.deferred is not None:  # at the answer deadline no living node is a suspect any more (R8)
+    job.late.stopped = {node: job.told(node, now) for node in away}
+    grace_ns = job.grace_ns_of(job.incident_kind)
+    late = [job.gone_on(node, told, grace_ns) for node, told in job.late.stopped.items()]
+    job.gone_at = max([job.due, known, *late])
+    if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
-    job.due = max(job.due, known)
+        job.due = max([job.due, known, *job.late.stopped.values()])
+    else:
+        job.due = job.gone_at
 
 
 def _judge_deferred(job: Job, now: int) -> None:
@@ -274,8 +302,8 @@ def _judge_deferred(job: Job, now: int) -> None:
 
 def stopped(job: Job, now: int) -> None:
     """Handle that all members are gone: free seats on nodes that they leave, then begin the back-off or form again."""
-    job.halt(job.halt_at or now)
-    job.halt_at, job.ran_from = None, NEVER
+    job.halt(job.halt_at or now, done=job.is_done)
+    job.halt_at, job.ran_from, job.is_done = None, NEVER, False
     blamed, job.unblamed = job.unblamed, None
     if blamed is not None and job.seats.node_of[blamed.replica] is not None:
         job.seats.blame(blamed.replica, blamed.kind, blamed.at)
@@ -329,9 +357,13 @@ def form(job: Job, now: int) -> None:
     job.grows_at_once = False
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
-    first = job.first_node() if job.death_known_at else None
+    first = job.first_node() if job.death_known_at or job.cut_off_since else None
     if first is not None and not job.alive[first]:
         job.due = NEVER  # a dead agent opens no store; `lose_node` forms again
+    elif first is not None:
+        job.due = job.told(first, now) + job.times.open
+        if job.due < job.quiet_until():
+            _start(job, job.due)
     elif job.due < job.quiet_until():
         _start(job, job.due)
 
@@ -345,6 +377,7 @@ def _start(job: Job, now: int) -> None:
     cold, warm = _start_ups(job, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
+    job.late.unheard.clear()
     job.slow.clear()
     job.peers_end_at = NEVER
     job.newcomers = set()
@@ -355,14 +388,19 @@ def _start(job: Job, now: int) -> None:
     if any(seats.on[node] for node in job.death_known_at):  # members on dead nodes never run; `lose_node` follows
         job.due = job.formed = NEVER
         return
-    job.formed = now + times.started
-    if job.is_counted:
-        job.payer.last_counted_ns, job.is_counted = job.formed, False
+    job.late.started = {node: job.told(node, now) for node in job.away_members()}
+    job.formed = max([now, *job.late.started.values()]) + times.started
     generation, workers = job.result.generations, seats.taken * job.role.procs
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, generation)
     job.pace = pace_of(load, workers, job.seed, job.role.name, generation)
     books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up))
-    plan_begin(job, now + times.up + startup_ns + (books.restore_ns if books.durable else 0), job.formed)
+    begins = max([now + startup_ns, *(told + job.startup_on(node, now) for node, told in job.late.started.items())])
+    begins += times.up
+    started_late = job.late.started
+    plan_begin(job, begins + (books.restore_ns if books.durable else 0), job.formed)
+    job.started_at, job.late.started = now, started_late
+    if job.is_counted:
+        job.payer.last_counted_ns, job.is_counted = job.formed, False
     if not job.is_alone:
         job.at(job.formed, job.companions.settle)
     elif seats.has_block:
@@ -386,6 +424,7 @@ def plan_begin(job: Job, at: int, formed: int) -> None:
         formed: When the controller knows that all members run (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
+    job.started_at, job.late.started, job.late.heard = formed - job.times.started, {}, {}
     job.seats.fresh.clear()
     job.due, job.on_due = at, begin
 
@@ -433,7 +472,7 @@ def grow(job: Job, generation: int, now: int) -> None:
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
-    if not seats.has_block or job.notice is not None:
+    if not seats.has_block or job.notice is not None or job.books.finished:
         return
     healthy, is_first = job.is_healthy(max(now, formed)), generation == 1
     wait = 0 if job.grows_at_once else job.policy.growth_wait_ns(healthy=healthy, is_first=is_first)

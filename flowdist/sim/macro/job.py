@@ -23,6 +23,7 @@ from flowdist.faults.repairs import is_drawn
 from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import EVEN
+from flowdist.sim.macro.generation.late import Late
 from flowdist.sim.macro.generation.peer_memory import PeerMemory
 from flowdist.sim.macro.generation.start_ups import WarmNodes, extra_startup_ns
 from flowdist.sim.macro.joint.minima import Minima
@@ -131,8 +132,11 @@ class Job:
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
         cut_off_since: Nodes that are cut off, until they connect again or are lost: since when.
-        connected_at: By node: when its agent connected last. The times of its heartbeats count from there.
+        connected_at: By node: when its agent connected last, or, of one that is cut off, when it will. The times of its
+            heartbeats count from there.
         workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
+        started_at: When the members of the present generation were ordered to start.
+        late: What nodes that were cut off for a moment got or reported late.
         formed: When the controller knows, or will know, that all members of the present generation run; NEVER: it does
             not.
         size_max: The largest number of members of a generation so far.
@@ -150,12 +154,14 @@ class Job:
         notice: Request to the gang to leave a node in order; None: there is none.
         grows_at_once: The operator wants a larger gang, which waits for no cool-down.
         memory: Nodes that have the checkpoints of the gang in memory.
+        offered_by: The node that offered the checkpoints of the generation that was halted last.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
         away: Names of the replicas of services without which the gang makes no step.
         stopped_at: When the members that were ordered to stop have stopped.
         gone_at: When the controller knows that all of them have stopped, or that their nodes are lost.
         joint_gone_at: When the replicas beside the gang that stop with it have stopped.
+        is_done: They do the last step of the work before they are stopped.
         halt_at: When these members do their last step; None: they do no steps any more.
         ran_from: While the gang stops: what `formed` was before.
         reported: Checkpoints of the generation that the controller knew of when the last incident opened.
@@ -180,6 +186,7 @@ class Job:
         self.death_known_at: dict[int, int] = {}
         self.cut_off_since: dict[int, int] = {}
         self.connected_at: dict[int, int] = {}
+        self.late = Late()
         self.workers_end_at: dict[int, int] = {}
 
         self.parts = scope.parts or (role,)
@@ -198,10 +205,10 @@ class Job:
         self.phase: Phase = "opening"
         self.due = NEVER
         self.on_due: Callable[[Job, int], None]
-        self.formed = NEVER
+        self.formed, self.started_at = NEVER, 0
         self.size_max = 0
         self.give_up_at: int | None = None
-        self.is_incomplete = self.is_deaf = False
+        self.is_incomplete = self.is_deaf = self.is_done = False
         self.slow: dict[int, Fraction] = {}
         self.warm, self.pace = WarmNodes(role.workload), EVEN
         self.exited: dict[int, None] = {}
@@ -209,6 +216,7 @@ class Job:
         self.away: dict[str, None] = {}
         self.notice: Notice | None = None
         self.memory = PeerMemory()
+        self.offered_by: int | None = None
         self.grows_at_once = False
 
         self.incident_kind, self.opened = "", 0
@@ -220,8 +228,7 @@ class Job:
         self.backoff_ns = self.backoff_until = 0
         self.stopped_at = self.gone_at = self.joint_gone_at = 0
         self.halt_at: int | None = None
-        self.ran_from = NEVER
-        self.reported = 0
+        self.ran_from, self.reported = NEVER, 0
 
     def at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
         """Schedule an action, the join of a node, or the growth of a generation.
@@ -242,15 +249,93 @@ class Job:
 
     def stop_ns_of(self, kind: str) -> int:
         """Return `stop_ns` for an incident of this kind."""
-        return self.stops_within(self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns)
+        return self.stops_within(self.grace_ns_of(kind))
+
+    def grace_ns_of(self, kind: str) -> int:
+        """Return the grace of the orders to stop in an incident of this kind, in ns."""
+        return self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns
 
     def stops_within(self, grace_ns: int) -> int:
         """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
         return self.times.stop if not self.is_deaf else 2 * self.times.message + grace_ns + KILL_NS
 
+    def runs_since(self, node: int) -> int:
+        """Return when the controller knows, or will know, that the members on a node run, if nothing hinders them."""
+        runs = self.late.started.get(node, self.started_at) + self.times.started
+        return self.late.heard.get(node, runs)
+
+    def is_cleared(self, node: int) -> bool:
+        """Return whether the node was heard after the failure that opened the incident: it is no suspect later (R8)."""
+        return self.late.last_beat[node] + self.times.message > self.opened
+
+    @property
+    def answer_due(self) -> int:
+        """When the nodes that are heard are no suspects any more, in ns."""
+        return self.opened + self.options.suspect_after_ns
+
+    def told(self, node: int, now: int) -> int:
+        """Return when an order that is sent to a node now counts as sent: later if the node is cut off for a moment.
+
+        The controller sends its orders again as soon as the agent has connected and joined.
+        """
+        return self.connected_at[node] + self.times.message if self.is_away(node) else now
+
+    def reported_at(self, node: int, now: int) -> int:
+        """Return when the controller knows what an agent, whose node lives, reports now: later if it is cut off."""
+        return self.told(node, now) if self.is_away(node) else now + self.times.message
+
+    def is_away(self, node: int) -> bool:
+        """Return whether a node is cut off for a moment, and will connect again before its agent fences."""
+        return node in self.cut_off_since and self.alive[node]
+
+    def away_members(self) -> list[int]:
+        """Return the nodes that are cut off for a moment, with members that have not reported their end."""
+        return [node for node in self.cut_off_since if self.alive[node] and self.awaited_on(node)]
+
+    def running_on(self, node: int) -> int:
+        """Return how many members run on a living node: not those whose processes a fault ended."""
+        own = self.seats.on[node]
+        return sum(replica not in self.newcomers and replica not in self.exited for replica in own)
+
+    def offers_again(self, node: int) -> bool:
+        """Return whether a member on a node that is away will run when it connects: then it offers checkpoints again.
+
+        The offers whose answers were lost are answered then.
+        """
+        ordered = self.phase == "stopping" and self.opened + self.times.message < self.cut_off_since[node]
+        stops = ordered and self.stopped_at < self.connected_at[node]
+        return self.running_on(node) > 0 and not stops
+
+    def ends_on(self, node: int) -> int:
+        """Return when the members on a living node, which were ordered to stop, have stopped, in ns."""
+        if node not in self.late.stopped:
+            return self.stopped_at
+        return self.gone_on(node, self.late.stopped[node], self.grace_ns_of(self.incident_kind)) - self.times.message
+
+    def startup_on(self, node: int, told: int) -> int:
+        """Return the nominal time that a member takes to start up on a node, if its order was sent at `told` (ns)."""
+        load = self.role.workload
+        if load.warm_startup_ns is not None and self.warm.is_warm(node, told + self.times.up):
+            return load.warm_startup_ns
+        return load.startup_ns
+
+    def gone_on(self, node: int, told: int, grace_ns: int) -> int:
+        """Return when the controller knows that the members on a living node have stopped, in ns.
+
+        Args:
+            node: A node with members that is, or was, cut off for a moment.
+            told: When the order to stop counts as sent: see `told`.
+            grace_ns: The grace of that order, in ns.
+        """
+        if not self.running_on(node) or told == self.late.started.get(node):
+            return told  # none runs: the agent says so when it joins
+        spawned = max(told, self.late.started.get(node, self.started_at) + self.times.started - 2 * self.times.message)
+        return spawned + self.stops_within(grace_ns)
+
     def spawned(self, now: int) -> int:
         """Return from when on (ns) members can get an order to stop: a start that is in progress is finished first."""
-        return max(now, self.formed - 2 * self.times.message) if self.formed < NEVER else now
+        spawns = self.started_at + self.times.started - 2 * self.times.message
+        return max(now, spawns) if self.formed < NEVER else now
 
     def plan_work(self, done: int) -> None:
         """Set `due` of a gang that works to the time at which it leaves, if it is to, or to `done` (ns), its end.
@@ -326,9 +411,20 @@ class Job:
         """Return how many members run or ran on the node, without those that start with the next generation."""
         return sum(replica not in self.newcomers for replica in self.seats.on[node])
 
+    def awaited_on(self, node: int) -> int:
+        """Return how many members on a node that is dead or cut off have not reported their end."""
+        own = self.seats.on[node]
+        heard = (replica in self.exited and replica not in self.late.unheard for replica in own)
+        return sum(not each and replica not in self.newcomers for each, replica in zip(heard, own, strict=True))
+
     def first_node(self) -> int | None:
-        """Return the node of the lowest member, whose agent opens the store and offers checkpoints; None: no member."""
+        """Return the node of the lowest member, whose agent opens the store; None: no member."""
         return next((node for node in self.seats.node_of if node is not None), None)
+
+    def offerer(self) -> int | None:
+        """Return the node of the lowest member of the present generation, whose agent offers checkpoints; or None."""
+        seats = enumerate(self.seats.node_of)
+        return next((node for replica, node in seats if node is not None and replica not in self.newcomers), None)
 
     def replicas_of(self, target: str) -> range:
         """Return the replicas of the gang that the target of a fault names: a replica, a role, or "all"."""
@@ -354,17 +450,23 @@ class Job:
         number, index = self.part_of(replica)
         return f"{self.parts[number].name}/{index}"
 
-    def halt(self, now: int, *, is_over: bool = False) -> None:
+    def halt(self, now: int, *, done: bool = False, is_over: bool = False) -> None:
         """End the stepping of the generation in `books`; nothing if it does not step.
 
-        A checkpoint that the first member's node offered while it was cut off does not count. `is_over`: the end of the
-        job is decided.
+        A checkpoint counts if the answer to it has reached the node that offered it before that died or was cut off.
+        `done`: all work is done. `is_over`: the end of the job is decided.
         """
-        first = self.first_node() if self.cut_off_since else None
-        answered = self.cut_off_since.get(first, now) if first is not None else now
+        answered, offerer = None, self.offerer()
+        if offerer is not None:
+            dead_since = None if self.alive[offerer] else self.dead_since[offerer]
+            answered = self.cut_off_since.get(offerer, dead_since)
+            if self.is_away(offerer) and self.offers_again(offerer):
+                answered = None
         is_known = self.phase == "stopping" and self.books.begun is not None
         reported = self.books.reported(now)
-        self.books.halt(now, answered_until=answered, is_known=is_known, is_over=is_over)
+        if self.books.begun is not None:
+            self.offered_by = offerer
+        self.books.halt(now, done=done, answered_until=answered, is_known=is_known, is_over=is_over)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported
 

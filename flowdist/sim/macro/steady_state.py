@@ -208,11 +208,12 @@ class SteadyState:
     def _lose_node(self, node: int, now: int) -> bool:
         """Handle the death of a member's node: form again with a spare node or fewer members, or wait. Return True.
 
-        Return False, with nothing done, if the only member dies, or the change would be one too many in a row (R8).
+        Return False, with nothing done, if the only member dies, the answer to a checkpoint is on its way, or the
+        change would be one too many in a row (R8).
         """
         seats, active, vacant, known = self.job.seats, self.active, self.vacant, now + self.proof
         if not self.waits:
-            if active == 1 or not self._note_incident(now, known):
+            if active == 1 or self._awaits_answer(now) or not self._note_incident(now, known):
                 return False
             self._end_generation(now, known)
             seats.note_loss(node, known)
@@ -239,6 +240,11 @@ class SteadyState:
             self._start(members, now + self.death_to_start)
         return True
 
+    def _awaits_answer(self, now: int) -> bool:
+        """Return whether a checkpoint is complete, and its answer has not arrived: whether it counts is still open."""
+        worked = now - self.begins
+        return worked >= self.cycle and worked % self.cycle <= ANSWER_NS
+
     def _note_incident(self, now: int, known: int) -> bool:
         """Count the incident of a lost node as a membership change, and return True.
 
@@ -262,15 +268,15 @@ class SteadyState:
         """Handle the failure of a replica, after which all members restart, and return True.
 
         A fault on a replica that does not run hits nothing, which is True as well. Return False, with nothing done, if
-        the case is not steady: it is not charged to a budget, something else happens before the restart (from
-        `quiet_until` on), or the failure may cordon a node or move a replica.
+        the case is not steady: it is not charged to a budget, the answer to a checkpoint is on its way, something else
+        happens before the restart (from `quiet_until` on), or the failure may cordon a node or move a replica.
         """
         job, active, known = self.job, self.active, now + self.job.times.message
         if self.waits or now < self.formed or job.seats.node_of[replica] is None:
             return True  # the replica does not run, so the fault hits nothing
         kind, signal = FAILED[rate.kind]
         verdict = job.policy.judge(kind, known, int(rate.arg) if rate.kind == "exit" else 0, signal)
-        if active == 1 or not verdict.counted:
+        if active == 1 or not verdict.counted or self._awaits_answer(now):
             return False
         wait = job.policy.backoff_ns(verdict.level, known)
         starts = known + max(job.times.stop, wait) + job.times.open
@@ -384,8 +390,6 @@ class SteadyState:
         work, active = self.work, self.active
         cycles, rest = divmod(at - self.begins, self.cycle)
         worked = cycles * work + (rest if rest < work else work)
-        if rest < ANSWER_NS:
-            cycles -= 1  # the last checkpoint does not count: the answer to it had not arrived
         self.lost_steps += worked // self.step
         if cycles > 0:
             saved = cycles * work // self.step

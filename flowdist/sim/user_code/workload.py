@@ -86,6 +86,7 @@ class WorldModel:
     _blocking_ns: int = 0  # `pace.workload.blocking_ns`, copied for speed
     _cycle_ns: int = 0  # `pace.workload.cycle_ns`, copied for speed
     _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step in which each role works
+    _halted_lost: int = 0  # steps that `halt` has counted as lost, until the next generation begins
     _slowest: tuple[Fraction, Fraction] | None = None  # what `_factors` returns; None: it has to be computed
 
     def __post_init__(self) -> None:
@@ -111,10 +112,23 @@ class WorldModel:
         """Return the nominal time, in ns, of the steps that were not saved at the end, for one worker."""
         return self.unsaved_steps * self.steps.ns
 
-    def save(self, step: int) -> None:
-        """Add a complete checkpoint; one that is not newer than the newest is ignored."""
-        if step > self.durable:
-            self.saved.append(step)
+    def save(self, step: int) -> bool:
+        """Add a complete checkpoint; one that is not newer than the newest is ignored.
+
+        Returns:
+            Whether steps are not lost after all. The answer that a checkpoint is accepted may arrive when another
+            member has ended the generation, so that the steps were counted as lost.
+        """
+        if step <= self.durable:
+            return False
+        found = min(self._halted_lost, step - self.durable)
+        if found:
+            self._halted_lost -= found
+            self.lost_steps -= found
+            self.lost_ns -= found * self.steps.ns
+            self.losses[-1] = (self.losses[-1][0], self.losses[-1][1] - found * self.steps.ns)
+        self.saved.append(step)
+        return found > 0
 
     def skip(self, last: int) -> None:
         """Add the checkpoints of this generation up to number `last` as complete, because fast-forward skips them."""
@@ -188,6 +202,7 @@ class WorldModel:
         if len(self.up) < size or self.begun_ns is not None:
             return False
         regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
+        self._halted_lost = 0
         self.begun_ns, self._slowest = now, None
         self._lose(-regained, now)
         self.steps = Steps(self.pace.workload, self.durable + regained, self._step_ns())
@@ -247,7 +262,8 @@ class WorldModel:
         if is_over:
             self.note_unsaved(now)
         else:
-            self._lose(max(0, self.in_memory - self.durable), now)
+            self._halted_lost = max(0, self.in_memory - self.durable)
+            self._lose(self._halted_lost, now)
         self.begun_ns = self.left_ns = None
         self.version += 1
 

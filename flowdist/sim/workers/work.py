@@ -408,8 +408,8 @@ class Work:
         If it was accepted the next generation of the world resumes from it. User code gets the answer too.
         """
         model = self.models.get(self._ctx.job.replicas[answer.replica].world)
-        if answer.accepted and model is not None:
-            model.save(answer.step)
+        if answer.accepted and model is not None and model.save(answer.step):
+            self.worlds.book_saved(model)
         self.code.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel, version: int) -> None:

@@ -102,6 +102,10 @@ class Worlds:
         for member in model.members:
             self._accounts.begin_work([member], self._queue.now, model.restore_took_ns(member))
 
+    def book_saved(self, model: WorldModel) -> None:
+        """Book steps of a generation that has ended as kept: the answer to their checkpoint has arrived only now."""
+        self._count_up_to(model, model.durable)
+
     def _end_work(self, model: WorldModel, *, is_over: bool) -> None:
         """Book the time of a generation that ends, split by bucket, before its model forgets it.
 

@@ -296,7 +296,10 @@ class AuxiliaryRole:
         """Begin a new generation of the replica: its agent opens the store, and then it is started."""
         self._turn(index, "opening")
         replica.generation += 1
-        self._plan(replica, now + self._job.times.open, lambda at: self._start(index, replica, at))
+        node = self.seats.node_of[index]
+        assert node is not None
+        opened = self._job.told(node, now) + self._job.times.open
+        self._plan(replica, opened, lambda at: self._start(index, replica, at))
 
     def _start(self, index: int, replica: AuxiliaryReplica, now: int) -> None:
         """Order the replica to start, because its store is open; nothing if its agent died before it reported that."""
@@ -306,17 +309,17 @@ class AuxiliaryRole:
         if is_dead and job.dead_since[node] < now - job.times.message:
             return
         self._turn(index, "running")
-        replica.ordered = now
+        replica.ordered = told = job.told(node, now)
         replica.attempt += 1
         replica.books.start(1, 0, now)
         if is_dead:
             return
-        replica.formed = now + job.times.started
+        replica.formed = told + job.times.started
         entity = f"{ReplicaId(self.role.name, index)}#{replica.attempt}"
-        is_warm = self._warm.split([node], now + job.times.up)[1] > 0
+        is_warm = self._warm.split([node], told + job.times.up)[1] > 0
         nominal_ns = load.warm_startup_ns if is_warm and load.warm_startup_ns is not None else load.startup_ns
         startup = round(nominal_ns * spread(job.seed, entity, "startup", load.startup_spread))
-        up = now + job.times.up + startup + (replica.books.restore_ns if replica.books.durable else 0)
+        up = told + job.times.up + startup + (replica.books.restore_ns if replica.books.durable else 0)
         self._plan(replica, up, lambda at: self._begin(index, replica, at))
 
     def _begin(self, index: int, replica: AuxiliaryReplica, now: int) -> None:

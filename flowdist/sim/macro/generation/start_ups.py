@@ -37,6 +37,10 @@ class WarmNodes:
             self._since.setdefault(node, now + self._load.startup_ns)
         return len(nodes) - warm, warm
 
+    def is_warm(self, node: int, now: int) -> bool:
+        """Return whether a start on the node at `now` (ns) is warm, as far as earlier calls of `split` say."""
+        return self._since.get(node, now + 1) <= now
+
     def forget(self, node: int) -> None:
         """Note that a node has died, and with it the modules in its memory."""
         self._since.pop(node, None)
