@@ -423,9 +423,8 @@ class Topology(Frozen):
             pending_timeout: Time for which a role may be below its minimum before the job fails (10 minutes).
             finish_timeout: Time for which the rest of a gang may run after its first member has finished (5 minutes).
             cooldown: Time between a re-formation and the next growth (30 s).
-            hang_after: Time without progress after which a worker has failed with kind `hang` (None: never). Progress
-                is a call of `flowdist.worker.progress()`; if none was made, counted steps and output of its world. The
-                failure comes `cause_window` (2 s) later, when its peers have reported how far they are.
+            hang_after: Time without progress after which, `cause_window` later, a worker has failed with kind `hang`
+                (None: never). Progress is `flowdist.worker.progress()`, else counted steps and output of its world.
             start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
                 `hang` (None: never); readiness does not count as progress.
             preload: Modules that are imported before workers are forked; torch is added if the code imports it.

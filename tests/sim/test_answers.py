@@ -150,10 +150,10 @@ def test_a_difference_that_may_be_rounding_is_told_from_others(one: object, othe
 
 
 def test_a_sum_over_fewer_ranks_is_another_result_and_the_message_says_that_it_may_be_rounding() -> None:
-    with pytest.raises(AssertionError, match="at the end total is .*, without faults ") as failed:
+    with pytest.raises(AssertionError, match=r"at the end total is .*, without faults ") as failed:
         assert_same_result(job(models.Summing), "node1@20s:leave")
     text = str(failed.value)
-    assert re.search(r"nested is .* \(they differ by \d\.\de-16 of their size, as sums of the same numbers in another", text)
+    assert re.search(r"nested is .* \(they differ by \d\.\de-16 of their size, as sums of the same numbers", text)
     assert "sum in the order of the samples, or round what is logged and what state() returns); resumed: " in text
     with pytest.raises(AssertionError) as failed:
         assert_same_result(job(models.WithArraysNotRestored), "trainer/1@step=trainer,15")

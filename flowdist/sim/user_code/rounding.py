@@ -42,7 +42,7 @@ def rounding(one: Any, other: Any) -> float | None:
     """
     try:
         return max(_differences(one, other), default=0.0)
-    except Exception:  # a class of the user's may raise anything; values that cannot be walked do not differ by rounding
+    except Exception:  # _Unlike, or anything that a class of the user's raises
         return None
 
 
@@ -65,7 +65,7 @@ def _differences(one: Any, other: Any) -> Iterable[float]:
             yield from _differences(mine, theirs)
     elif isinstance(one, (float, complex)) and isinstance(other, (float, complex)):
         yield _relative(one, other)
-    elif not one == other:
+    elif one != other:
         raise _Unlike
 
 
