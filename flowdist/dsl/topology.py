@@ -316,7 +316,8 @@ class Topology(Frozen):
         lease: Time for which an agent may be silent. The agent kills its workers 1 s before the lease ends; the
             controller declares the node lost and replaces its workers 1 s after the end.
         cause_window: A failure of a role within this time after a failure of a role that it depends on belongs to the
-            incident of the latter, and is not charged (rule R7 of docs/restarts.md).
+            incident of the latter, and is not charged (rule R7 of docs/restarts.md). A hang is judged that much later
+            than `hang_after` (R15).
         min_uptime: Time after which a world that runs counts as healthy, if it has not reported progress before. More
             than five changes of a world's members in a row, without health between them, fail the job if the last is
             the loss of a node (R8).
@@ -422,8 +423,8 @@ class Topology(Frozen):
             pending_timeout: Time for which a role may be below its minimum before the job fails (10 minutes).
             finish_timeout: Time for which the rest of a gang may run after its first member has finished (5 minutes).
             cooldown: Time between a re-formation and the next growth (30 s).
-            hang_after: Time without progress after which a worker has failed with kind `hang` (None: never). Progress
-                is a call of `flowdist.worker.progress()`; if none was made, counted steps and output of its world.
+            hang_after: Time without progress after which, `cause_window` later, a worker has failed with kind `hang`
+                (None: never). Progress is `flowdist.worker.progress()`, else counted steps and output of its world.
             start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
                 `hang` (None: never); readiness does not count as progress.
             preload: Modules that are imported before workers are forked; torch is added if the code imports it.

@@ -14,6 +14,7 @@ from flowdist.graph import RoleGraph, format_duration
 from flowdist.sim.simulation import SimResult
 from flowdist.sim.user_code.answers import raised_by_equal, same
 from flowdist.sim.user_code.played import Played, PlayedStep
+from flowdist.sim.user_code.rounding import rounding_text
 
 SHOWN_MAX = 80  # characters of a value in a message
 VALUES_MAX = 4  # values that differ in one message
@@ -101,7 +102,10 @@ def _ends(truth: Played, played: Played) -> str:
 
 
 def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Return, in words, the values by name that differ between two runs, VALUES_MAX at most; empty if none do."""
+    """Return, in words, the values by name that differ between two runs, VALUES_MAX at most; empty if none do.
+
+    If rounding may explain all of the differences, the words say so.
+    """
     keys = [
         key for key in {**wanted, **found} if key not in found or key not in wanted or not same(wanted[key], found[key])
     ]
@@ -114,7 +118,7 @@ def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str
         raised = raised_by_equal(*values) if is_in_both else ""
         texts.append(f"{key} is {mine}, without faults {theirs}{raised}")
     more = f"; {len(keys) - VALUES_MAX} more values differ" if len(keys) > VALUES_MAX else ""
-    return "; ".join(texts) + more
+    return "; ".join(texts) + more + rounding_text((found.get(key, MISSING), wanted.get(key, MISSING)) for key in keys)
 
 
 def _resumed(world: str, played: Played) -> str:

@@ -214,6 +214,15 @@ def test_two_roles_of_one_line_have_one_problem(tmp_path: Path) -> None:
     assert found.message.startswith("roles 'a' and 'b': drain=9s")
 
 
+def test_a_role_without_a_workload_is_not_judged_by_the_default_one(tmp_path: Path) -> None:
+    values = {"hang_after": "1s", "start_timeout": "1s", "ready_when": "call", "ready_timeout": "1s", "drain": "100ms"}
+    body = f"t.role('a', 'true', **{values}, restart=Restart(max_restarts=2, within='9s', backoff_reset='2s'))\n"
+    assert not problems(tmp_path, body)
+    own = body.replace("restart=", "workload=Workload(startup='5.1s'), restart=")
+    found = [problem.code for problem in problems(tmp_path, own)]
+    assert set(found) == {"FD304", "FD180", "FD181", "FD329", "FD332", "FD335"}
+
+
 def test_a_longer_first_step_than_hang_after_has_no_scene(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, role("hang_after='1m'", "startup='1m', warmup='30s'"))
     assert (found.code, found.scene) == ("FD304", None)

@@ -47,6 +47,20 @@ def ps_train(on_restart: str = "restart", **trainer: Any) -> RoleGraph:
     return graph(ps, trainers, evaluator, nodes=3, cpu=4)
 
 
+def test_roles_that_have_succeeded_or_have_not_started_are_not_stopped_with_the_job() -> None:
+    trainer = role("trainer", ready=Readiness("tcp", "rpc"), ports=("rpc",))
+    evaluator = role("evaluator", gates=(Gate("trainer", "succeeded"),), max_replicas=2, min_replicas=2)
+    upload = role("upload", gates=(Gate("evaluator", "succeeded"),))
+    board = role("board", kind="service", primary=False)
+    topology = graph(trainer, evaluator, upload, board, nodes=2, cpu=4)
+    for fault in ("evaluator/0", "evaluator"):
+        told = explained(topology, fault)
+        left = [] if fault == "evaluator" else [["the rest of evaluator"]]
+        assert told["outcome"] == "fail" and [names for names in waves(told, "stops") if names != ["board"]] == left
+        assert "trainer" not in str(told["stops"]) and "upload" not in str(told["stops"])
+    assert waves(explained(topology, "trainer/0:unready"), "stops") == [["trainer", "board"]]
+
+
 def test_a_killed_server_takes_the_trainers_along_because_their_gate_says_so() -> None:
     told = explained(ps_train(), "ps/0")
     assert told["outcome"] == "restart" and who(told["restarts"]) == ["ps/0", "trainer"]

@@ -94,6 +94,14 @@ def test_a_notice_that_no_grace_makes_long_enough() -> None:
     assert "it leaves 0s" in problem.message
 
 
+def test_without_a_workload_only_a_notice_that_grace_uses_up_is_too_short() -> None:
+    t = Topology("job", nodes=4 * [Node(cpu=1)])
+    t.role("trainer", "true", replicas=3, restart=Restart("role", max_restarts=3))
+    assert not found(compile_loaded(t), "node1@2m:preempt=10.5s/5m")  # how long a step takes is a guess
+    (problem,) = found(compile_loaded(t), "node1@2m:preempt=10s/5m")
+    assert problem.code == "FD330" and "it leaves 0s" in problem.message
+
+
 def test_rates_have_notices_and_returns_as_well() -> None:
     codes = [problem.code for problem in found(compiled(), rates=["node-preempt=1/node-day:20s/5m"])]
     assert codes == ["FD330", "FD331"]

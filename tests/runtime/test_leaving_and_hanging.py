@@ -9,6 +9,7 @@ import pytest
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import DrainRequested
 from flowdist.record.journal import Line, Record
+from flowdist.runtime.run_folder.logs import STACKS_FOLLOW
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real
@@ -104,5 +105,7 @@ def test_r15_the_rank_that_stands_still_is_found_and_the_stacks_are_written(tmp_
         assert "trainer/1 failed on node1: it hangs: no progress for 1s" in job.text
         stacks = (job.run_dir / "trainer/0/attempt_1/0/stderr.log").read_text()
         assert "wait_for_the_others" in stacks and "Current thread" in stacks
+        assert f"{STACKS_FOLLOW}\nFatal Python error: Aborted\n" in stacks  # they are no crash of the user's program
+        assert f"[trainer/0] {STACKS_FOLLOW}" in job.text
         assert sizes(job.journal()[1]) == [2, 2]
         assert job.alive() == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.run_folder.logs import OutputWatch
+from flowdist.runtime.run_folder.logs import STACKS_FOLLOW, OutputWatch, announce_stacks
 
 HOUR_NS = 3600 * 10**9
 
@@ -80,3 +80,16 @@ def test_logs_that_a_worker_has_removed_are_no_output(log: Path) -> None:
     seen = output.last_output_ns()
     log.unlink()
     assert seen is not None and (output.last_output_ns() or 0) >= seen
+
+
+def test_stacks_are_announced_on_a_line_of_their_own(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    announce_stacks(log)
+    assert not log.exists()  # its worker is gone with its folder: nothing to say
+    for before in ("", "a line\n"):
+        log.write_text(before)
+        announce_stacks(log)
+        assert log.read_text() == f"{before}{STACKS_FOLLOW}\n"
+    log.write_text("a line\n50 %")
+    announce_stacks(log)
+    assert log.read_text() == f"a line\n50 %\n{STACKS_FOLLOW}\n"

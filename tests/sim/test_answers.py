@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
+from array import array
 
 import pytest
 
 from flowdist import Restart, Topology, Workload
 from flowdist.sim.simulation import Simulation
 from flowdist.sim.user_code.played import Played
+from flowdist.sim.user_code.rounding import rounding, rounding_text
 from flowdist.testing import assert_same_result, check_determinism, graph_of
 from tests.sim import user_models as models
 from tests.sim.test_models import job, run
@@ -115,3 +118,49 @@ def test_a_state_of_a_service_that_is_none_is_no_state_that_is_the_same() -> Non
     )
     with pytest.raises(AssertionError, match=r"state\(\) of ps/0 failed: TypeError: state\(\) has to return a dict"):
         assert_same_result(t, "trainer@12s")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_small"),
+    [
+        (0.0034441377853822964, 0.003444137785382296, True),
+        ([1, {"a": (0.1 + 0.2, "text")}], [1, {"a": (0.3, "text")}], True),
+        (complex(1, 0.3), complex(1, 0.1 + 0.2), True),
+        ([float("nan"), 0.3], [float("nan"), 0.1 + 0.2], True),
+        (array("f", [0.1, 3.0]), array("f", [0.10000001, 3.0]), True),  # neighbours among single floats
+        (0.1, 0.10000001, False),  # and far apart for doubles
+        (1e300, 1.0000000000000002e300, True),
+        (1.0, 1.00001, False),
+        (1.0, float("nan"), False),
+        (1.0, float("inf"), False),
+        (1.0, "1.0", False),
+        (100000000000, 100000000001, False),  # whole numbers are not rounded
+        ([0.3, "a"], [0.1 + 0.2, "b"], False),
+        ([0.3], [0.1 + 0.2, 1.0], False),
+        ({"a": 0.3}, {"b": 0.1 + 0.2}, False),
+        (models.Version(0.3), models.Version(0.1 + 0.2), False),  # its == raises
+        ([1.0], (1.0,), False),
+        (object(), object(), False),
+    ],
+)
+def test_a_difference_that_may_be_rounding_is_told_from_others(one: object, other: object, is_small: bool) -> None:
+    assert bool(rounding(one, other)) == bool(rounding(other, one)) == is_small
+    assert bool(rounding_text([(one, other)])) == is_small
+    assert bool(rounding_text([(0.3, 0.1 + 0.2), (one, other)])) == is_small
+
+
+def test_a_sum_over_fewer_ranks_is_another_result_and_the_message_says_that_it_may_be_rounding() -> None:
+    with pytest.raises(AssertionError, match=r"at the end total is .*, without faults ") as failed:
+        assert_same_result(job(models.Summing), "node1@20s:leave")
+    text = str(failed.value)
+    assert re.search(r"nested is .* \(they differ by \d\.\de-16 of their size, as sums of the same numbers", text)
+    assert "sum in the order of the samples, or round what is logged and what state() returns); resumed: " in text
+    with pytest.raises(AssertionError) as failed:
+        assert_same_result(job(models.WithArraysNotRestored), "trainer/1@step=trainer,15")
+    assert "of their size" not in str(failed.value)
+
+
+def test_values_that_ranks_round_otherwise_are_not_the_same_and_the_message_says_so() -> None:
+    ends = Played()
+    ends.ended("trainer", [{"loss": 0.3}, {"loss": 0.1 + 0.2}])
+    assert "rank 1 has 0.30000000000000004 (they differ by 1.9e-16 of their size" in ends.clashes[0]

@@ -391,6 +391,21 @@ class WithArraysNotRestored(WithArrays):
         return step
 
 
+class Summing(Counting):
+    """A model that sums by rank, so that its last digits depend on the number of ranks, and ends with nested sums."""
+
+    def step(self, step):
+        super().step(step)
+        size = self.ctx.info.world_size
+        return sum(0.1 * (4 * step + i) for i in range(4) if i % size == self.ctx.info.rank)
+
+    def combine(self, step, parts):
+        self.total = 0.9 * self.total + sum(parts)
+
+    def state(self):
+        return {"total": self.total, "nested": [{"total": (self.total, "text")}]}
+
+
 class WrongStateOfServer:
     def __init__(self, ctx):
         pass

@@ -5,7 +5,7 @@ goes wrong if it does not: a sentence with both values, what to write instead, a
 show it. FD1xx is a value that can never work. FD3xx goes wrong only in the case that the sentence names.
 
 What a workload says about start-up, steps and checkpoints is the user's own number. Rules about it do not judge a role
-without a workload, whose defaults are a guess.
+without a workload, whose defaults are a guess: workers of a real run may start faster, and save in another time.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     hang, load = spec.hang_after_ns, spec.workload
     longest = _longest_gap_ns(spec)
     begins = begins_ns(spec) + load.restore_ns
-    if hang is None or spec.kind != "task" or hang > max(longest, begins):
+    if hang is None or spec.kind != "task" or is_guess(spec) or hang > max(longest, begins):
         return None
     step, other = f"a step of its workload takes {_text(load.step_ns)}", ("workload.step_time", load.step_ns)
     if hang > longest:
@@ -208,7 +208,7 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
 def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD180, and FD328 where only a restart with a checkpoint takes too long: `start_timeout` before the first step."""
     limit, load = spec.start_timeout_ns, spec.workload
-    if limit is None or spec.kind != "task" or _is_guess(spec):
+    if limit is None or spec.kind != "task" or is_guess(spec):
         return None
     for code, restore in ("FD180", 0), ("FD328", load.restore_ns):
         first = begins_ns(spec) + restore
@@ -237,7 +237,7 @@ def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
 def ready_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD181, and FD328 where only a restart with a checkpoint takes too long: `ready_timeout` before readiness."""
     limit, load = spec.ready_timeout_ns, spec.workload
-    if spec.ready is None or _is_guess(spec):
+    if spec.ready is None or is_guess(spec):
         return None
     restore = load.restore_ns if spec.kind == "task" else 0
     if limit > load.startup_ns + restore:
@@ -265,7 +265,7 @@ def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     need, world = leave_ns(spec), graph.world_of(spec.name)
     mates = [other for other in graph.roles if other.name in world.roles] if world is not None else [spec]
     drain = max(mate.drain_ns for mate in mates)
-    if spec.kind != "task" or drain >= need:
+    if spec.kind != "task" or is_guess(spec) or drain >= need:
         return None
     message = (
         f"drain={_text(drain)} is too short to save when a node is drained: up to {_text(need)} pass until the step is "
@@ -309,7 +309,7 @@ def _by_backoff(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Find
 def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Finding | None:
     """Return the finding if a role that fails at each first step never has the budget's charges within its window."""
     up, window = begins_ns(spec), policy.within_ns
-    if window is None or not policy.max_restarts or _is_guess(spec):
+    if window is None or not policy.max_restarts or is_guess(spec):
         return None
     waits = backoff_ns(policy) if up < policy.backoff_reset_ns else 0  # else each back-off is the first one
     total = waits + policy.max_restarts * up
@@ -329,7 +329,7 @@ def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Fin
 def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD335: the series of back-offs begins anew within each start-up, so no restart ever waits (R10)."""
     policy = spec.restart
-    if policy is None or _is_guess(spec) or policy.max_restarts < 2 or not policy.backoff_ns:
+    if policy is None or is_guess(spec) or policy.max_restarts < 2 or not policy.backoff_ns:
         return None
     waits = ("backoff_ns", "backoff_max_ns", "backoff_reset_ns")
     up, reset = begins_ns(spec), policy.backoff_reset_ns
@@ -383,7 +383,7 @@ def _start_up(spec: RoleSpec) -> tuple[tuple[str, int], ...]:
     return (("workload.startup", load.startup_ns), *warmup)
 
 
-def _is_guess(spec: RoleSpec) -> bool:
+def is_guess(spec: RoleSpec) -> bool:
     """Return whether the user has said nothing about the timing of the role, so that its workload is a guess."""
     startup_ns = (2 if spec.kind == "service" else 5) * SECOND
     return replace(spec.workload, collective="") == WorkloadSpec(startup_ns=startup_ns)

@@ -286,8 +286,16 @@ def _stops(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits, failing: F
 
 
 def _stops_of_all(graph: RoleGraph, hits: Hits, failing: Failing) -> list[list[dict[str, Any]]]:
-    """Return the layers in which the whole job is stopped."""
-    return _stops(graph, {spec.name: "role" for spec in graph.roles}, hits, failing)
+    """Return the layers in which the whole job is stopped: all roles but those that cannot run when the failure comes.
+
+    Such a role has not started yet or has succeeded already, whichever role that is hit runs then.
+    """
+    running = [
+        spec.name
+        for spec in graph.roles
+        if spec.name in hits or not hits or any(why_not_running(graph, spec.name, [hit]) is None for hit in hits)
+    ]
+    return _stops(graph, dict.fromkeys(running, "role"), hits, failing)
 
 
 def _to_stop(spec: RoleSpec, extent: Extent, hits: Hits, failing: Failing) -> str:

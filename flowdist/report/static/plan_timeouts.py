@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flowdist.dsl.check import excerpts
 from flowdist.dsl.check.arguments import Arguments
-from flowdist.dsl.check.timeouts import leave_ns, leave_text, less, more, related_to
+from flowdist.dsl.check.timeouts import is_guess, leave_ns, leave_text, less, more, related_to
 from flowdist.dsl.problems.places import CLI, Place
 from flowdist.dsl.problems.problem import Problem
 from flowdist.dsl.problems.scene import Scene
@@ -89,6 +89,8 @@ def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arg
     runs_there = room_without(graph, spec, others, {}) > 0
     left = max(0, hit.notice_ns - grace)
     if hit.kind != "preempt" or spec.kind != "task" or left >= need or not runs_there:
+        return None
+    if left > 0 and is_guess(spec):  # how long a step takes is not known
         return None
     notice = format_duration(hit.notice_ns)
     message = (

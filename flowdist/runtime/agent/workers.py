@@ -36,7 +36,7 @@ from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
-from flowdist.runtime.run_folder.logs import OutputWatch
+from flowdist.runtime.run_folder.logs import OutputWatch, announce_stacks
 from flowdist.runtime.run_folder.owner_file import OWNER, read_owner
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
@@ -210,11 +210,16 @@ class Workers:
         return env
 
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
-        """Have the spawner send a signal to the process group of each worker of the attempt that has not ended."""
+        """Have the spawner send a signal to the process group of each worker of the attempt that has not ended.
+
+        Before SIGABRT, a line in the log of each of them says why the stacks are there that Python then writes (R15).
+        """
         if (known := self._attempts.get((replica, attempt))) is not None:
             known.was_signalled = True
             known.was_killed |= number == signal.SIGKILL
         for id in self._ids_of(replica, attempt):
+            if number == signal.SIGABRT:
+                announce_stacks(self._folder(*self._workers[id]) / "stderr.log")
             self._send(spawner.Signal(id, number))
 
     def check_unkillable(self, replica: ReplicaId, attempt: int) -> None:

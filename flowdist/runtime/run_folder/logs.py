@@ -5,6 +5,8 @@ Workers write straight into their log files, so that flowdist never delays them.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +20,13 @@ from flowdist.runtime.wire.line_buffer import LineBuffer
 
 PIECE_BYTES = 1 << 20  # read at once; a longer line is shown in pieces of this size
 LOOK_BYTES = 16 << 20  # shown of all logs in one look, so that a worker which floods its log holds up nothing else
+<<<<<<< HEAD
 LOOK_MAX_S = 0.4  # for one look, which short lines reach first: interrupts and the end of the job wait meanwhile
 STEP_BYTES = 1 << 16  # shown between two looks at the clock
+=======
+STACKS_FOLLOW = "flowdist: a worker of this world hangs, or may hang: flowdist ends this one by SIGABRT; a Python "
+STACKS_FOLLOW += "worker first writes the stacks of its threads, under 'Fatal Python error: Aborted'"
+>>>>>>> docsmend
 CUT = " [longer than 1 MiB: the line goes on below]"
 
 Stream = Literal["stdout", "stderr"]
@@ -57,6 +64,21 @@ class OutputWatch:
             self._last_ns = now if was_set or not self._looked_ns <= written_ns <= now else written_ns
         self._looked_ns, self._size, self._ahead_ns = now, size, ahead_ns
         return self._last_ns
+
+
+def announce_stacks(log: Path) -> None:
+    """Append the line STACKS_FOLLOW to a worker's log, on a line of its own. Errors, such as a full disk, are ignored.
+
+    Args:
+        log: The worker's stderr.log, to which the worker appends, too.
+    """
+    starts_line = (read_from(log, -1, 1) or b"\n") == b"\n"
+    with contextlib.suppress(OSError):
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(file, ("" if starts_line else "\n").encode() + f"{STACKS_FOLLOW}\n".encode())
+        finally:
+            os.close(file)
 
 
 class Follower:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.sim.user_code.answers import raised_by_equal, same
+from flowdist.sim.user_code.rounding import rounding_text
 
 
 class PlayedStep(NamedTuple):
@@ -72,8 +73,8 @@ class Played:
         for rank, state in enumerate(states):
             for key, value in state.items():
                 if key in whole and not same(whole[key], value):
-                    raised = raised_by_equal(whole[key], value)
+                    raised, rounded = raised_by_equal(whole[key], value), rounding_text([(whole[key], value)])
                     what = f"{key} of {name} is not the same on all ranks"
-                    self.clashes.append(f"{what}: rank {rank} has {value!r}{raised}")
+                    self.clashes.append(f"{what}: rank {rank} has {value!r}{raised}{rounded}")
                 whole.setdefault(key, value)
         self.ends[name] = whole
