@@ -20,13 +20,10 @@ from flowdist.runtime.wire.line_buffer import LineBuffer
 
 PIECE_BYTES = 1 << 20  # read at once; a longer line is shown in pieces of this size
 LOOK_BYTES = 16 << 20  # shown of all logs in one look, so that a worker which floods its log holds up nothing else
-<<<<<<< HEAD
 LOOK_MAX_S = 0.4  # for one look, which short lines reach first: interrupts and the end of the job wait meanwhile
 STEP_BYTES = 1 << 16  # shown between two looks at the clock
-=======
 STACKS_FOLLOW = "flowdist: a worker of this world hangs, or may hang: flowdist ends this one by SIGABRT; a Python "
 STACKS_FOLLOW += "worker first writes the stacks of its threads, under 'Fatal Python error: Aborted'"
->>>>>>> docsmend
 CUT = " [longer than 1 MiB: the line goes on below]"
 
 Stream = Literal["stdout", "stderr"]
