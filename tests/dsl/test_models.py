@@ -149,8 +149,17 @@ def test_a_misspelt_method_is_found_beside_inherited_methods(tmp_path: Path, val
     assert "OfBase.publsh() (model.py:" in warning.message and warning.help == "did you mean publish()?"
 
 
-def test_bases_that_only_a_run_shows_are_believed(tmp_path: Path) -> None:
-    source = "from elsewhere import Base\nclass Child(Base):\n def publsh(self, step): pass\nclass Base(Child): pass"
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from elsewhere import Base\nclass Child(Base):\n def publsh(self, step): pass\nclass Base(Child): pass",
+        "from elsewhere import Base, Other\nclass Child(Base, Other):\n def publsh(self, step): pass",
+        "from elsewhere import Meta\nclass Child(metaclass=Meta):\n def publsh(self, step): pass",
+        "from elsewhere import decorate\n@decorate\nclass Child:\n def publsh(self, step): pass",
+    ],
+    ids=["base", "bases", "metaclass", "decorator"],
+)
+def test_a_class_whose_methods_only_a_run_shows_is_believed(tmp_path: Path, source: str) -> None:
     (tmp_path / "model.py").write_text(source)
     text = 'from flowdist import Topology\nt = Topology("x", nodes=1)\nt.role("a", "true", simulate="model:Child")'
     assert loaded(tmp_path, text).warnings == ()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from flowdist import Restart, Topology
+from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
@@ -145,3 +147,13 @@ def test_did_you_mean_lists_what_there_is_where_nothing_is_near() -> None:
     assert did_you_mean("trianer", ["ps", "trainer"]) == 'did you mean "trainer"?'
     assert did_you_mean("zzz", ["ps", "trainer"]) == "known: ps, trainer"
     assert did_you_mean("zzz", []) == "there is none"
+
+
+def test_an_argument_of_a_call_that_nobody_wrote_stands_at_the_call_that_could_have_it() -> None:
+    t = Topology("x", nodes=1)
+    t.role("trainer", "true", restart=Restart("role", max_restarts=1))
+    arguments = Arguments(t)
+    assert arguments.is_written("trainer", "restart.max_restarts")
+    assert not arguments.is_written("trainer", "workload.startup")
+    assert arguments.place("trainer", "workload.startup") == arguments.place("trainer", "workload")
+    assert arguments.place("trainer", "workload").line == arguments.place("trainer", "restart").line

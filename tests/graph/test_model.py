@@ -29,6 +29,12 @@ GRAPH = RoleGraph("x", (PS, TRAINER, EVALUATOR), (Domain("core", ("ps", "trainer
 HELD = {"loose": {"gang": False}, "on-devices": {"resources": Resources(gpu=2)}, "mesh": {"parallel": (("dp", 2),)}}
 
 
+def test_a_checkpoint_in_the_memory_of_peers_survives_the_loss_of_one_node() -> None:
+    load = WorkloadSpec(restore_ns=9, peer_restore_ns=2)
+    assert [load.restore_ns_after(lost) for lost in (0, 1, 2)] == [2, 2, 9]
+    assert WorkloadSpec(restore_ns=9).restore_ns_after(0) == 9
+
+
 def test_a_role_is_found_by_its_name() -> None:
     assert GRAPH.role("trainer") is TRAINER
     with pytest.raises(KeyError, match="trianer"):

@@ -52,6 +52,17 @@ def test_work_on_a_silent_node_ends_at_its_last_heartbeat(fault: tuple[tuple[flo
     assert seconds(read(talk, *fault)) == {"productive": 30 + at, "detection": 30 - at, "waiting": 20}
 
 
+def test_a_success_that_only_a_node_that_joins_again_reports_is_done_from_then_on():
+    talk = trainers(2, nodes=2, cpu=1.0)
+    until(talk, 50)
+    finished = ev.ReplicaExited(r("trainer/1"), 1, None)
+    item = ev.InventoryItem(r("trainer/1"), 1, "exited", exited=finished)
+    talk.tell(ev.NodeJoined("node1", talk.graph.cluster.nodes[1], inventory=(item,)))
+    finish(talk, 60, "trainer/0")
+    assert talk.job.outcome == "succeeded"
+    assert seconds(read(talk)) == {"productive": 110, "done": 10}
+
+
 def test_a_world_that_still_reports_still_works():
     talk = trainers(2, nodes=2, cpu=1.0)
     for number in range(30):
