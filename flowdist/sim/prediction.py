@@ -42,15 +42,14 @@ class Figure(NamedTuple):
     predicted_ns: int
 
     @property
-    def error(self) -> float:
-        """Return the error as a share of the real figure; 0.0 if both are 0."""
-        return (
-            abs(self.predicted_ns - self.real_ns) / max(1, self.real_ns) if self.real_ns or self.predicted_ns else 0.0
-        )
+    def error(self) -> float | None:
+        """Return the error as a share of the real figure; 0.0 if both are 0, None if the real figure alone is 0."""
+        off = abs(self.predicted_ns - self.real_ns)
+        return off / self.real_ns if self.real_ns else None if off else 0.0
 
     def is_within(self, share: float, ns: int = 0) -> bool:
         """Return whether the error is at most a share of the real figure, or at most `ns`."""
-        return self.error <= share or abs(self.predicted_ns - self.real_ns) <= ns
+        return abs(self.predicted_ns - self.real_ns) <= max(share * self.real_ns, ns)
 
 
 class Prediction(NamedTuple):
@@ -133,9 +132,8 @@ def losses_of(run: Observed) -> Iterator[Loss]:
             continue
         begun = one.clock[0].step - 1
         resumed = begun if one.resumed is None else min(one.resumed, begun)
-        reached = max((mark.step for marks in before.marks.values() for mark in marks), default=0)
         step_ns = times[one.role].fields.get("step_ns", 0)
-        yield Loss(one.role, one.world, one.ordered_ns, max(0, reached - resumed) * step_ns)
+        yield Loss(one.role, one.world, one.ordered_ns, max(0, before.reached - resumed) * step_ns)
 
 
 def _lost_ns(run: Observed) -> dict[str, int]:

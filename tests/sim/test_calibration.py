@@ -17,9 +17,10 @@ from flowdist.sim.calibration.distribution import distribution, rounded
 from flowdist.sim.calibration.file import calibration_text, read_calibration
 from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes
 from flowdist.sim.calibration.observe import observe
+from flowdist.sim.prediction import losses_of
 from flowdist.testing import simulate
 from tests.control.harness import Talk, graph, r, restart, role
-from tests.record.sheets import fail, finish, save, step, trainers, until
+from tests.record.sheets import count, fail, finish, save, step, trainers, until
 
 
 def measured(*talks: Talk, name: str = "trainer") -> RoleTimes:
@@ -319,3 +320,49 @@ def test_a_report_that_is_repeated_to_the_next_controller_is_no_slow_step() -> N
     times = calibrate([observe(header, lines)]).roles["trainer"].fields
     assert times["step_ns"] == pytest.approx(SECOND, rel=0.005)
     assert times["checkpoint_every_ns"] == pytest.approx(720 * SECOND, rel=0.005)
+
+
+def killed_at_300(*, is_counted: bool) -> Talk:
+    """Return a job that resumes from step 240. Its first optimizer step of each attempt may be counted as well."""
+    talk = trainers()
+    if is_counted:
+        count(talk, 7.047, 1)
+    end = work(talk, 7, 1, 300, 0.047, save_every=80)
+    step(talk, end, 300)
+    fail(talk, end + 0.01)
+    if is_counted:
+        count(talk, end + 5.047, 1)
+    end = work(talk, end + 5, 241, 400, 0.047, save_every=80)
+    step(talk, end, 400)
+    finish(talk, end + 0.1, "trainer/0")
+    return talk
+
+
+def test_counted_steps_change_nothing_once_the_script_reports_its_own() -> None:
+    """The count of the first step was once taken for the step from which an attempt resumed: no loss was known."""
+    both, alone = (observe(*told(killed_at_300(is_counted=counts))) for counts in (True, False))
+    assert [loss.ns for loss in losses_of(both)] == [loss.ns for loss in losses_of(alone)]
+    assert sum(loss.ns for loss in losses_of(both)) == pytest.approx(60 * 47 * MS, rel=0.02)
+    assert calibrate([both]).roles["trainer"].fields == calibrate([alone]).roles["trainer"].fields
+    assert not any(mark.is_count for one in both.generations for mark in one.clock)
+
+
+def test_a_member_that_reports_its_steps_stands_for_those_whose_steps_are_counted() -> None:
+    talk = trainers(2)
+    for number in range(1, 41):
+        count(talk, 7 + number, number, "trainer/1")
+        if number % 4 == 0:
+            step(talk, 7 + number, number + 100)
+    (one,) = observe(*told(talk)).generations
+    assert one.reached == 140 and [mark.step for mark in one.clock] == list(range(104, 141, 4))
+    assert one.first is not None and one.first.at_ns == 8 * SECOND, "the first step is known from its count"
+
+
+def test_a_script_with_a_checkpoint_of_its_own_has_lost_what_it_reports_again() -> None:
+    """Without any commit, the steps before the first one that is reported again are not lost."""
+    talk = trainers()
+    end = work(talk, 7, 1, 300, 0.1)
+    step(talk, end, 300)
+    fail(talk, end + 0.01)
+    work(talk, end + 5, 271, 400, 0.1)
+    assert sum(loss.ns for loss in losses_of(observe(*told(talk)))) == pytest.approx(3 * SECOND, rel=0.02)

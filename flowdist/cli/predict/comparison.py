@@ -123,8 +123,8 @@ def _differences(expected: ExpectedIncident, one: IncidentStory) -> Iterator[str
 def _figure(predicted: int | None, actual: int | None) -> dict[str, Any]:
     error = None  # of 0, or of what is not known, there is no share
     if predicted is not None and actual:
-        error = round(Figure("", actual, predicted).error, 4)
-    return {"predicted": predicted, "actual": actual, "error": error}
+        error = Figure("", actual, predicted).error
+    return {"predicted": predicted, "actual": actual, "error": None if error is None else round(error, 4)}
 
 
 def _words(value: object) -> str:

@@ -326,10 +326,9 @@ class _RoleFit:
         ready = max(one.ready.values()) if len(one.ready) == len(one.starts) else None
         if self._role.kind == "service":
             return None if ready is None else (max(0, ready - one.begun_ns - ORDER_NS), None, 0)
-        clock = one.clock
-        if not clock or not self._step_ns:
+        clock, first = one.clock, one.first
+        if first is None or not self._step_ns:
             return None
-        first = min((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
         restore = one.spent_by("restoring", first.at_ns)
         steps = _first_steps(one, first)
         begun, warmup = first.at_ns - steps * self._step_at(one.size), None
