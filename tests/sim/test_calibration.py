@@ -13,11 +13,12 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import MS, SECOND, Readiness
 from flowdist.record.journal import FaultLine, Header, Line, Record, record
 from flowdist.sim.calibration.calibration import Calibration, calibrate, calibrated
+from flowdist.sim.calibration.counted import counted_length
 from flowdist.sim.calibration.distribution import distribution, rounded
 from flowdist.sim.calibration.file import calibration_text, read_calibration
 from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes
-from flowdist.sim.calibration.observe import observe
-from flowdist.sim.prediction import losses_of
+from flowdist.sim.calibration.observe import Observed, observe
+from flowdist.sim.prediction import Run, losses_of, predict
 from flowdist.testing import simulate
 from tests.control.harness import Talk, graph, r, restart, role
 from tests.record.sheets import count, fail, finish, save, step, trainers, until
@@ -366,3 +367,81 @@ def test_a_script_with_a_checkpoint_of_its_own_has_lost_what_it_reports_again() 
     fail(talk, end + 0.01)
     work(talk, end + 5, 271, 400, 0.1)
     assert sum(loss.ns for loss in losses_of(observe(*told(talk)))) == pytest.approx(3 * SECOND, rel=0.02)
+
+
+# Optimizer steps that are counted: each attempt begins at 0, and the script's own numbers are not known.
+
+
+def counted(*attempts: int, commits: dict[int, int] | None = None, is_over: bool = True) -> Talk:
+    """Return a job whose attempts count so many steps of 100 ms; all but the last fail.
+
+    Args:
+        attempts: The last count of each attempt.
+        commits: The number under which the script commits after so many counted steps of an attempt.
+        is_over: The last attempt succeeds.
+    """
+    talk = trainers()
+    at = 7.0
+    for number, steps in enumerate(attempts, 1):
+        for done in range(1, steps + 1):
+            at += 0.1
+            if done in (1, steps) or done % 5 == 0:
+                count(talk, at, done)
+            if commits and number == 1 and done in commits:
+                save(talk, at, commits[done])
+        at += 0.2
+        if number < len(attempts) or not is_over:
+            fail(talk, at)
+            at += 2
+    if is_over:
+        finish(talk, at, "trainer/0")
+    return talk
+
+
+def seen(*talks: Talk) -> list[Observed]:
+    return [observe(*told(talk)) for talk in talks]
+
+
+def test_an_attempt_that_succeeds_without_a_restart_shows_the_number_of_counted_steps():
+    found = measured(counted(200))
+    assert (found.fields["steps"], found.length, found.silent) == (200, "known", ())
+    assert found.fields["finish_ns"] == pytest.approx(200 * MS, rel=0.02)
+
+
+def test_after_a_restart_the_steps_of_the_attempt_that_succeeded_are_played_and_a_sentence_says_so():
+    found = measured(counted(80, 200))
+    assert (found.fields["steps"], found.length) == (200, "guessed")
+    assert found.fields["checkpoint_every_ns"] > 200 * found.fields["step_ns"], "nothing is saved"
+    (text,) = found.silent
+    assert "played as 200 counted steps, and all of them again after each restart" in text
+
+
+@pytest.mark.parametrize("talk", [counted(80, is_over=False), counted(150, 60)], ids=["it failed", "it resumed"])
+def test_counts_that_do_not_show_the_number_of_steps_are_no_number(talk: Talk) -> None:
+    """The 600 steps of a topology that says nothing were once played instead."""
+    found = measured(talk)
+    assert "steps" not in found.fields and found.length == "unknown"
+    assert any("its number of steps" in text for text in found.unknown)
+
+
+@pytest.mark.parametrize("per_commit", [1, 10])
+def test_commits_show_where_an_attempt_began_also_if_they_are_numbered_by_epochs(per_commit: int) -> None:
+    commits = {done: done // per_commit for done in (20, 40, 60)}
+    found = measured(counted(80, 140, commits=commits))
+    assert found.fields["steps"] == pytest.approx(200, abs=3) and found.length == "known" and not found.silent
+    assert found.fields["checkpoint_every_ns"] == pytest.approx(20 * 100 * MS, rel=0.05)
+
+
+def test_a_run_without_failures_shows_what_a_restart_of_another_run_did_again():
+    found = measured(counted(200), counted(80, 140))
+    assert (found.fields["steps"], found.length, found.silent) == (200, "known", ())
+    assert found.fields["checkpoint_every_ns"] == pytest.approx(2 * 20 * 100 * MS, rel=0.02)
+    generations = [one for run in seen(counted(200), counted(80, 200)) for one in run.generations]
+    assert counted_length(generations).lost == 80, "it began anew"
+
+
+def test_a_run_whose_steps_were_counted_is_predicted_with_the_number_of_steps_of_the_calibration():
+    times = calibrate(seen(counted(200), counted(80, 140)))
+    found = predict(Run("run", *told(counted(80, 140))), times)
+    assert found.lasted.error is not None and found.lasted.error < 0.15
+    assert [figure.what for figure in found.figures] == ["incident 1, next step"], "its lost work is not known"
