@@ -57,7 +57,8 @@ class RoleTimes(NamedTuple):
 
     `unknown` names what the records do not show. `silent` says how a task is played whose workers report no progress,
     or no step numbers. `tells_saving` is false if workers report less than half of what a checkpoint costs them.
-    `length` says what is known of the number of steps of a task whose steps were counted.
+    `length` says what is known of the number of steps of a task whose steps were counted. `reports_steps` is false for
+    a task whose workers never reported the number of a step, so that its lost work is not known.
     """
 
     fields: dict[str, Any]
@@ -66,6 +67,7 @@ class RoleTimes(NamedTuple):
     silent: tuple[str, ...] = ()
     tells_saving: bool = True
     length: Length = "known"
+    reports_steps: bool = True
 
 
 def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
@@ -75,7 +77,8 @@ def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
     for name, value in fit.fields.items():  # the interval of checkpoints stays a multiple of the step
         fit.fields[name] = rounded(value) if name.endswith("_ns") and value and name != "checkpoint_every_ns" else value
     measured = {name: found for name, samples in fit.samples.items() if (found := distribution(samples)) is not None}
-    return RoleTimes(fit.fields, measured, tuple(fit.unknown), tuple(fit.silent), fit.tells_saving, fit.length)
+    texts = tuple(fit.unknown), tuple(fit.silent)
+    return RoleTimes(fit.fields, measured, *texts, fit.tells_saving, fit.length, fit.reports_steps)
 
 
 def median(samples: Sequence[int]) -> int:
@@ -260,13 +263,18 @@ class _RoleFit:
             self.samples["finish"] = ends
 
     @property
+    def reports_steps(self) -> bool:
+        """Return whether a worker reported the number of a step, as far as that can be asked: the task has started."""
+        return self._role.kind != "task" or not self._all or any(one.reached for one in self._all)
+
+    @property
     def _all(self) -> list[Generation]:
         return [one for _, one in self._generations]
 
     @property
     def _is_counted(self) -> bool:
         """Return whether steps were counted, and no worker reported the number of one."""
-        return any(one.clock for one in self._all) and not any(one.reached for one in self._all)
+        return any(one.clock for one in self._all) and not self.reports_steps
 
     def _measure_count(self) -> None:
         """Measure the number of steps of a task whose steps were counted, and what restarts did again."""
