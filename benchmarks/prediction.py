@@ -197,7 +197,7 @@ def _judge(rows: list[tuple[str, ...]], found: Prediction, total: float, *, is_t
 
 def _texts(figure: Figure) -> tuple[str, str, str]:
     real, predicted = (format_duration(rounded(ns)) for ns in (figure.real_ns, figure.predicted_ns))
-    return real, predicted, f"{100 * figure.error:.1f} %"
+    return real, predicted, "-" if figure.error is None else f"{100 * figure.error:.1f} %"
 
 
 def _with_interval(calibration: Calibration, steps: int) -> Calibration:

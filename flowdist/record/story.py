@@ -48,7 +48,7 @@ class Story(NamedTuple):
     """Outcome, length, incidents, worlds and lost work of a job, from its record.
 
     `worlds` has the members of each generation, in the order of their ranks, by world. `lost_ns` is the lost work of
-    each role, for one replica.
+    each role: the time of its worlds, however many members each has.
     """
 
     outcome: str | None
@@ -82,13 +82,11 @@ def story_of(header: Header, lines: Iterable[Line]) -> Story:
         for effect in line.effects if isinstance(line, Record) else ():
             if isinstance(effect, StartReplica):
                 worlds.setdefault(effect.world, {}).setdefault(effect.generation, []).append(effect)
-    spent = replay.sheet.spent()
-    lost = {role.name: spent[role.name].get("lost work", 0) // role.max_replicas for role in header.graph.roles}
     formed = {
         name: tuple(_members(generations[n]) for n in sorted(generations)) for name, generations in worlds.items()
     }
     incidents = tuple(map(_incident, replay.job.incidents))
-    return Story(replay.job.outcome, replay.sheet.lasted(), incidents, formed, lost)
+    return Story(replay.job.outcome, replay.sheet.lasted(), incidents, formed, replay.sheet.lost())
 
 
 def _members(starts: Sequence[StartReplica]) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Timesheet:
     def __init__(self, job: JobState) -> None:
         self._job, self._accounts = job, Accounts(job)
         self._work = {name: _Work() for name in job.worlds}
+        self._lost: Counter[str] = Counter()  # ns of lost work of the worlds of each role, however many members have
         self._reporting: dict[str, None] = {}  # roles whose steps are reported or counted
         self._numbered: dict[str, None] = {}  # of these, the roles that report the numbers of their steps
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # replicas whose last start was on that node
@@ -109,6 +110,10 @@ class Timesheet:
                 parts = work.segment.split(start, end, end, now - work.segment.begun_ns)
                 under_way |= dict.fromkeys(work.members, parts)
         return self._accounts.spent_by(now, under_way)
+
+    def lost(self) -> dict[str, int]:
+        """Return the lost work of each role in ns: the time of its worlds, each counted once and not by its members."""
+        return {name: self._lost[name] for name in self._job.roles}
 
     def lasted(self) -> int:
         """Return the nanoseconds from the start of the job to its end, or to the last event while it runs."""
@@ -314,6 +319,7 @@ class Timesheet:
             closed = work.closed[-1]
             more = closed.resume_from(step)
             for role, count in closed.counts.items():
+                self._lost[role] += more["lost work"]
                 for bucket in KEPT:
                     self._accounts.transfer(role, "lost work", bucket, count * more[bucket])
             if closed.segment.marks and step >= closed.segment.marks[0][1]:
@@ -330,6 +336,7 @@ class Timesheet:
             for closed in [closed for closed in work.closed if not closed.segment.marks]:
                 productive = closed.split()["productive"]
                 for role, count in closed.counts.items():
+                    self._lost[role] += productive
                     self._accounts.transfer(role, "productive", "lost work", count * productive)
                     work.unreported[role] -= count * productive
                 work.closed.remove(closed)
@@ -425,6 +432,8 @@ class Timesheet:
             self._note_unreported(work, work.members, parts["productive"])
         self._accounts.end_work(self._job, work.members, parts, at)
         counts = dict(Counter(member.role for member in work.members))
+        for role in counts:
+            self._lost[role] += parts.get("lost work", 0)
         work.closed = [*work.closed[-CLOSED_MAX + 1 :], ClosedSegment(segment, start, end, kept, counts)]
         for closed in work.closed[-2:-1]:
             closed.segment.thin(CLOSED_MARKS_MAX)

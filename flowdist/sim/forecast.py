@@ -35,13 +35,15 @@ NOT_EXPECTED = "the simulation of the run so far has no such incident"
 class ExpectedJob(msgspec.Struct, frozen=True):
     """Whole job as the simulator expects it: its outcome (None: it does not end), its length, and where time goes.
 
-    `spent` is in ns, by role and bucket, without zeros. `tasks` are the roles whose time counts as goodput.
+    `spent` is in ns, by role and bucket, without zeros. `tasks` are the roles whose time counts as goodput; `others`
+    are the other tasks: their workers report no step numbers, so that a run does not show what they have lost.
     """
 
     outcome: str | None
     lasted_ns: Ns
     spent: dict[str, dict[Bucket, Ns]]
     tasks: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that each task has a time account.
@@ -91,17 +93,19 @@ class Basis(NamedTuple):
     """Job whose roles have the times of the workers, and what was announced for it: the basis of its forecasts.
 
     `arrival_ns` is the time from the start of a node until its agent connects; None: it is not known. Rates in the
-    plan are left out: what happens at random is unknown beforehand.
+    plan are left out: what happens at random is unknown beforehand. `unreported` are the tasks whose workers report no
+    step numbers.
     """
 
     graph: RoleGraph
     plan: Plan
     arrival_ns: int | None = None
+    unreported: tuple[str, ...] = ()
 
 
 def expect_job(basis: Basis) -> ExpectedJob:
     """Return what the simulator expects of a job that has not begun."""
-    return _job(play(basis.graph, basis.plan._replace(rates=()), {}, basis.arrival_ns or 0))
+    return _job(play(basis.graph, basis.plan._replace(rates=()), {}, basis.arrival_ns or 0), basis.unreported)
 
 
 def expect_incident(basis: Basis, run: Run, number: int) -> ExpectedIncident:
@@ -131,7 +135,7 @@ def expect_incident(basis: Basis, run: Run, number: int) -> ExpectedIncident:
     was, found = story_of(run.header, run.lines), story_of(header, result.lines[1:])
     for one, other in align(was, found).pairs:
         if one is not None and one.number == number:
-            return _expected(one, other, result)
+            return _expected(one, other, result, basis.unreported)
     raise ValueError(f"the record has no incident {number}")
 
 
@@ -146,10 +150,11 @@ def expect_afterwards(run: Run, calibration: Calibration) -> tuple[ExpectedJob, 
     """
     found = predict(run, calibration)
     pairs = found.stories.pairs
-    incidents = [_expected(one, other, found.result) for one, other in pairs if one is not None]
+    unreported = calibration.unreported
+    incidents = [_expected(one, other, found.result, unreported) for one, other in pairs if one is not None]
     more = [other for one, other in pairs if one is None and other is not None]
     texts = [f"the simulation has an incident more: {one.kind} of {one.root}" for one in more]
-    return _job(found.result), incidents, texts
+    return _job(found.result, unreported), incidents, texts
 
 
 def losses_by_incident(run: Observed) -> dict[int, dict[str, int]]:
@@ -267,17 +272,20 @@ def _at_step(fault: Fault, role: str, marks: Sequence[Mark]) -> Fault:
     return parse_fault(f"{target}@step={role},{last}+{offset}{how}")
 
 
-def _job(result: SimResult) -> ExpectedJob:
+def _job(result: SimResult, unreported: Collection[str]) -> ExpectedJob:
     spent = {role: {bucket: ns for bucket, ns in buckets.items() if ns} for role, buckets in result.spent.items()}
     tasks = tuple(role.name for role in result.job.graph.roles if role.kind == "task")
-    return ExpectedJob(result.job.outcome, result.now, spent, tasks)
+    told, others = (tuple(name for name in tasks if (name in unreported) == is_in) for is_in in (False, True))
+    return ExpectedJob(result.job.outcome, result.now, spent, told, others)
 
 
-def _expected(one: IncidentStory, other: IncidentStory | None, result: SimResult) -> ExpectedIncident:
+def _expected(
+    one: IncidentStory, other: IncidentStory | None, result: SimResult, unreported: Collection[str]
+) -> ExpectedIncident:
     """Return the expectation of incident `one` of a run, whose pair in the simulation is `other`."""
     if other is None or (one.kind, one.root) != (other.kind, other.root):
         why = NOT_EXPECTED if other is None else f"the simulation has {other.kind} of {other.root} in its place"
-        return ExpectedIncident(one.number, one.kind, one.root, why, job=_job(result))
+        return ExpectedIncident(one.number, one.kind, one.root, why, job=_job(result, unreported))
     return ExpectedIncident(
         one.number,
         one.kind,
@@ -290,5 +298,5 @@ def _expected(one: IncidentStory, other: IncidentStory | None, result: SimResult
         other.re_formed_ns,
         other.next_step_ns,
         {role: ns for role, ns in _simulated_losses(result).get(other.number, {}).items() if ns > 0},
-        _job(result),
+        _job(result, unreported),
     )

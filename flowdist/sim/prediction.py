@@ -42,15 +42,14 @@ class Figure(NamedTuple):
     predicted_ns: int
 
     @property
-    def error(self) -> float:
-        """Return the error as a share of the real figure; 0.0 if both are 0."""
-        return (
-            abs(self.predicted_ns - self.real_ns) / max(1, self.real_ns) if self.real_ns or self.predicted_ns else 0.0
-        )
+    def error(self) -> float | None:
+        """Return the error as a share of the real figure; 0.0 if both are 0, None if the real figure alone is 0."""
+        off = abs(self.predicted_ns - self.real_ns)
+        return off / self.real_ns if self.real_ns else None if off else 0.0
 
     def is_within(self, share: float, ns: int = 0) -> bool:
         """Return whether the error is at most a share of the real figure, or at most `ns`."""
-        return self.error <= share or abs(self.predicted_ns - self.real_ns) <= ns
+        return abs(self.predicted_ns - self.real_ns) <= max(share * self.real_ns, ns)
 
 
 class Prediction(NamedTuple):
@@ -67,7 +66,10 @@ class Prediction(NamedTuple):
 
     @property
     def figures(self) -> list[Figure]:
-        """Return the time to the next step of each incident that both have, and the lost work of each role."""
+        """Return the time to the next step of each incident that both have, and the lost work of each role.
+
+        The lost work of roles whose workers reported no step numbers is not known.
+        """
         found = []
         for one, other in self.stories.pairs:
             if one and other and one.next_step_ns is not None and other.next_step_ns is not None:
@@ -93,7 +95,7 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
     """
     recorded = reconstruct(run.header, run.lines)
     graph = calibrated(run.header.graph, calibration, keep=[f"{role.name}.steps" for role in run.header.graph.roles])
-    graph = with_nodes(_with_length_of(graph, run))
+    graph = with_nodes(_with_length_of(graph, run, calibration))
     arrivals = recorded.arrivals if calibration.arrival_ns is None else {}
     result = play(graph, plan or as_injected(recorded.plan, run), arrivals, calibration.arrival_ns or 0)
     if plan is None and result.unfired:  # such as at a checkpoint of a service, which the simulator does not play
@@ -101,8 +103,11 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
         result = play(graph, as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
     header = result.lines[0]
     assert isinstance(header, Header)
-    was = story_of(run.header, run.lines)._replace(lost_ns=_lost_ns(observe(run.header, run.lines)))
-    found = story_of(header, result.lines[1:])._replace(lost_ns=_simulated_lost_ns(result))
+    observed = observe(run.header, run.lines)
+    reporting = {one.role for one in observed.generations if one.reached}  # of the others no loss is known
+    lost_ns = {role: ns for role, ns in _simulated_lost_ns(result).items() if role in reporting}
+    was = story_of(run.header, run.lines)._replace(lost_ns=_lost_ns(observed))
+    found = story_of(header, result.lines[1:])._replace(lost_ns=lost_ns)
     stories = align(was, found)
     return Prediction(run.name, stories, result)
 
@@ -133,9 +138,8 @@ def losses_of(run: Observed) -> Iterator[Loss]:
             continue
         begun = one.clock[0].step - 1
         resumed = begun if one.resumed is None else min(one.resumed, begun)
-        reached = max((mark.step for marks in before.marks.values() for mark in marks), default=0)
         step_ns = times[one.role].fields.get("step_ns", 0)
-        yield Loss(one.role, one.world, one.ordered_ns, max(0, reached - resumed) * step_ns)
+        yield Loss(one.role, one.world, one.ordered_ns, max(0, before.reached - resumed) * step_ns)
 
 
 def _lost_ns(run: Observed) -> dict[str, int]:
@@ -185,12 +189,18 @@ def _without(seen: Sequence[Observed], number: int) -> list[Observed]:
     return [one for other, one in enumerate(seen) if other != number]
 
 
-def _with_length_of(graph: RoleGraph, run: Run) -> RoleGraph:
-    """Return the graph with the numbers of steps of the run itself: its length is no time that could be predicted."""
+def _with_length_of(graph: RoleGraph, run: Run, calibration: Calibration) -> RoleGraph:
+    """Return the graph with the numbers of steps of the run itself: its length is no time that could be predicted.
+
+    Where the run itself does not show that number for certain, because its steps were counted, the calibration has it.
+    """
     own = calibrate([observe(run.header, run.lines)])
     roles = []
     for role in graph.roles:
-        steps = own.roles[role.name].fields.get("steps", role.workload.steps)
+        times, other = own.roles[role.name], calibration.roles.get(role.name)
+        steps = times.fields.get("steps", role.workload.steps)
+        if times.length != "known" and other is not None:
+            steps = other.fields.get("steps", steps)
         roles.append(msgspec.structs.replace(role, workload=msgspec.structs.replace(role.workload, steps=steps)))
     return msgspec.structs.replace(graph, roles=tuple(roles))
 

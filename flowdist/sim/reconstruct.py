@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -36,7 +37,9 @@ class Reconstructed(NamedTuple):
     `plan` has the faults and the orders of the operator. `arrivals` has, by declared node, the time in ns at which its
     first agent connected; nodes whose agents never did are left out. `workloads` are by role, measured where the record
     allows it. `omitted` has a line of text for each thing that the simulation does not repeat. `untold` are the roles
-    whose workers do not report the time of saving; it was measured all the same.
+    whose workers do not report the time of saving; it was measured all the same. `guesses` are the texts of `omitted`
+    that say how the steps of a role are played, by role. `endless` are the primary tasks of a real run whose number of
+    steps is known neither from the record nor from the topology.
     """
 
     plan: Plan
@@ -44,6 +47,8 @@ class Reconstructed(NamedTuple):
     workloads: dict[str, WorkloadSpec]
     omitted: tuple[str, ...]
     untold: tuple[str, ...] = ()
+    guesses: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    endless: tuple[str, ...] = ()
 
 
 def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
@@ -61,9 +66,12 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
     plan = parse_plan([text for _, text in texts], found.scales, found.adds, found.drains)
     times = calibrate([observe(header, lines)])
     workloads = {role.name: role.workload for role in calibrated(header.graph, times).roles}
-    silent = [text for role in times.roles.values() for text in role.silent]
+    guesses = {name: role.silent for name, role in times.roles.items() if role.silent}
+    omitted = (*found.omitted, *(text for texts in guesses.values() for text in texts))
     untold = tuple(name for name, role in times.roles.items() if not role.tells_saving)
-    return Reconstructed(plan, found.arrivals, workloads, (*found.omitted, *silent), untold)
+    unknown = [role for role in header.graph.roles if role.primary and times.roles[role.name].length == "unknown"]
+    endless = tuple(role.name for role in unknown if header.run_id and role.workload.steps == WorkloadSpec().steps)
+    return Reconstructed(plan, found.arrivals, workloads, omitted, untold, guesses, endless)
 
 
 def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:

@@ -11,10 +11,14 @@ from click.testing import CliRunner, Result
 
 from flowdist.cli.inspect.diff import command as diff_command
 from flowdist.cli.inspect.replay import command as replay_command
+from flowdist.cli.simulate.calibrate import _rows
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, decode_lines, encode_line
+from flowdist.sim.calibration.calibration import calibrate as measure
+from flowdist.sim.calibration.observe import observe
+from flowdist.sim.prediction import Figure, Run, predict
 from flowdist.testing import calibrate, calibrated
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
@@ -117,7 +121,7 @@ def test_a_what_if_warns_where_the_simulation_of_the_run_itself_is_off(trace: Pa
     )
     workload.write_text(slow)
     (doubt,) = json.loads(run(replay_command, *asked, "--workload", workload).stdout)["doubts"]
-    assert "% off" in doubt and "flowdist calibrate" in doubt
+    assert "% off" in doubt and "flowdist calibrate" not in doubt, "the times are those of a calibration already"
     assert "warning: the run lasted" in run(replay_command, *asked[:-1], "--workload", workload).stderr
     alone = run(replay_command, trace, "--workload", workload)
     assert alone.exit_code == 2 and "--workload goes with a question" in alone.stderr
@@ -156,3 +160,15 @@ def test_decisions_that_differ_are_named(trace: Path) -> None:
     assert [[one is not None for one in pair] for pair in told["incidents"]] == [[True, True], [False, True]]
     refused = run(diff_command, as_run(trace), other, "--by", "incident", "--no-times")
     assert refused.exit_code == 2 and "--by incident goes without" in refused.stderr
+
+
+def test_an_error_of_what_did_not_happen_is_no_share(trace: Path) -> None:
+    """It was once shown in per cent of one nanosecond."""
+    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    assert isinstance(header, Header)
+    found = predict(Run("a", header, lines), measure([observe(header, lines)]))
+    without = found.stories._replace(a=found.stories.a._replace(lost_ns={}))
+    rows = _rows([found._replace(stories=without)])
+    (row,) = [row for row in rows if row[1] == "lost work of trainer"]
+    assert row[2] == "0s" and row[3] != "0s" and row[4] == "-"
+    assert Figure("", 0, 0).error == 0 and not Figure("", 0, 5).is_within(0.5) and Figure("", 0, 5).is_within(0, 5)

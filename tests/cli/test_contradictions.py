@@ -40,6 +40,8 @@ SUMMARIES: list[tuple[Edit, str]] = [
     (lambda s: s["not_reported"].update(trainer=["progress", "progress"]), "each kind of report is listed once"),
     (lambda s: s["time_s"]["trainer"].update(productive=1.0), "the same in seconds and nanoseconds"),
     (lambda s: s["time_s"]["trainer"].pop("productive"), "the same in seconds and nanoseconds"),
+    (lambda s: s["lost_work_s"].clear(), "the lost work of each role is known"),
+    (lambda s: s["lost_work_s"].update(trainer=1e6), "a world loses no more than its members"),
     (lambda s: s["time_ns"]["trainer"].update(productive=10**400), "too large"),
     (lambda s: s.update(goodput=0.5), "the goodput follows from the times"),
     (lambda s: s.update(goodput=None), "the goodput follows from the times"),

@@ -17,12 +17,13 @@ from flowdist.cli.predict.forecaster import Forecaster
 from flowdist.cli.predict.helper import Request, predict_one
 from flowdist.cli.predict.saved import Predictions, read_predictions, write_predictions
 from flowdist.cli.predict.texts import incident_text, job_text
-from flowdist.cli.predict.times import Times, find_times
+from flowdist.cli.predict.times import Times, basis_of, find_times
 from flowdist.cli.run.console import finish
 from flowdist.cli.run.run import command as run_command
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.control.job.facts import Deferred, Failure
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
@@ -267,8 +268,57 @@ def test_what_is_not_known_of_the_run_is_no_error_of_the_prediction(result: SimR
 def test_what_silent_workers_do_not_report_is_not_compared(result: SimResult) -> None:
     silent = {"trainer": ["progress", "checkpoints"]}
     values = compared(result, Predictions("times", job=JOB), not_reported=silent)
-    assert values["job"]["goodput"]["actual"] is None and values["not_compared"]
-    assert "trainer reported no progress" in "\n".join(comparison_text(values))
+    goodput = values["job"]["goodput"]
+    assert goodput == {"predicted": None, "actual": None, "of": [], "without": ["trainer"]}
+    shown = "\n".join(comparison_text(values))
+    assert "trainer reported no step numbers, so its lost work is not known, and no goodput can be compared" in shown
+
+
+TWO = msgspec.structs.replace(
+    JOB,
+    spent={**JOB.spent, "evaluator": {"productive": 10, "lost work": 90}},
+    tasks=("trainer", "evaluator"),
+)
+
+
+def test_a_prediction_has_one_goodput_of_the_tasks_that_report_their_steps(result: SimResult) -> None:
+    """A run once announced the goodput of all tasks, and its report showed another one, without any actual one."""
+    actual = {"trainer": {"productive": 80, "lost work": 20}, "evaluator": {"productive": 100}}
+    unsaid = {"evaluator": ["progress", "checkpoints"]}
+    known = msgspec.structs.replace(TWO, tasks=("trainer",), others=("evaluator",))
+    values = compared(result, Predictions("times", job=known), time_ns=actual, not_reported=unsaid)
+    assert job_text(Predictions("times", job=known)).endswith("goodput 90.0 % of trainer (times: times)")
+    shown = "\n".join(comparison_text(values))
+    assert "  goodput of trainer  90.0 %     80.0 %     10.0 points\n" in shown
+    assert "evaluator reported no step numbers, so its lost work is not known" in shown
+    assert "the goodput is that of trainer, without evaluator" in shown and "% was predicted" not in shown
+
+
+def test_a_goodput_that_was_announced_of_other_tasks_is_named_with_them(result: SimResult) -> None:
+    """Only a calibration says beforehand that the workers of a role report nothing."""
+    unsaid = {"evaluator": ["progress", "checkpoints"]}
+    actual = {"trainer": {"productive": 80, "lost work": 20}, "evaluator": {"productive": 100}}
+    values = compared(result, Predictions("times", job=TWO), time_ns=actual, not_reported=unsaid)
+    assert values["job"]["goodput"]["predicted"] == 0.9
+    text = "before the run, a goodput of 50.0 % was predicted: it is that of trainer, evaluator"
+    assert values["not_compared"][1:] == [text]
+
+
+def test_a_calibration_says_which_tasks_report_no_steps(run_dir: Path, result: SimResult) -> None:
+    lines = [line for line in result.lines[1:] if not _is_step(line)]
+    (run_dir / "journal.jsonl").write_bytes(b"".join(map(encode_line, [header_of(result), *lines])))
+    file = run_dir.parent.parent / "w.toml"
+    CliRunner().invoke(calibrate_command, [str(run_dir), "-o", str(file)])
+    assert 'unreported = ["trainer"]' in file.read_text()
+    graph = header_of(result).graph
+    assert basis_of(graph, Times(str(file)), parse_plan([])).unreported == ("trainer",)
+    file.write_text('[job]\nunreported = "trainer"\n')
+    with pytest.raises(FlowdistError, match='write a list of roles, such as \\["evaluator"\\]'):
+        basis_of(graph, Times(str(file)), parse_plan([]))
+
+
+def _is_step(line: object) -> bool:
+    return isinstance(line, Record) and isinstance(line.event, ev.ReplicaProgressed | ev.ReplicaStepped)
 
 
 def test_the_length_of_a_job_that_lasts_is_not_compared(result: SimResult) -> None:

@@ -13,10 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.inspect.replay import command as replay_command
+from flowdist.cli.inspect.whatif import doubts_of
 from flowdist.cli.inspect.why import command as why_command
+from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.record.journal import FaultLine, Header, decode_lines, encode_line
 from flowdist.sim.again import again_of
+from tests.sim.test_calibration import counted
+from tests.sim.test_calibration import told as heard
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 DECISIVE, SMALL = "node2@3m/8m", "trainer/0@12m:exit=3"
@@ -170,7 +174,7 @@ def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_p
     workload.write_text('[roles.trainer]\nstep_time = "3s"\n')
     done = why(trace, "--workload", workload)
     assert done.exit_code == 0, done.output
-    assert "% off, so do not trust these answers" in done.stderr and "flowdist calibrate" in done.stderr
+    assert "% off, so do not trust these answers" in done.stderr and "flowdist calibrate" not in done.stderr
     answer = told(trace, "--workload", workload)
     assert answer["doubts"] and answer["causes"][0]["command"].endswith(f"--workload {workload}")
 
@@ -206,3 +210,47 @@ def test_a_trace_of_macro_mode_and_a_damaged_one_are_refused(trace: Path, tmp_pa
     trace.write_bytes(b"".join([*lines[:5], b"{}\n", *lines[6:]]))
     done = why(trace)
     assert done.exit_code == 2 and "trace.jsonl:6" in done.stderr, done.output
+
+
+def counted_run(folder: Path, *attempts: int, is_over: bool = True) -> Path:
+    """Return the journal of a run whose steps flowdist counted: its script reports nothing."""
+    header, lines = heard(counted(*attempts, is_over=is_over))
+    folder.mkdir()
+    named = msgspec.structs.replace(header, run_id=folder.name)
+    (folder / "journal.jsonl").write_bytes(b"".join(map(encode_line, [named, *lines])))
+    return folder
+
+
+def test_a_script_that_reports_nothing_is_played_with_the_steps_that_were_counted(tmp_path: Path) -> None:
+    """It was once played with the 600 steps of a topology that says nothing."""
+    folder = counted_run(tmp_path / "a-run", 80, 200)
+    answer = told(folder)
+    assert answer["again"]["lasted_s"] == pytest.approx(answer["as_it_was"]["lasted_s"], rel=0.05)
+    assert answer["doubts"] == [] and any("200 counted steps" in text for text in answer["not_repeated"])
+    (cause,) = answer["causes"]
+    assert cause["saved_s"] == pytest.approx(8 + 2, rel=0.1)
+
+
+def test_a_run_whose_number_of_steps_nobody_knows_is_refused_unless_a_file_has_it(tmp_path: Path) -> None:
+    folder, whole = counted_run(tmp_path / "a-run", 80, is_over=False), counted_run(tmp_path / "whole", 200)
+    refused = why(folder)
+    assert refused.exit_code == 2 and refused.stdout == ""
+    assert "the workers of trainer reported no step numbers" in refused.stderr
+    assert "call flowdist.worker.progress(step)" in refused.stderr and "--workload workload.toml" in refused.stderr
+    file = tmp_path / "w.toml"
+    assert run(calibrate_command, whole, "-o", file).exit_code == 0
+    assert why(folder, "--workload", file).exit_code == 0
+
+
+def test_who_has_calibrated_is_not_advised_to_calibrate(tmp_path: Path) -> None:
+    was, again = ({"outcome": "succeeded", "lasted_s": s, "incidents": []} for s in (10, 20))
+    (text,) = doubts_of(was, again, "it", has_times=False)
+    assert text.endswith("flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml")
+    assert doubts_of(was, again, "it", has_times=True) == [text.partition(";")[0]]
+    folder, file = counted_run(tmp_path / "a-run", 80, 200), tmp_path / "w.toml"
+    file.write_text('[roles.trainer]\nsteps = 900\nstep_time = "100ms"\n')
+    done = why(folder, "--workload", file)
+    assert "so do not trust these answers" in done.stderr and "flowdist calibrate" not in done.stderr
+    assert "counted steps" not in done.stdout, "the file says how many there are"
+    shown = run(replay_command, folder, "--fail", "trainer/0@5s", "--workload", file)
+    assert "do not trust" in shown.stderr and "flowdist calibrate" not in shown.stderr

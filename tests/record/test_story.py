@@ -29,7 +29,7 @@ def test_a_story_has_the_incidents_the_worlds_and_the_lost_work_of_a_record() ->
     assert all(each.charged_to == "trainer" and each.re_formed_ns is not None for each in found.incidents)
     assert [each.opened_ns for each in found.incidents] == [70 * SECOND, 140 * SECOND, 210 * SECOND]
     assert found.worlds == {"trainer": 4 * (("trainer/0", "trainer/1"),)}
-    assert found.lost_ns.keys() == {"trainer"}
+    assert found.lost_ns == {"trainer": 3 * 10 * SECOND}
 
 
 def test_the_same_stories_differ_in_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.graph import VersionEdge
+from flowdist.graph import SECOND, VersionEdge
 from flowdist.record.work_segments import MARKS_MAX, WorkSegment
 from tests.control.harness import Talk, graph, r, restart, role
 from tests.record.sheets import count, fail, finish, half_up, read, save, seconds, step, trainers, until
@@ -90,6 +90,44 @@ def test_reports_of_the_script_replace_counted_steps():
     sheet = read(talk)
     assert seconds(sheet) == {"productive": 10 + 30, "lost work": 20}
     assert sheet.unreported() == {"trainer": ["checkpoints"]}
+
+
+def test_lost_work_of_a_role_is_the_time_of_its_worlds_and_not_of_its_replicas():
+    """A summary once had the sum over the replicas, and all else the time of the world."""
+    talk = trainers(2)
+    for number in range(1, 5):
+        step(talk, 10 * number, number)
+    save(talk, 45, 4)
+    fail(talk, 60)
+    step(talk, 80, 5)
+    step(talk, 90, 6)
+    finish(talk, 100, "trainer/0", "trainer/1")
+    sheet = read(talk)
+    assert seconds(sheet)["lost work"] == 2 * 15 and sheet.lost() == {"trainer": 15 * SECOND}
+
+
+def test_lost_work_of_replicas_with_worlds_of_their_own_is_added_up():
+    talk = trainers(2, restart=restart("replica", times=20, backoff_ns=0))
+    for name in ("trainer/0", "trainer/1"):
+        save(talk, 10, 1, name)
+    fail(talk, 30, "trainer/0")
+    save(talk, 40, 2, "trainer/1")
+    fail(talk, 45, "trainer/1")
+    finish(talk, 60, "trainer/0", "trainer/1")
+    sheet = read(talk)
+    assert seconds(sheet)["lost work"] == 20 + 5 and sheet.lost() == {"trainer": 25 * SECOND}
+
+
+def test_lost_work_is_corrected_when_the_next_generation_shows_where_it_resumed():
+    talk = trainers(2)
+    for number in range(1, 5):
+        step(talk, 10 * number, number)
+    fail(talk, 45)
+    step(talk, 60, 2)
+    step(talk, 70, 4)
+    finish(talk, 100, "trainer/0", "trainer/1")
+    sheet = read(talk)
+    assert 2 * sheet.lost()["trainer"] == sheet.spent()["trainer"]["lost work"] > 0
 
 
 def test_steps_that_go_back_and_reports_of_dead_attempts_change_nothing():

@@ -74,6 +74,7 @@ def test_the_summary_of_a_run_has_a_line_and_that_of_a_report_the_table() -> Non
     summary = {**summary_of(controller.state, faults), **time_of_run(header.graph, sheet)}
     # each generation works for 70 s, and saves after 60 of them; what it did in the last 10 s is lost
     assert summary["time_ns"] == {"trainer": {"productive": 3 * 2 * 60 * SECOND, "lost work": 3 * 2 * 10 * SECOND}}
+    assert summary["lost_work_s"] == {"trainer": 3 * 10}, "of the world, and not of its two replicas"
     assert summary["not_reported"] == {"trainer": ["progress"]}
     brief, full = summary_text(summary, brief=True), summary_text(summary)
     assert "goodput 85.7 %; lost work 14.3 % (trainer reported no progress)" in brief

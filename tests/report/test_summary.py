@@ -67,7 +67,7 @@ def test_an_incident_says_to_which_node_a_replica_has_moved() -> None:
 
 
 def test_the_lost_work_of_a_real_run_is_shown_where_its_steps_are_known() -> None:
-    found = summary(["t/0"], ["productive", "lost work"]) | {"tasks": ["trainer"]}
+    found = summary(["t/0"], ["productive", "lost work"]) | {"tasks": ["trainer"], "lost_work_s": {"trainer": 1.0}}
     assert "  charged  last step  lost work\n" in summary_text(found) and "1          1s\n" in summary_text(found)
     for unsaid in ("progress", "step numbers"):
         assert "last step  lost" not in summary_text(found | {"not_reported": {"trainer": [unsaid]}})

@@ -13,13 +13,15 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import MS, SECOND, Readiness
 from flowdist.record.journal import FaultLine, Header, Line, Record, record
 from flowdist.sim.calibration.calibration import Calibration, calibrate, calibrated
+from flowdist.sim.calibration.counted import counted_length
 from flowdist.sim.calibration.distribution import distribution, rounded
 from flowdist.sim.calibration.file import calibration_text, read_calibration
 from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes
-from flowdist.sim.calibration.observe import observe
+from flowdist.sim.calibration.observe import Observed, observe
+from flowdist.sim.prediction import Run, losses_of, predict
 from flowdist.testing import simulate
 from tests.control.harness import Talk, graph, r, restart, role
-from tests.record.sheets import fail, finish, save, step, trainers, until
+from tests.record.sheets import count, fail, finish, save, step, trainers, until
 
 
 def measured(*talks: Talk, name: str = "trainer") -> RoleTimes:
@@ -319,3 +321,127 @@ def test_a_report_that_is_repeated_to_the_next_controller_is_no_slow_step() -> N
     times = calibrate([observe(header, lines)]).roles["trainer"].fields
     assert times["step_ns"] == pytest.approx(SECOND, rel=0.005)
     assert times["checkpoint_every_ns"] == pytest.approx(720 * SECOND, rel=0.005)
+
+
+def killed_at_300(*, is_counted: bool) -> Talk:
+    """Return a job that resumes from step 240. Its first optimizer step of each attempt may be counted as well."""
+    talk = trainers()
+    if is_counted:
+        count(talk, 7.047, 1)
+    end = work(talk, 7, 1, 300, 0.047, save_every=80)
+    step(talk, end, 300)
+    fail(talk, end + 0.01)
+    if is_counted:
+        count(talk, end + 5.047, 1)
+    end = work(talk, end + 5, 241, 400, 0.047, save_every=80)
+    step(talk, end, 400)
+    finish(talk, end + 0.1, "trainer/0")
+    return talk
+
+
+def test_counted_steps_change_nothing_once_the_script_reports_its_own() -> None:
+    """The count of the first step was once taken for the step from which an attempt resumed: no loss was known."""
+    both, alone = (observe(*told(killed_at_300(is_counted=counts))) for counts in (True, False))
+    assert [loss.ns for loss in losses_of(both)] == [loss.ns for loss in losses_of(alone)]
+    assert sum(loss.ns for loss in losses_of(both)) == pytest.approx(60 * 47 * MS, rel=0.02)
+    assert calibrate([both]).roles["trainer"].fields == calibrate([alone]).roles["trainer"].fields
+    assert not any(mark.is_count for one in both.generations for mark in one.clock)
+
+
+def test_a_member_that_reports_its_steps_stands_for_those_whose_steps_are_counted() -> None:
+    talk = trainers(2)
+    for number in range(1, 41):
+        count(talk, 7 + number, number, "trainer/1")
+        if number % 4 == 0:
+            step(talk, 7 + number, number + 100)
+    (one,) = observe(*told(talk)).generations
+    assert one.reached == 140 and [mark.step for mark in one.clock] == list(range(104, 141, 4))
+    assert one.first is not None and one.first.at_ns == 8 * SECOND, "the first step is known from its count"
+
+
+def test_a_script_with_a_checkpoint_of_its_own_has_lost_what_it_reports_again() -> None:
+    """Without any commit, the steps before the first one that is reported again are not lost."""
+    talk = trainers()
+    end = work(talk, 7, 1, 300, 0.1)
+    step(talk, end, 300)
+    fail(talk, end + 0.01)
+    work(talk, end + 5, 271, 400, 0.1)
+    assert sum(loss.ns for loss in losses_of(observe(*told(talk)))) == pytest.approx(3 * SECOND, rel=0.02)
+
+
+# Optimizer steps that are counted: each attempt begins at 0, and the script's own numbers are not known.
+
+
+def counted(*attempts: int, commits: dict[int, int] | None = None, is_over: bool = True) -> Talk:
+    """Return a job whose attempts count so many steps of 100 ms; all but the last fail.
+
+    Args:
+        attempts: The last count of each attempt.
+        commits: The number under which the script commits after so many counted steps of an attempt.
+        is_over: The last attempt succeeds.
+    """
+    talk = trainers()
+    at = 7.0
+    for number, steps in enumerate(attempts, 1):
+        for done in range(1, steps + 1):
+            at += 0.1
+            if done in (1, steps) or done % 5 == 0:
+                count(talk, at, done)
+            if commits and number == 1 and done in commits:
+                save(talk, at, commits[done])
+        at += 0.2
+        if number < len(attempts) or not is_over:
+            fail(talk, at)
+            at += 2
+    if is_over:
+        finish(talk, at, "trainer/0")
+    return talk
+
+
+def seen(*talks: Talk) -> list[Observed]:
+    return [observe(*told(talk)) for talk in talks]
+
+
+def test_an_attempt_that_succeeds_without_a_restart_shows_the_number_of_counted_steps():
+    found = measured(counted(200))
+    assert (found.fields["steps"], found.length, found.silent) == (200, "known", ())
+    assert found.fields["finish_ns"] == pytest.approx(200 * MS, rel=0.02)
+
+
+def test_after_a_restart_the_steps_of_the_attempt_that_succeeded_are_played_and_a_sentence_says_so():
+    found = measured(counted(80, 200))
+    assert (found.fields["steps"], found.length) == (200, "guessed")
+    assert found.fields["checkpoint_every_ns"] > 200 * found.fields["step_ns"], "nothing is saved"
+    (text,) = found.silent
+    assert "played as 200 counted steps, and all of them again after each restart" in text
+
+
+@pytest.mark.parametrize("talk", [counted(80, is_over=False), counted(150, 60)], ids=["it failed", "it resumed"])
+def test_counts_that_do_not_show_the_number_of_steps_are_no_number(talk: Talk) -> None:
+    """The 600 steps of a topology that says nothing were once played instead."""
+    found = measured(talk)
+    assert "steps" not in found.fields and found.length == "unknown"
+    assert any("its number of steps" in text for text in found.unknown)
+
+
+@pytest.mark.parametrize("per_commit", [1, 10])
+def test_commits_show_where_an_attempt_began_also_if_they_are_numbered_by_epochs(per_commit: int) -> None:
+    commits = {done: done // per_commit for done in (20, 40, 60)}
+    found = measured(counted(80, 140, commits=commits))
+    assert found.fields["steps"] == pytest.approx(200, abs=3) and found.length == "known" and not found.silent
+    assert found.fields["checkpoint_every_ns"] == pytest.approx(20 * 100 * MS, rel=0.05)
+
+
+def test_a_run_without_failures_shows_what_a_restart_of_another_run_did_again():
+    found = measured(counted(200), counted(80, 140))
+    assert (found.fields["steps"], found.length, found.silent) == (200, "known", ())
+    assert found.fields["checkpoint_every_ns"] == pytest.approx(2 * 20 * 100 * MS, rel=0.02)
+    generations = [one for run in seen(counted(200), counted(80, 200)) for one in run.generations]
+    assert counted_length(generations).lost == 80, "it began anew"
+
+
+def test_a_run_whose_steps_were_counted_is_predicted_with_the_number_of_steps_of_the_calibration():
+    times = calibrate(seen(counted(200), counted(80, 140)))
+    found = predict(Run("run", *told(counted(80, 140))), times)
+    assert found.lasted.error is not None and found.lasted.error < 0.15
+    assert [figure.what for figure in found.figures] == ["incident 1, next step"], "its lost work is not known"

@@ -139,6 +139,13 @@ def test_the_loss_of_a_run_belongs_to_the_incident_that_caused_it() -> None:
     assert losses[2]["trainer"] == pytest.approx(1 * SECOND, rel=0.05)
 
 
+def test_a_task_without_step_numbers_is_left_out_of_the_goodput() -> None:
+    job = expect_job(basis(failed_at_300()))
+    assert job.tasks == ("trainer",) and job.others == () and job.goodput is not None
+    left_out = expect_job(basis(failed_at_300())._replace(unreported=("trainer",)))
+    assert left_out.tasks == () and left_out.others == ("trainer",) and left_out.goodput is None
+
+
 # A simulated run, predicted by its own simulator.
 
 FAULTS = ("node2@3m/2m", "trainer/1@7m30s:exit=3")

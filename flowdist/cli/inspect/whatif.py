@@ -11,7 +11,7 @@ import click
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
 from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
-from flowdist.cli.shared.workloads import fields_set, with_workload_file
+from flowdist.cli.shared.workloads import fields_set, with_times
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
@@ -115,10 +115,10 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     from flowdist.sim.why.causes import causes_of, named, without
 
     job = again_of(header, lines)
+    if question.workload_file is not None:
+        job = with_times(job, question.workload_file)
     same, recorded = job.graph, job.recorded
     more, left = question.faults.plan(), without(job.plan, named(causes_of(job.plan), question.without))
-    if question.workload_file is not None:
-        same, _ = with_workload_file(same, question.workload_file)
     other = _other(same, {role.name: role.workload for role in same.roles}, question)
     plan = join_plans([left, more])
     check_faults(job.plan, same)
@@ -131,7 +131,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
         )
     was = _recorded_summary(header, lines, recorded.untold)
     summaries = [was, *(_comparable_summary(run, was, recorded.untold) for run in (again, result))]
-    doubts = doubts_of(summaries[0], summaries[1], "the column 'what if'")
+    doubts = doubts_of(summaries[0], summaries[1], "the column 'what if'", has_times=question.workload_file is not None)
     write_trace(question.trace_file, result.lines)
     if as_json:
         content: dict[str, Any] = {"faults": _as_options(job.plan), "untold": list(recorded.omitted)}
@@ -202,7 +202,7 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     return graph
 
 
-def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str) -> list[str]:
+def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str, *, has_times: bool) -> list[str]:
     """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
 
     The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off.
@@ -211,6 +211,7 @@ def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str) -> li
         was: Outcome, `lasted_s` and incidents of the run.
         again: Those of its simulation.
         what: What is not to be trusted, in words.
+        has_times: The times are those of a workload.toml already, so that no text advises to measure some.
     """
     from flowdist.report.record.summary import rounded
 
@@ -224,7 +225,7 @@ def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str) -> li
         if one != other:
             found.append(f"{figure}: {one} in the run, {other} in its simulation, so do not trust {what}")
     help = "; times of several runs may help: flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml"
-    return [*found[:-1], found[-1] + help] if found else []
+    return [*found[:-1], found[-1] + help] if found and not has_times else found
 
 
 def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.records import RecordFile, find_record, is_record, refuse_macro
 from flowdist.cli.shared.simulated import ProgressLine
-from flowdist.cli.shared.workloads import with_workload_file, workload_option
+from flowdist.cli.shared.workloads import with_times, workload_option
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
 
@@ -75,10 +75,10 @@ def command(run: str, incident: int | None, workload_file: str | None, as_json: 
         played = Counterfactuals(asked.job, asked.was.lasted_ns, progress.tell)
         if incident is not None:
             cost = played.cost_of(incident, asked.was)
-            doubts = _doubts(asked.was, cost.again)
+            doubts = _doubts(asked, cost.again)
         else:
             answer = search(played.causes, lambda removed: _play(played, progress, removed))
-            doubts = _doubts(asked.was, answer.again)
+            doubts = _doubts(asked, answer.again)
     if incident is not None:
         _show_incident(asked, cost, doubts, as_json)
     else:
@@ -97,9 +97,11 @@ def _read(name: str, workload_file: str | None) -> _Run:
     """Read a record, and prepare its simulation.
 
     Raises:
-        FlowdistError: There is no such record, it cannot be used or simulated, or the workload file does not fit.
+        FlowdistError: There is no such record, it cannot be used or simulated, the workload file does not fit, or the
+            number of steps of a primary task is not known.
     """
     from flowdist.sim.again import again_of
+    from flowdist.sim.calibration.counted import CURE
     from flowdist.sim.faults.injector import check_faults
     from flowdist.sim.why.played import recorded_end
 
@@ -112,7 +114,13 @@ def _read(name: str, workload_file: str | None) -> _Run:
     record.refuse_bad()
     was, job = recorded_end(record.header, lines), again_of(record.header, lines)
     if workload_file is not None:
-        job = job._replace(graph=with_workload_file(job.graph, workload_file)[0])
+        job = with_times(job, workload_file)
+    if job.recorded.endless:
+        roles = ", ".join(job.recorded.endless)
+        message = f"it is not known how many steps the job has: the workers of {roles} reported no step numbers, and"
+        help = f"{CURE}, or name the times of a run that succeeded without failures: flowdist calibrate RUN"
+        help += " -o workload.toml, and --workload workload.toml"
+        raise FlowdistError(f"{message} no attempt shows all of them", help=help)
     check_faults(job.plan, job.graph)
     return _Run(_lasting_name(record.path), workload_file, was, job)
 
@@ -125,12 +133,12 @@ def _lasting_name(path: Path) -> str:
     return str(folder.with_name(folder.resolve().name) if folder.is_symlink() else folder)
 
 
-def _doubts(was: End, again: End) -> list[str]:
+def _doubts(asked: _Run, again: End) -> list[str]:
     """Return why the answer cannot be trusted; empty if the simulation of the run is what the run was."""
-    if was.outcome not in JUDGED:
+    if asked.was.outcome not in JUDGED:
         return []
-    one, other = ({**_end_values(end), "incidents": end.incidents} for end in (was, again))
-    return doubts_of(one, other, "these answers")
+    one, other = ({**_end_values(end), "incidents": end.incidents} for end in (asked.was, again))
+    return doubts_of(one, other, "these answers", has_times=asked.workload_file is not None)
 
 
 def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json: bool) -> None:

@@ -1,12 +1,12 @@
 """Predicted beside actual: the predictions of a run compared with its record, as values and as text.
 
 A figure is compared only if both sides count alike. Where workers do not report their saving, it counts as work on both
-sides. What a role without progress has lost is not known, and neither is the goodput of its job.
+sides. What a role without progress has lost is not known, so the goodput is that of the other tasks, on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from flowdist.cli.predict.saved import Predictions
@@ -21,6 +21,7 @@ from flowdist.sim.forecast import ExpectedIncident, ExpectedJob, losses_by_incid
 from flowdist.sim.prediction import Figure, Run
 
 LISTED = 5  # decisions that differ
+ALIKE = 0.0005  # shares that differ by less are the same text
 
 
 def compare(run: Run, predictions: Predictions, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,16 +46,36 @@ def compare(run: Run, predictions: Predictions, summary: Mapping[str, Any]) -> d
         incidents.append(_incident(one, predictions.incident(one.number), lost, lasted_ns))
     values = {"times": predictions.times, "is_afterwards": predictions.is_afterwards, "problem": predictions.problem}
     untold = [name for name, times in calibrate([observed]).roles.items() if not times.tells_saving]
+    job = _job(predictions.job, summary, untold, silent, lasted_ns) if predictions.job is not None else None
+    tasks = job["goodput"]["of"] if job is not None else []
+    notes = list(_silent_texts(silent, tasks))
+    if predictions.job is not None and job is not None and not predictions.is_afterwards:
+        notes += _announced_text(predictions.job, job["goodput"]["predicted"], tasks, untold)
     return {
         **values,
         "flowdist": predictions.flowdist,
-        "job": _job(predictions.job, summary, untold, silent, lasted_ns) if predictions.job is not None else None,
+        "job": job,
         "incidents": incidents,
         "more_incidents": list(predictions.more),
-        "not_compared": [
-            f"{name} reported no progress: its lost work and the goodput are not known" for name in silent
-        ],
+        "not_compared": notes,
     }
+
+
+def _silent_texts(silent: Collection[str], tasks: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each role that reported no steps: what is therefore not known or not counted."""
+    rest = f"the goodput is that of {', '.join(tasks)}, without {{}}" if tasks else "no goodput can be compared"
+    for name in silent:
+        yield f"{name} reported no step numbers, so its lost work is not known, and {rest.format(name)}"
+
+
+def _announced_text(job: ExpectedJob, shown: float | None, tasks: Sequence[str], untold: Collection[str]) -> list[str]:
+    """Return a sentence if the goodput that was predicted before the run is another one than the one that is shown."""
+    if job.goodput is None or (shown is not None and abs(job.goodput - shown) < ALIKE):
+        return []
+    text = f"before the run, a goodput of {100 * job.goodput:.1f} % was predicted"
+    whys = [f"it is that of {', '.join(job.tasks)}"] if tuple(tasks) != job.tasks else []
+    whys += [f"saving is no work in it, and the workers of {', '.join(untold)} do not report theirs"] if untold else []
+    return [f"{text}: {'; '.join(whys)}" if whys else text]
 
 
 def _job(
@@ -62,11 +83,14 @@ def _job(
 ) -> dict[str, Any]:
     """Return outcome, length and goodput of the whole job, predicted beside actual."""
     unsaved = [name for name, kinds in summary.get("not_reported", {}).items() if "checkpoints" in kinds]
-    predicted, actual = (_goodput(spent, job.tasks, untold, unsaved) for spent in (job.spent, summary["time_ns"]))
+    tasks = [name for name in job.tasks if name not in silent]
+    without = [name for name in (*job.tasks, *job.others) if name not in tasks]
+    predicted, actual = (_goodput(spent, tasks, untold, unsaved) for spent in (job.spent, summary["time_ns"]))
+    roles = {"of": tasks, "without": without}
     return {
         "outcome": {"predicted": job.outcome, "actual": summary["outcome"]},
         "lasted_ns": _figure(job.lasted_ns, lasted),
-        "goodput": {"predicted": predicted, "actual": None if silent or lasted is None else actual},
+        "goodput": {"predicted": predicted, "actual": actual if lasted is not None else None} | roles,
     }
 
 
@@ -123,8 +147,8 @@ def _differences(expected: ExpectedIncident, one: IncidentStory) -> Iterator[str
 def _figure(predicted: int | None, actual: int | None) -> dict[str, Any]:
     error = None  # of 0, or of what is not known, there is no share
     if predicted is not None and actual:
-        error = round(Figure("", actual, predicted).error, 4)
-    return {"predicted": predicted, "actual": actual, "error": error}
+        error = Figure("", actual, predicted).error
+    return {"predicted": predicted, "actual": actual, "error": None if error is None else round(error, 4)}
 
 
 def _words(value: object) -> str:
@@ -161,7 +185,9 @@ def _job_rows(job: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
     yield ("the job", *_texts(job["lasted_ns"]))
     predicted, actual = (job["goodput"][side] for side in ("predicted", "actual"))
     points = "-" if predicted is None or actual is None else f"{100 * abs(predicted - actual):.1f} points"
-    yield ("goodput", *("-" if share is None else f"{100 * share:.1f} %" for share in (predicted, actual)), points)
+    tasks = job["goodput"]["of"] if job["goodput"]["without"] else []
+    name = f"goodput of {', '.join(tasks)}" if tasks else "goodput"
+    yield (name, *("-" if share is None else f"{100 * share:.1f} %" for share in (predicted, actual)), points)
 
 
 def _incident_rows(one: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

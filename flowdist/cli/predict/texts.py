@@ -15,6 +15,7 @@ def job_text(predictions: Predictions) -> str:
     if job is None:
         return f"the job is not predicted: {predictions.problem}"
     goodput = f", goodput {100 * job.goodput:.1f} %" if job.goodput is not None else ""
+    goodput += f" of {', '.join(job.tasks)}" if goodput and job.others else ""
     return f"predicted: the job {_end(job)}{goodput} (times: {predictions.times})"
 
 

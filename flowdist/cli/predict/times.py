@@ -83,8 +83,7 @@ def basis_of(graph: RoleGraph, times: Times, plan: Plan) -> Basis:
     Raises:
         FlowdistError: The file of the times cannot be used any more.
     """
-    arrival_ns = None
-    if times.file:
-        graph, calibration = with_workload_file(graph, times.file, times.sets)
-        arrival_ns = calibration.arrival_ns
-    return Basis(with_nodes(graph), plan, arrival_ns)
+    if not times.file:
+        return Basis(with_nodes(graph), plan)
+    graph, calibration = with_workload_file(graph, times.file, times.sets)
+    return Basis(with_nodes(graph), plan, calibration.arrival_ns, calibration.unreported)

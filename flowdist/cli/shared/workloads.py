@@ -12,6 +12,7 @@ from flowdist.errors import FlowdistError, did_you_mean
 
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
+    from flowdist.sim.again import Again
     from flowdist.sim.calibration.calibration import Calibration
 
 OF_STEPS = ("step_time", "scaling", "batch")  # words of a workload that together say how long a step takes
@@ -48,6 +49,20 @@ def with_workload_file(graph: RoleGraph, file: str, sets: Iterable[str] = ()) ->
     if wrong:
         raise FlowdistError("\n".join(wrong), help="remove the tables of these roles, or name the topology of the runs")
     return calibrated(graph, found, fields_set(sets)), found
+
+
+def with_times(job: Again, file: str) -> Again:
+    """Return a recorded job with the times of a workload.toml in place of those that were measured in the record.
+
+    Raises:
+        FlowdistError: The file cannot be read, has problems, or names a role that the job does not have.
+    """
+    graph, found = with_workload_file(job.graph, file)
+    known = [name for name, times in found.roles.items() if "steps" in times.fields]
+    gone = [text for name in known for text in job.recorded.guesses.get(name, ())]
+    omitted = tuple(text for text in job.recorded.omitted if text not in gone)
+    endless = tuple(name for name in job.recorded.endless if name not in known)
+    return job._replace(graph=graph, recorded=job.recorded._replace(omitted=omitted, endless=endless))
 
 
 def fields_set(sets: Iterable[str]) -> list[str]:

@@ -114,7 +114,8 @@ def _rows(predictions: list[Prediction]) -> list[tuple[str, ...]]:
     for each in predictions:
         for figure in (each.lasted, *each.figures):
             times = [format_duration(rounded(ns)) for ns in (figure.real_ns, figure.predicted_ns)]
-            rows.append((each.name, figure.what, *times, f"{100 * figure.error:.1f} %"))
+            error = "-" if figure.error is None else f"{100 * figure.error:.1f} %"
+            rows.append((each.name, figure.what, *times, error))
     return rows
 
 

@@ -36,14 +36,16 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
 
 
 def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
-    """Return `time_of` for a real run, and as `not_reported` the kinds of reports that its workers never made, by role.
+    """Return `time_of` for a real run, its lost work, and the kinds of reports that its workers never made.
 
-    Roles that never worked are not listed there.
+    `lost_work_s` is the lost work in seconds by role: the time of its worlds, as in a simulation, however many replicas
+    each has. `not_reported` has the kinds of reports by role; roles that never worked are not listed there.
     """
     values = time_of(graph, sheet.spent())
     ran = {name for name, buckets in values["time_ns"].items() if buckets.get("productive") or buckets.get("lost work")}
     unsaid = {name: kinds for name, kinds in sheet.unreported().items() if name in ran and kinds}
-    return {**values, "not_reported": unsaid}
+    lost = {name: ns / 1e9 for name, ns in sheet.lost().items()}
+    return {**values, "lost_work_s": lost, "not_reported": unsaid}
 
 
 def goodput_line(summary: Mapping[str, Any]) -> str:

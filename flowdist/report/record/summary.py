@@ -111,7 +111,7 @@ def _roles(summary: dict[str, Any]) -> list[str]:
 
 
 def _lost_work_s(summary: dict[str, Any], name: str) -> float | None:
-    """Return the lost work of a role, in seconds of its replicas; None if that is not known.
+    """Return the lost work of a role, in seconds of its worlds; None if that is not known.
 
     A simulation knows it for each task. In a real run it is known for tasks that report the numbers of their steps.
     """
@@ -121,7 +121,7 @@ def _lost_work_s(summary: dict[str, Any], name: str) -> float | None:
     unsaid = summary.get("not_reported", {}).get(name, ())
     if name not in summary.get("tasks", ()) or "progress" in unsaid or "step numbers" in unsaid:
         return None
-    return float(summary["time_s"].get(name, {}).get("lost work", 0.0))
+    return float(summary.get("lost_work_s", {}).get(name, 0.0))
 
 
 def _rates(summary: dict[str, Any]) -> list[str]:

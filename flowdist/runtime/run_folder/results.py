@@ -74,6 +74,7 @@ class Summary(SummaryEnd, frozen=True):
     tasks: tuple[str, ...]
     time_ns: dict[str, dict[Bucket, Count]]
     time_s: dict[str, dict[Bucket, ReplicaSeconds]]
+    lost_work_s: dict[str, Seconds]  # of the worlds of each role; earlier versions wrote none: the journal is read
     not_reported: dict[str, Unreported] = msgspec.field(default_factory=dict)
     rates: tuple[str, ...] | UnsetType = UNSET
     seed: int | UnsetType = UNSET
@@ -92,6 +93,9 @@ class Summary(SummaryEnd, frozen=True):
         seconds = {name: {each: ns / 1e9 for each, ns in spent.items()} for name, spent in self.time_ns.items()}
         _require(self.time_s == seconds, "the time accounts are the same in seconds and nanoseconds")
         _require(self.goodput == productive_share(self.tasks, self.time_ns), "the goodput follows from the times")
+        _require(self.lost_work_s.keys() == self.roles.keys(), "the lost work of each role is known")
+        lost = {name: spent.get("lost work", 0) + ROUNDING_S for name, spent in self.time_s.items()}
+        _require(all(self.lost_work_s[name] <= lost[name] for name in lost), "a world loses no more than its members")
         _require((self.rates is UNSET) == (self.seed is UNSET), "rates have a seed")
         _require(self.causes == Counter(each.kind for each in self.incidents), "each incident has one cause")
         for number, incident in enumerate(self.incidents, 1):

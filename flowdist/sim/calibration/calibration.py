@@ -32,6 +32,11 @@ class Calibration(NamedTuple):
         """Return the measured fields of the workload of each role."""
         return {name: times.fields for name, times in self.roles.items() if times.fields}
 
+    @property
+    def unreported(self) -> tuple[str, ...]:
+        """Return the tasks whose workers report no step numbers."""
+        return tuple(name for name, times in self.roles.items() if not times.reports_steps)
+
 
 def calibrate(runs: Sequence[Observed]) -> Calibration:
     """Return the times that records show together. The roles are those of all records; the last one describes them.

@@ -55,6 +55,12 @@ def _share(value: object) -> float:
     return float(value)
 
 
+def _names(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise _Wrong('write a list of roles, such as ["evaluator"]')
+    return value
+
+
 def _step_time(value: object) -> dict[str, Any]:
     """Return the fields of a step time: one duration, or a table of durations by the number of workers."""
     if not isinstance(value, dict):
@@ -89,6 +95,7 @@ KEYS = {
     "stop_time": _Key("stop_ns", _duration),
 }
 WORDS = {key.field: word for word, key in KEYS.items()}
+JOB = ("arrival", "unreported")  # keys of [job]
 TABLES = ("format", "runs", "job", "roles", "measured", "unknown")
 
 
@@ -98,8 +105,12 @@ def calibration_text(calibration: Calibration, runs: Sequence[str]) -> str:
         "# Times of the workers, measured in recorded runs: flowdist simulate topology.py --workload workload.toml"
     ]
     lines += [f"format = {FORMAT}", f"runs = [{', '.join(map(_quoted, runs))}]"]
+    job = []
     if calibration.arrival_ns is not None:
-        lines += ["", "[job]", f"arrival = {_quoted(_text(rounded(calibration.arrival_ns)))}"]
+        job.append(f"arrival = {_quoted(_text(rounded(calibration.arrival_ns)))}")
+    if calibration.unreported:
+        job.append(f"unreported = [{', '.join(map(_quoted, calibration.unreported))}]")
+    lines += ["", "[job]", *job] if job else []
     for name, times in calibration.roles.items():
         lines += ["", f"[roles.{_quoted(name)}]"]
         for field, word in WORDS.items():
@@ -182,10 +193,12 @@ class _Reader:
             self.problems.append((("format",), text))
         job = self._table("job")
         arrival = self._value(("job", "arrival"), job["arrival"], _duration) if "arrival" in job else None
+        silent = self._value(("job", "unreported"), job.get("unreported", []), _names) or ()
         for key in job:
-            if key != "arrival":
-                self.problems.append((("job", key), f"unknown key {key!r}; {did_you_mean(key, ['arrival'])}"))
-        roles = {name: RoleTimes(self._role(name, table)) for name, table in self._table("roles").items()}
+            if key not in JOB:
+                self.problems.append((("job", key), f"unknown key {key!r}; {did_you_mean(key, JOB)}"))
+        tables = self._table("roles").items()
+        roles = {name: RoleTimes(self._role(name, table), reports_steps=name not in silent) for name, table in tables}
         return Calibration(roles, arrival_ns=arrival)
 
     def _table(self, name: str) -> dict[str, Any]:

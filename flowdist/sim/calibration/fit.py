@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flowdist.graph import MS, RoleSpec
+from flowdist.sim.calibration.counted import CURE, Length, counted_fields, counted_length, steps_of_a_commit
 from flowdist.sim.calibration.distribution import Distribution, distribution, rounded
 from flowdist.sim.calibration.observe import Generation, Mark, Observed
 from flowdist.sim.calibration.silent import silent_fields
@@ -54,8 +55,10 @@ class Interval(NamedTuple):
 class RoleTimes(NamedTuple):
     """Times of one role: `fields` of its `WorkloadSpec` that were measured, and the distributions behind them by name.
 
-    `unknown` names what the records do not show. `silent` says how a task is played whose workers report no progress.
-    `tells_saving` is false if workers report less than half of what a checkpoint costs them.
+    `unknown` names what the records do not show. `silent` says how a task is played whose workers report no progress,
+    or no step numbers. `tells_saving` is false if workers report less than half of what a checkpoint costs them.
+    `length` says what is known of the number of steps of a task whose steps were counted. `reports_steps` is false for
+    a task whose workers never reported the number of a step, so that its lost work is not known.
     """
 
     fields: dict[str, Any]
@@ -63,6 +66,8 @@ class RoleTimes(NamedTuple):
     unknown: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     tells_saving: bool = True
+    length: Length = "known"
+    reports_steps: bool = True
 
 
 def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
@@ -72,7 +77,8 @@ def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
     for name, value in fit.fields.items():  # the interval of checkpoints stays a multiple of the step
         fit.fields[name] = rounded(value) if name.endswith("_ns") and value and name != "checkpoint_every_ns" else value
     measured = {name: found for name, samples in fit.samples.items() if (found := distribution(samples)) is not None}
-    return RoleTimes(fit.fields, measured, tuple(fit.unknown), tuple(fit.silent), fit.tells_saving)
+    texts = tuple(fit.unknown), tuple(fit.silent)
+    return RoleTimes(fit.fields, measured, *texts, fit.tells_saving, fit.length, fit.reports_steps)
 
 
 def median(samples: Sequence[int]) -> int:
@@ -96,6 +102,7 @@ class _RoleFit:
         self.unknown: list[str] = []
         self.silent: list[str] = []
         self.tells_saving = True
+        self.length: Length = "known"
 
     def measure(self) -> None:
         """Measure everything. A service has no steps and no checkpoints."""
@@ -199,7 +206,8 @@ class _RoleFit:
             self._guess_from_loss()
             return
         if gaps and self._step_ns:
-            self.fields["checkpoint_every_ns"] = max(1, median(gaps) * self._step_ns)
+            unit = steps_of_a_commit(self._all) if self._is_counted else 1
+            self.fields["checkpoint_every_ns"] = max(1, round(median(gaps) * unit) * self._step_ns)
         elif times:
             self.fields["checkpoint_every_ns"] = max(1, median(times) - self._cost_ns)
         lags = [lag for _, one in self._generations for lag in self._lags(one)]
@@ -243,14 +251,43 @@ class _RoleFit:
 
     def _measure_length(self) -> None:
         """Measure the number of steps, and how long the workers take to exit after the last one."""
-        last = max((mark.step for _, one in self._generations for mark in one.clock if not mark.is_count), default=0)
-        done = [one for _, one in self._generations if one.exits and len(one.exits) == len(one.starts)]
-        if last:
+        last = max((one.reached for one in self._all), default=0)
+        done = [one for one in self._all if one.exits and len(one.exits) == len(one.starts)]
+        if self._is_counted:
+            self._measure_count()
+        elif last:
             self.fields["steps"] = last if done else max(last, self._role.workload.steps)
         ends = [end for one in done if (end := self._finish_ns(one)) is not None]
         if ends:
             self.fields["finish_ns"] = median(ends)
             self.samples["finish"] = ends
+
+    @property
+    def reports_steps(self) -> bool:
+        """Return whether a worker reported the number of a step, as far as that can be asked: the task has started."""
+        return self._role.kind != "task" or not self._all or any(one.reached for one in self._all)
+
+    @property
+    def _all(self) -> list[Generation]:
+        return [one for _, one in self._generations]
+
+    @property
+    def _is_counted(self) -> bool:
+        """Return whether steps were counted, and no worker reported the number of one."""
+        return any(one.clock for one in self._all) and not self.reports_steps
+
+    def _measure_count(self) -> None:
+        """Measure the number of steps of a task whose steps were counted, and what restarts did again."""
+        found = counted_length(self._all)
+        self.length = found.length
+        if found.steps:
+            self.fields["steps"] = found.steps
+        else:
+            self.unknown.append(f"its number of steps: they were counted, and no attempt shows all of them; {CURE}")
+        if self._step_ns and not any(one.offers for one in self._all):
+            fields, text = counted_fields(self._role, found, self._step_ns)
+            self.fields |= fields
+            self.silent += [text] if text else []
 
     def _finish_ns(self, one: Generation) -> int | None:
         """Return the time from the last step of a generation to the exit of its last member; None if it is unknown.
@@ -259,12 +296,13 @@ class _RoleFit:
         report before it.
         """
         exit_ns = max(one.exits.values())
-        clock = [mark for mark in one.clock if not mark.is_count]
+        clock = one.clock
         before = [mark for mark in clock if exit_ns - mark.at_ns > 2 * MS]
         if not before or not self._step_ns:
             return None
         steps = clock[-1].step - before[-1].step
-        saves = sum(at > before[-1].at_ns and step < clock[-1].step for at, step in one.offers)
+        offers = [] if clock[-1].is_count else one.offers  # their numbers need not be those of counted steps
+        saves = sum(at > before[-1].at_ns and step < clock[-1].step for at, step in offers)
         return max(0, exit_ns - before[-1].at_ns - steps * self._step_at(one.size) - saves * self._cost_ns)
 
     # Starts.
@@ -326,10 +364,9 @@ class _RoleFit:
         ready = max(one.ready.values()) if len(one.ready) == len(one.starts) else None
         if self._role.kind == "service":
             return None if ready is None else (max(0, ready - one.begun_ns - ORDER_NS), None, 0)
-        clock = one.clock
-        if not clock or not self._step_ns:
+        clock, first = one.clock, one.first
+        if first is None or not self._step_ns:
             return None
-        first = min((marks[0] for marks in one.marks.values()), key=lambda mark: mark.at_ns)
         restore = one.spent_by("restoring", first.at_ns)
         steps = _first_steps(one, first)
         begun, warmup = first.at_ns - steps * self._step_at(one.size), None

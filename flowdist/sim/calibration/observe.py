@@ -41,11 +41,12 @@ class Generation:
     number: int
     size: int  # workers of the role
     ordered_ns: int  # when the last member was ordered to start
-    resumed: int | None  # step of the checkpoint that it resumes from; None: from memory, at an unknown step
+    resumed: int | None  # step from which it resumes; None: unknown, as from memory or from a script's own checkpoint
     starts: dict[ReplicaId, StartKind] = field(default_factory=dict)
     begun: dict[ReplicaId, int] = field(default_factory=dict)  # when a member could start: the imports of its node
     ready: dict[ReplicaId, int] = field(default_factory=dict)
     marks: dict[ReplicaId, list[Mark]] = field(default_factory=dict)
+    counted: Mark | None = None  # the first count of steps, which is reported at once
     offers: list[tuple[int, int]] = field(default_factory=list)  # accepted checkpoints: when, and their step
     spent: dict[Activity, list[tuple[int, int]]] = field(default_factory=dict)  # when, and the most of a member so far
     exits: dict[ReplicaId, int] = field(default_factory=dict)  # successful ends
@@ -62,8 +63,36 @@ class Generation:
 
     @property
     def clock(self) -> list[Mark]:
-        """Return the marks of the member that has most of them, which stands for all; empty if nobody reported."""
-        return max(self.marks.values(), key=len, default=[])
+        """Return the marks of the member that has most of them, which stands for all; empty if nobody reported.
+
+        A member that reports its steps by itself comes before all members whose steps were counted.
+        """
+        return max(self.marks.values(), key=lambda marks: (not marks[0].is_count, len(marks)), default=[])
+
+    @property
+    def first(self) -> Mark | None:
+        """Return the first sign of a step, reported or counted; None if there is none."""
+        firsts = [marks[0] for marks in self.marks.values()] + ([self.counted] if self.counted is not None else [])
+        return min(firsts, key=lambda mark: mark.at_ns, default=None)
+
+    @property
+    def reached(self) -> int:
+        """Return the highest step that a member reported by itself; 0 if none did."""
+        return max((mark.step for marks in self.marks.values() for mark in marks if not mark.is_count), default=0)
+
+    def note(self, member: ReplicaId, mark: Mark) -> None:
+        """Add a report of a member. Counted steps are no marks any more once it reports its steps by itself.
+
+        The first count stays known as `counted`: the first report of the script may come many steps later.
+        """
+        if mark.is_count and self.counted is None:
+            self.counted = mark
+        before = self.marks.get(member, [])
+        if not mark.is_count:
+            before = [each for each in before if not each.is_count]
+        elif before and not before[-1].is_count:
+            return
+        self.marks[member] = [*before, mark]
 
     def spent_by(self, on: Activity, at_ns: int) -> int:
         """Return how long, in ns, the members had saved or restored by a time: as long as the one that spent most."""
@@ -169,6 +198,9 @@ class _Observer:
             end = job.now if took is None else incident.opened_ns + took
             self._disturbed.append((min(self._begun(incident), incident.opened_ns), end))
         generations = list(self._generations.values())
+        for one in generations:
+            if one.number > 1 and one.world not in self._saved:
+                one.resumed = None  # nothing was committed: the script may have a checkpoint of its own
         parts = (
             self._imports,
             self._stops,
@@ -260,10 +292,10 @@ class _Observer:
                 generation.ready.setdefault(event.replica, now)
                 self._note_up(event.replica)
             case ev.ReplicaProgressed():
-                generation.marks.setdefault(event.replica, []).append(Mark(now, event.step))
+                generation.note(event.replica, Mark(now, event.step))
                 self._note_up(event.replica)
             case ev.ReplicaStepped():
-                generation.marks.setdefault(event.replica, []).append(Mark(now, event.steps, is_count=True))
+                generation.note(event.replica, Mark(now, event.steps, is_count=True))
                 self._note_up(event.replica)
             case ev.ReplicaSpent():
                 generation.spent.setdefault(event.on, []).append((now, event.ns))
