@@ -21,7 +21,7 @@ from flowdist.record.journal import Header, encode_line, record
 from flowdist.report.record.summary import summary_text
 from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, run_dirs
 from flowdist.runtime.run_folder.log_reader import LogTail, find_logs, latest_attempts, lines_of, parse_target
-from flowdist.runtime.run_folder.resume import resume_point
+from flowdist.runtime.run_folder.resume import resume_point, run_is_over
 from flowdist.runtime.run_folder.runs import (
     describe,
     environment_of,
@@ -179,6 +179,30 @@ def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) ->
     journal(run_dir)
     assert has_begun(run_dir)
     resume_point(run_dir)
+
+
+@pytest.mark.parametrize(("outcome", "has_hint"), [("cancelled", True), ("failed", True), ("succeeded", False)])
+def test_a_run_that_is_over_cannot_be_resumed_but_its_checkpoints_can_be_used(
+    base: Path, outcome: str, has_hint: bool
+) -> None:
+    run_dir = new_run(base, GRAPH)
+    saved = run_dir / "checkpoints/trainer"
+    saved.mkdir()
+    start = "start a new run with flowdist run"
+    assert run_is_over(run_dir, outcome).help == start, "an empty folder has no checkpoints"
+    (saved / "latest.json").touch()
+    option = f"--set checkpoint_dir={run_dir}/checkpoints"
+    expected = f"{start}; add {option} to go on from the checkpoints of this one" if has_hint else start
+    assert run_is_over(run_dir, outcome).help == expected
+
+
+def test_the_error_of_resume_names_the_checkpoints_of_a_cancelled_run(base: Path) -> None:
+    run_dir = new_run(base, GRAPH)
+    journal(run_dir, ev.NodeGone("node0"), ev.CancelRequested("enough"))
+    (run_dir / "checkpoints/step-3.pt").touch()
+    with pytest.raises(FlowdistError, match="is over: it was cancelled") as caught:
+        resume_point(run_dir)
+    assert f"checkpoint_dir={run_dir}/checkpoints" in caught.value.help
 
 
 def test_a_request_to_a_run_that_is_over_is_answered_with_its_end(base: Path) -> None:

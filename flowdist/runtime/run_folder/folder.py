@@ -24,6 +24,7 @@ from flowdist.runtime.umask import umask_of
 
 GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
+CHECKPOINTS = "checkpoints"  # for jobs without checkpoint_dir=
 CONTROL = "control.sock"
 SUMMARY = "summary.json"  # written when the run is over
 PREDICTION = "prediction.json"  # only of a run with --predict
@@ -85,7 +86,7 @@ def _fill(run_dir: Path, graph: RoleGraph) -> None:
     """Make in a new folder of a run what it has from the beginning: the graph, and a folder for checkpoints."""
     with umask_of(run_dir):
         (run_dir / GRAPH).write_bytes(encode_graph(graph))
-        (run_dir / "checkpoints").mkdir()
+        (run_dir / CHECKPOINTS).mkdir()
 
 
 def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
