@@ -78,6 +78,20 @@ def test_a_run_is_named_by_its_folder(base: Path) -> None:
     assert find_run(base / "elsewhere", str(base / "latest"))[0] == base / "gpt-20261121-1-cccc"
 
 
+def test_a_run_may_be_named_by_its_path(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base.parent)
+    for runs in (base, Path(base.name)):
+        assert (
+            find_run(runs, f"{base.name}/gpt")[0] == find_run(runs, f"{base}/gpt-")[0] == base / "gpt-20261121-1-cccc"
+        )
+        with pytest.raises(FlowdistError) as caught:
+            find_run(runs, f"{base.name}/gtp-20261121-1-cccc")
+        assert caught.value.message == f"there is no run 'gtp-20261121-1-cccc' in {runs}"
+        assert caught.value.help == "did you mean 'gpt-20261121-1-cccc'?"
+    with pytest.raises(FlowdistError, match="there is no run 'elsewhere/gpt' in"):
+        find_run(base, "elsewhere/gpt")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "help"),
     [

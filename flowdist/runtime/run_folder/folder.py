@@ -148,12 +148,15 @@ def run_by_prefix(base: Path, name: str, help: str = "name the folder of all run
 
     Args:
         base: The folder of all runs.
-        name: The beginning of the run's name, or `latest`.
+        name: The beginning of the run's name, also as a path below `base`, or `latest`.
         help: What to do if there are no runs at all.
 
     Raises:
         FlowdistError: if there is none or more than one; the help names a similar run, or the newest ones.
     """
+    path = Path(name)
+    if path.name != name and path.parent.resolve() == base.resolve():
+        name = path.name  # `runs/gpt`, as a shell completes it
     if (folder := run_of_prefix(base, name)) is not None:
         return folder
     for path in private_runs(base):
