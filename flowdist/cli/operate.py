@@ -212,7 +212,8 @@ def _nodes_of(run_dir: Path, graph: RoleGraph) -> list[str]:
     from flowdist.runtime.run_folder.runs import describe  # as in `RunOptions.find`
 
     try:
-        return [node.name for node in describe(run_dir).nodes]
+        joined = [node.name for node in describe(run_dir).nodes]  # in the order in which they have joined
+        return sorted(joined, key=lambda name: (len(name), name))
     except FlowdistError:
         return [node.name for node in graph.cluster.nodes]
 
