@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from flowdist.text.printable import printable
 
+DIGITS = "0123456789"
 SHOWN_MAX = 20  # known words in a help line: a cluster can have hundreds of nodes
 
 
@@ -52,8 +53,29 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
-    more = f" and {len(known) - SHOWN_MAX} more" if len(known) > SHOWN_MAX else ""
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known[:SHOWN_MAX])}{more}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {_first_of(known)}"
+
+
+def node_help(name: str, nodes: Iterable[str], known: Iterable[str] | None = None) -> str:
+    """Return a help line for an unknown name that may be one of a node.
+
+    A name that differs from a node's in the number alone, as node7, is no misspelling of any: the line has the nodes.
+
+    Args:
+        name: The unknown name.
+        nodes: The names of the nodes.
+        known: All names that may have been meant, as those of roles; None: the nodes.
+    """
+    nodes = list(nodes)
+    stems = [node.rstrip(DIGITS) for node in nodes if node[-1:] in DIGITS]
+    if not name or name[-1] not in DIGITS or name.rstrip(DIGITS) not in stems:
+        return did_you_mean(name, nodes if known is None else known)
+    return f"the nodes are {_first_of(nodes)}" if len(nodes) > 1 else f"the only node is {nodes[0]}"
+
+
+def _first_of(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+    return ", ".join(names[:SHOWN_MAX]) + more
 
 
 def underlined(text: str, start: int, end: int) -> str:

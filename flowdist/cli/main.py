@@ -95,7 +95,8 @@ class _LazyGroup(click.Group):
             from flowdist.cli.shared.common import fail  # not needed by --help
 
             usage = error.ctx.command_path if error.ctx is not None else "flowdist"
-            fail(FlowdistError(error.format_message(), help=f"see {usage} --help"), as_json=True)
+            message, _, help = error.format_message().partition("\nhelp: ")
+            fail(FlowdistError(message, help=help or f"see {usage} --help"), as_json=True)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs for --help, under the headings of `VERBS`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import gathered, json_option, runs_option
 from flowdist.cli.shared.runs import RunOptions, run_option, run_options, statuses
 from flowdist.cli.shared.terminal import paint
-from flowdist.errors import FlowdistError
+from flowdist.errors import FlowdistError, did_you_mean, node_help
 
 if TYPE_CHECKING:
     from flowdist.control.job.state import ReplicaPhase
@@ -174,7 +173,7 @@ def give_orders(
         answer = operate(run_dir, order)
         decisions += [Decision(each.t_ns, mask(each.text), each.level) for each in answer.said]
         if any(each.level == "refused" for each in answer.said):
-            helps += _did_you_mean(order, name, graph)
+            helps += _name_help(order, name, graph, run_dir)
     refused = any(each.level == "refused" for each in decisions)
     if named.as_json:
         texts = [{"text": each.text, "level": each.level} for each in decisions]
@@ -197,13 +196,26 @@ def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
         click.echo(f"help: {help}", err=True)
 
 
-def _did_you_mean(order: Operation, name: str, graph: RoleGraph) -> list[str]:
-    """Return a hint if an order names a role or node that the topology does not have but one like it; else none."""
+def _name_help(order: Operation, name: str, graph: RoleGraph, run_dir: Path) -> list[str]:
+    """Return a hint if an order names a role or node that the run does not have and another may be meant; else none."""
     from flowdist.control.protocol.events import ScaleRequested  # as in `RunOptions.find`
 
-    known = [spec.name for spec in (graph.roles if isinstance(order, ScaleRequested) else graph.cluster.nodes)]
-    close = difflib.get_close_matches(name, known, n=1)
-    return [f"did you mean {close[0]!r}?"] if name not in known and close else []
+    if isinstance(order, ScaleRequested):
+        known = [role.name for role in graph.roles]
+        return [did_you_mean(name, known)] if name not in known else []
+    nodes = _nodes_of(run_dir, graph)
+    return [node_help(name, nodes)] if nodes and name not in nodes else []
+
+
+def _nodes_of(run_dir: Path, graph: RoleGraph) -> list[str]:
+    """Return the names of a run's nodes, those that have joined it included; of a run that is over, the topology's."""
+    from flowdist.runtime.run_folder.runs import describe  # as in `RunOptions.find`
+
+    try:
+        joined = [node.name for node in describe(run_dir).nodes]  # in the order in which they have joined
+        return sorted(joined, key=lambda name: (len(name), name))
+    except FlowdistError:
+        return [node.name for node in graph.cluster.nodes]
 
 
 def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:

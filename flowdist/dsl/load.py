@@ -13,9 +13,10 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from flowdist.dsl.check.arguments import Arguments
@@ -129,14 +130,51 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, ValueError):  # ValueError: the path has a null byte
-        beside = [each.name for each in path.parent.glob("*.py")] if "\0" not in str(path) else []
-        if close := difflib.get_close_matches(path.name, sorted(beside), n=1):
-            help = f"did you mean {str(path.with_name(close[0]))!r}?"
-        else:
-            help = "name a topology file, or make a topology.py in the current folder"
+        help = _similar_file(path, _may_be_topology)
+        help = help or "name a topology file, or make a topology.py in the current folder"
         _refuse("FD140", f"no topology file {str(path)!r}", help)
     except OSError as error:
         _refuse("FD140", f"{path} cannot be read: {error.strerror}", "name a file that you may read")
+
+
+def _similar_file(path: Path, is_meant: Callable[[Path], bool]) -> str:
+    """Return a help line that names a file beside `path` with a similar name; empty if there is none.
+
+    `is_meant` says whether a file is of the kind that the user wants to name.
+    """
+    beside = sorted(each.name for each in path.parent.glob("*.py")) if "\0" not in str(path) else []
+    close = difflib.get_close_matches(path.name, beside, n=max(1, len(beside)))
+    meant = next((path.with_name(name) for name in close if is_meant(path.with_name(name))), None)
+    return f"did you mean {str(meant)!r}?" if meant is not None else ""
+
+
+def _may_be_topology(path: Path) -> bool:
+    try:
+        return not _is_script(path.read_bytes())
+    except OSError:
+        return False
+
+
+def check_runnable(path: Path) -> None:
+    """Check that there is such a file, a topology or a script, and that it is valid Python.
+
+    Raises:
+        TopologyProblems: There is none (FD140), or it cannot be parsed (FD141): no worker could run it either.
+    """
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, ValueError):  # as in `_read`
+        help = _similar_file(path, lambda _: True) or "name a topology, or a script: flowdist run train.py --replicas 2"
+        problem = Problem("FD140", f"no script or topology file {str(path)!r}", help, CLI)
+        raise TopologyProblems([problem], "on the command line") from None
+    except OSError:
+        return  # `_read` reports it for a topology, and the workers for a script
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python shows them when it runs the file
+        try:
+            _compile(path.resolve(), text)
+        except TopologyProblems as error:
+            raise TopologyProblems(error.problems, "in the file") from None
 
 
 def looks_like_topology(path: str | Path) -> bool:
@@ -170,17 +208,18 @@ def _imports_the_dsl(tree: ast.Module) -> bool:
 
 
 def _refuse_script(path: Path, text: bytes) -> None:
-    """Raise TopologyProblems for a file that does not import the DSL; return if it does, or cannot be parsed.
-
-    Such a file may be a training script, and executing it to find a topology could start the training.
-    """
-    try:
-        tree = parse(text)
-    except (SyntaxError, ValueError):
-        return  # executing the file reports the error
-    if not _imports_the_dsl(tree):
+    """Raise TopologyProblems for a file that may be a training script: executing it could start the training."""
+    if _is_script(text):
         help = f"run a script with: flowdist run {path}; name an object that another module makes: {path}:NAME"
         _refuse("FD140", f"{path} has no topology: it does not import flowdist", help)
+
+
+def _is_script(text: bytes) -> bool:
+    """Return whether a file does not import the DSL; False if it cannot be parsed: executing it reports the error."""
+    try:
+        return not _imports_the_dsl(parse(text))
+    except (SyntaxError, ValueError):
+        return False
 
 
 def _refuse(code: str, message: str, help: str, place: Place = CLI) -> NoReturn:
@@ -203,15 +242,7 @@ def _execute(path: Path, text: bytes) -> ModuleType:
     module = ModuleType("flowdist_topology")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
-    try:
-        code = compile(text, str(path), "exec")
-    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
-        line, column, end = (getattr(error, name, 0) or 0 for name in ("lineno", "offset", "end_offset"))
-        place = Place(str(path), max(line, 1), max(column, 1), max(end, column, 1) + (end <= column))
-        message = f"the file is not valid Python: {getattr(error, 'msg', error)}"
-        is_scenario = path.suffix == ".toml"
-        help = "scenarios are read by flowdist simulate; name its topology" if is_scenario else "correct the syntax"
-        _refuse("FD141", message, help, place)
+    code = _compile(path, text)
     try:
         exec(code, module.__dict__)
     except TopologyProblems:  # a component, such as `ddp`, has found problems itself
@@ -219,6 +250,19 @@ def _execute(path: Path, text: bytes) -> ModuleType:
     except (Exception, SystemExit) as error:
         _refuse_exception(path, error)
     return module
+
+
+def _compile(path: Path, text: bytes) -> CodeType:
+    """Compile the file's text; raise TopologyProblems (FD141) with the place of a syntax error."""
+    try:
+        return compile(text, str(path), "exec")
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
+        line, column, end = (getattr(error, name, 0) or 0 for name in ("lineno", "offset", "end_offset"))
+        place = Place(str(path), max(line, 1), max(column, 1), max(end, column, 1) + (end <= column))
+        message = f"the file is not valid Python: {getattr(error, 'msg', error)}"
+        is_scenario = path.suffix == ".toml"
+        help = "scenarios are read by flowdist simulate; name its topology" if is_scenario else "correct the syntax"
+        _refuse("FD141", message, help, place)
 
 
 def _refuse_exception(path: Path, error: BaseException) -> NoReturn:

@@ -380,6 +380,14 @@ class Topology(Frozen):
     def _attributes(self) -> list[str]:
         return ["name", "roles", "role", "restart_together", "world"]
 
+    def _no_attribute(self, name: str) -> tuple[str, str, str]:
+        """Return what `Frozen` does; if the name is that of a declared role, the help says how to keep its handle."""
+        message, help, meant = super()._no_attribute(name)
+        role = next((role.name for role in self.roles if role.name.replace("-", "_") == name), None)
+        if role is None:
+            return message, help, meant
+        return message, f'keep what t.role("{role}", ...) returns: {name} = t.role("{role}", ...)', ""
+
     @forgiving
     def role(
         self,

@@ -13,7 +13,7 @@ import re
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
-from flowdist.graph import format_duration, parse_duration
+from flowdist.graph import duration_help, format_duration, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = get_args(Event)
@@ -384,7 +384,8 @@ def _duration(text: str, value: str, start: int) -> int:
     except ValueError:  # longer than 64 bits of ns can hold
         ns = None
     if ns is None:
-        refuse(text, start, start + max(len(value), 1), wrong_duration(text, value, start), "write 30s, 1m30s or 400ms")
+        help = duration_help(value, "write 30s, 1m30s or 400ms")
+        refuse(text, start, start + max(len(value), 1), wrong_duration(text, value, start), help)
     return ns
 
 

@@ -10,7 +10,7 @@ from math import isfinite, log1p
 
 from flowdist.faults.grammar import Lemon, Rate, Repair, refuse, wrong_duration
 from flowdist.faults.streams import number
-from flowdist.graph import MS, SECOND, parse_duration
+from flowdist.graph import MS, SECOND, duration_help, parse_duration
 
 RETURNING = ("kill", "lost", "leave", "preempt")  # faults after which a node comes back
 _EXPONENTIAL = re.compile(r"exp\((.*)\)")
@@ -47,7 +47,7 @@ def _duration_ns(text: str, start: int, value: str) -> int:
     try:
         return parse_duration(value)
     except ValueError:
-        help = "write 15m, 2h..6h or exp(4h)"
+        help = duration_help(value, "write 15m, 2h..6h or exp(4h)")
         refuse(text, start, max(start + len(value), start + 1), wrong_duration(text, value, start), help)
 
 

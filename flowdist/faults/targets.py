@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from flowdist.errors import did_you_mean
+from flowdist.errors import did_you_mean, node_help
 from flowdist.faults.grammar import Fault, FaultError, Plan, located, refuse, refuse_duration
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 
@@ -38,7 +38,8 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
             _refuse_unknown(f"{scale.role}={scale.replicas}", 0, "role", scale.role, roles, scale.where)
     for drain in plan.drains:
         if drain.node not in nodes:
-            _refuse_unknown(drain.node, 0, "node", drain.node, nodes, drain.where)
+            message, help = f"there is no node {drain.node!r}", node_help(drain.node, nodes)
+            refuse(drain.node, 0, len(drain.node), message, help, drain.where)
 
 
 def added_node(name: str, graph: RoleGraph) -> NodeSpec:
@@ -76,13 +77,15 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
             texts = dict.fromkeys("=".join(label) for label in labels)
             refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", did_you_mean(fault.target, texts))
     elif name not in known:
-        refuse(fault.spec, 0, len(name), f"there is no {name!r}", did_you_mean(name, known))
+        refuse(fault.spec, 0, len(name), f"there is no {name!r}", node_help(name, nodes, known))
     for other in fault.others:
         others = [node for node in (*nodes, "controller") if node != fault.target]
         if other not in others:
             start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
-            message = f"{other} cannot be cut off from itself" if other == name else f"there is no node {other!r}"
-            refuse(fault.spec, start, start + len(fault.arg), message, did_you_mean(other, others))
+            message, help = f"there is no node {other!r}", node_help(other, nodes, others)
+            if other == name:
+                message, help = f"{other} cannot be cut off from itself", did_you_mean(other, others)
+            refuse(fault.spec, start, start + len(fault.arg), message, help)
     if name in roles or name in ("all", "controller"):
         refuse_duration(fault)  # the text alone does not say whether the target is a role or a node
     if fault.kind == "scale" and fault.target not in roles:

@@ -16,6 +16,7 @@ from flowdist.graph.units import (
     MS,
     SECOND,
     NoUnitError,
+    duration_help,
     format_duration,
     format_memory,
     parse_duration,
@@ -26,5 +27,6 @@ __all__ = [
     "HOUR", "MINUTE", "MS", "NODE_MEMBER", "NODE_POOL", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain",
     "FailureKind", "Gate", "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness",
     "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "VersionEdge", "WorkloadSpec",
-    "decode_graph", "encode_graph", "format_duration", "format_memory", "parse_duration", "parse_memory",
+    "decode_graph", "duration_help", "encode_graph", "format_duration", "format_memory", "parse_duration",
+    "parse_memory",
 ]  # fmt: skip

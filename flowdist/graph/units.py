@@ -89,6 +89,42 @@ def parse_duration(value: str | int | float) -> int:
     return _whole(sum(_exact(number, _DURATION_NS[unit]) for number, unit in parts))
 
 
+_UNIT_WORDS = {
+    word: unit
+    for unit, words in {
+        "us": "us usec usecs microsecond microseconds",
+        "ms": "ms msec msecs millisecond milliseconds",
+        "s": "s sec secs second seconds",
+        "m": "m min mins minute minutes",
+        "h": "h hr hrs hour hours",
+        "d": "d day days",
+    }.items()
+    for word in words.split()
+}
+
+
+def duration_help(value: object, otherwise: str) -> str:
+    """Return the help for a value that `parse_duration` refuses: with the right units if it has words for them.
+
+    Args:
+        value: The value, such as `10sec` or `5 minutes`.
+        otherwise: The help for all other values.
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else []
+    units = [_UNIT_WORDS.get(word, "") for _, word in parts]
+    is_whole = isinstance(value, str) and "".join(map("".join, parts)) == re.sub(r"\s", "", value.lower())
+    if not parts or not all(units) or not is_whole:
+        return otherwise
+    meant = "".join(number + unit for (number, _), unit in zip(parts, units, strict=True))
+    try:
+        parse_duration(meant)
+    except ValueError:  # too long
+        return otherwise
+    distinct = list(dict.fromkeys(units))
+    are = f"the units are {', '.join(distinct)}" if len(distinct) > 1 else f"the unit is {distinct[0]}"
+    return f"{are}: write {meant}"
+
+
 def _written(value: str | int | float) -> str:
     """Return the text of a value, "0" for each way to write zero; raise NoUnitError for another number alone."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):

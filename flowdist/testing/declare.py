@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import overload
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import parse_duration
+from flowdist.graph import duration_help, parse_duration
 from flowdist.sim.checks.points import POINTS
 from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, name_of
 
@@ -77,7 +77,8 @@ def eventually(check: Check | None = None, *, within: str) -> Eventually | Calla
     try:
         within_ns = parse_duration(within)
     except ValueError:
-        raise FlowdistError(f"within {within!r}: no duration", help="write 30s, 1m30s or 2h") from None
+        help = duration_help(within, "write 30s, 1m30s or 2h")
+        raise FlowdistError(f"within {within!r}: no duration", help=help) from None
 
     def made(check: Check) -> Eventually:
         return Eventually(name_of(check), check, within_ns)

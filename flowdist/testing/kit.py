@@ -24,7 +24,7 @@ from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import join_plans, parse_plan
 from flowdist.faults.grammar import Plan
-from flowdist.graph import RoleGraph, parse_duration
+from flowdist.graph import RoleGraph, duration_help, parse_duration
 from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.faults.injector import check_faults
@@ -151,7 +151,8 @@ def _until_ns(until: str | None) -> int | None:
     try:
         return parse_duration(until) if until is not None else None
     except ValueError:
-        raise FlowdistError(f"until {until!r}: no duration", help="write 30s, 1m30s or 2h") from None
+        help = duration_help(until, "write 30s, 1m30s or 2h")
+        raise FlowdistError(f"until {until!r}: no duration", help=help) from None
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:

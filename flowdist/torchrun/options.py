@@ -8,8 +8,12 @@ honoured, reported as without effect, or refused.
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Literal, NamedTuple, NoReturn
 
 import msgspec
@@ -22,6 +26,7 @@ CHOICES = {
     "--start-method": ("spawn", "fork", "forkserver"),
     "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
 }
+NO_OPTIONS: Mapping[str, bool] = MappingProxyType({})
 NOT_FROM_ENV = ("--logs-specs", "--numa-binding")
 
 
@@ -67,6 +72,19 @@ def _options() -> Iterator[Option]:
 OPTIONS = tuple(_options())
 HELP = "flowdist torchrun --help shows every option"
 BY_KEY = {option.key: option for option in OPTIONS}
+LIKENESS_MIN = 0.85  # of an unknown option and one of torchrun's, so that one of `flowdist run` is not named instead
+OF_OTHERS = {  # what other launchers call an option of torchrun
+    "--nprocs": "--nproc-per-node",
+    "--nproc": "--nproc-per-node",
+    "--num-procs": "--nproc-per-node",
+    "--num-processes": "--nproc-per-node",
+    "--num-gpus": "--nproc-per-node",
+    "--num-nodes": "--nnodes",
+    "--num-machines": "--nnodes",
+    "--machine-rank": "--node-rank",
+    "--main-process-ip": "--master-addr",
+    "--main-process-port": "--master-port",
+}
 
 
 class Given(NamedTuple):
@@ -89,12 +107,41 @@ def refuse(code: str, message: str, help: str) -> NoReturn:
     raise TopologyProblems([Problem(code, message, help, CLI)], where="on the command line")
 
 
+def torchrun_name(option: str) -> str:
+    """Return torchrun's name of an option that a user has written as torchrun or another launcher has it; else empty.
+
+    Args:
+        option: The option without a value; its dashes may be underscores.
+    """
+    names = {name: each.names[-1] for each in OPTIONS for name in each.names}
+    spelled = "-" * (len(option) - len(option.lstrip("-"))) + option.lstrip("-").replace("_", "-")
+    return names.get(spelled) or OF_OTHERS.get(spelled, "")
+
+
+def value_of(name: str, words: Sequence[str]) -> str:
+    """Return the value that the words give an option of torchrun, under any of its names; empty if they give none."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option.startswith("-") and torchrun_name(option) == name:
+            return value if equals else following
+    return ""
+
+
 class HelpAsked(Exception):
     """Raised for a command line that has -h or --help before the script."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work because torchrun uses the same class."""
+    """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work because torchrun uses the same class.
+
+    Args:
+        words: The command line, for messages.
+        of_run: Options of `flowdist run`, for messages.
+    """
+
+    def __init__(self, words: Sequence[str], of_run: Mapping[str, bool]) -> None:
+        super().__init__(prog="flowdist torchrun")
+        self._words, self._of_run = list(words), of_run
 
     def print_help(self, file: object = None) -> NoReturn:
         """Raise HelpAsked; argparse calls this for -h and --help."""
@@ -104,26 +151,47 @@ class _Parser(argparse.ArgumentParser):
         """Raise TopologyProblems for a message of argparse, in the words of flowdist where it can be told apart."""
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
         if unknown != message.split()[0]:
-            known = [name for option in OPTIONS for name in option.names]
-            help = did_you_mean(unknown.partition("=")[0].replace("_", "-"), known, otherwise=HELP)
-            refuse("FD152", f"torchrun has no option {unknown}", help)
+            refuse("FD152", f"torchrun has no option {unknown}", self._help_for(unknown))
         if "training_script" in message:
             refuse("FD152", "no script is given", "write flowdist torchrun [options] train.py [its arguments]")
         refuse("FD152", message, HELP)
 
+    def _help_for(self, unknown: str) -> str:
+        """Return the help line for an unknown option: the one that is meant, or how `flowdist run` takes it."""
+        name = unknown.partition("=")[0]
+        if meant := torchrun_name(name):
+            return f'did you mean "{meant}"?'
+        known = [each for option in OPTIONS for each in option.names]
+        dashed = name.replace("_", "-")
+        is_of_run = name in self._of_run and not difflib.get_close_matches(dashed, known, 1, LIKENESS_MIN)
+        return _in_run(unknown, self._words, self._of_run[name]) if is_of_run else did_you_mean(dashed, known, HELP)
 
-def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
+
+def _in_run(option: str, words: list[str], has_value: bool) -> str:
+    """Return a help line that shows an option of `flowdist run` in a command line; its role is called trainer."""
+    place = words.index(option)
+    _, equals, value = option.partition("=")
+    value = value if equals else " ".join(words[place + 1 : place + 2])
+    end = place + 1 + (has_value and not equals)
+    script = next((word for word in [*words[:place], *words[end:]] if word.endswith(".py")), "train.py")
+    given = [option.partition("=")[0], re.sub("^default(?=[./@=])", "trainer", value)] if has_value else [option]
+    return f"flowdist run has it: {shlex.join(['flowdist', 'run', script, *filter(None, given)])}"
+
+
+def read_options(words: Sequence[str], env: Mapping[str, str], of_run: Mapping[str, bool] = NO_OPTIONS) -> Given:
     """Parse a command line of torchrun. An option that is not given has the value of PET_<NAME>, or its default.
 
     Args:
         words: The command line without `flowdist torchrun`.
         env: The environment variables.
+        of_run: The options of `flowdist run`, each with whether it takes a value. If one of them is given, the error
+            shows how it is written there.
 
     Raises:
         TopologyProblems: An option is unknown, or there is no script.
         HelpAsked: The user asks for help.
     """
-    parser = _Parser(prog="flowdist torchrun")
+    parser = _Parser(words, of_run)
     for option in OPTIONS:
         if option.flag:
             parser.add_argument(*option.spellings(), dest=option.key, action="store_const", const="1")

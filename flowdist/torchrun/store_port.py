@@ -12,6 +12,7 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.runtime.wire.addresses import why_unbound
 
 
 def with_store_at(graph: RoleGraph, endpoint: str) -> RoleGraph:
@@ -30,6 +31,6 @@ def check_store_port(endpoint: str) -> None:
     try:
         socket.create_server((host, int(port))).close()
     except OSError as error:
-        message = f"--master-port {port}: {endpoint} cannot be bound: {(error.strerror or str(error)).lower()}"
+        message = f"--master-port {port}: {endpoint} cannot be bound: {why_unbound(error)}"
         help = "name another port, or leave the option out: each generation then has a free one"
         raise FlowdistError(message, help=help) from None

@@ -42,6 +42,13 @@ def test_to_scale_a_role_that_is_not_there_or_is_over_is_refused():
     assert talk.texts()[-1] == "scale trainer=1 is refused: no such role runs"
 
 
+def test_the_new_size_is_said_in_the_right_number():
+    talk = on_one_node(trainers(1, 2))
+    for size, words in ((1, "1 replica"), (2, "2 replicas")):
+        talk.tell(ev.ScaleRequested("trainer", size))
+        assert f"trainer: scaled to {words} by the operator" in talk.texts()
+
+
 def test_a_replica_that_waits_for_its_back_off_is_scaled_away_with_its_seat():
     talk = on_one_node(role("actor", max_replicas=2, restart=SLOW))
     talk.fail("actor/1")

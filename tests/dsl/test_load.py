@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.dsl import load
-from flowdist.dsl.load import Loaded, load_topology, looks_like_topology
+from flowdist.dsl.load import Loaded, check_runnable, load_topology, looks_like_topology
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
 
 HEAD = "from flowdist import Node, Restart, Topology\n"
@@ -248,12 +248,42 @@ def test_what_is_no_file_is_refused(target: str, message: str) -> None:
     assert caught.value.problems[0].code == "FD140" and caught.value.problems[0].message == message
 
 
-@pytest.mark.parametrize(("name", "help"), [("trian.py", "did you mean '{}/train.py'?"), ("q", "name a topology file")])
-def test_a_file_that_is_missed_by_a_letter_is_named(tmp_path: Path, name: str, help: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "for_topology", "for_run"),
+    [
+        ("jbos.py", "did you mean '{}/jobs.py'?", "did you mean '{}/jobs.py'?"),
+        ("trian.py", "name a topology file", "did you mean '{}/train.py'?"),
+        ("halves.py", "did you mean '{}/halve.py'?", "did you mean '{}/halve.py'?"),
+        ("folders.py", "name a topology file", "did you mean '{}/folder.py'?"),
+        ("q", "name a topology file", "name a topology, or a script: flowdist run train.py"),
+    ],
+)
+def test_a_file_that_is_missed_by_a_letter_is_named(tmp_path: Path, name: str, for_topology: str, for_run: str) -> None:
     (tmp_path / "train.py").touch()
-    with pytest.raises(TopologyProblems) as caught:
-        load_topology(str(tmp_path / name))
-    assert caught.value.problems[0].help.startswith(help.format(tmp_path))
+    (tmp_path / "jobs.py").write_text(MAIN)
+    (tmp_path / "halve.py").write_text("t = Topology(")  # it may be meant, and naming it shows what is wrong with it
+    (tmp_path / "folder.py").mkdir()
+    for read, help in ((load_topology, for_topology), (check_runnable, for_run)):
+        with pytest.raises(TopologyProblems) as caught:
+            read(str(tmp_path / name) if read is load_topology else tmp_path / name)  # type: ignore[operator]
+        assert caught.value.problems[0].help.startswith(help.format(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["from flowdist import Topology\nt = Topology('x'\n", "print(1\n", "a\0b", "return\n"])
+def test_a_file_that_python_cannot_read_is_neither_topology_nor_script(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(text)
+    with pytest.raises(TopologyProblems, match="1 error in the file") as caught:
+        check_runnable(file)
+    (problem,) = caught.value.problems
+    assert problem.code == "FD141" and problem.place.file == str(file) and "is not valid Python" in problem.message
+
+
+def test_a_file_that_python_warns_about_is_run(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "x.py").write_text("print(1 is 1, '\\d')\n")
+    check_runnable(tmp_path / "x.py")
+    check_runnable(tmp_path)  # a folder: reading it as a topology says so
+    assert not list(recwarn)
 
 
 def test_problems_that_the_function_finds_itself_are_passed_on(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from flowdist.graph import (
     NodeSpec,
     NoUnitError,
     Resources,
+    duration_help,
     format_duration,
     format_memory,
     parse_duration,
@@ -97,6 +98,28 @@ def test_the_longest_duration_loses_no_nanosecond() -> None:
 )
 def test_durations_in_every_unit(text: str, ns: int) -> None:
     assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    ("value", "help"),
+    [
+        ("10sec", "the unit is s: write 10s"),
+        ("10 s", "the unit is s: write 10s"),
+        ("1.5 Hours", "the unit is h: write 1.5h"),
+        ("1min 30 seconds", "the units are m, s: write 1m30s"),
+        ("400 msec", "the unit is ms: write 400ms"),
+        ("10 parsecs", "otherwise"),
+        ("10sec+", "otherwise"),
+        ("sec", "otherwise"),
+        ("10", "otherwise"),
+        ("", "otherwise"),
+        ("999999 days", "otherwise"),
+        (10, "otherwise"),
+        (None, "otherwise"),
+    ],
+)
+def test_a_unit_in_other_words_is_named(value: object, help: str) -> None:
+    assert duration_help(value, "otherwise") == help
 
 
 @pytest.mark.parametrize("value", [1, 0.5, -1, 10**30, math.nan, "1", "0.5", " 30 ", "64"])

@@ -153,6 +153,14 @@ def test_the_end_of_a_job_is_shown_with_its_reason() -> None:
     assert status_text(feed.status(), state="died").startswith("big-20261121-1  died")
 
 
+def test_of_a_run_that_died_nothing_runs_any_more() -> None:
+    feed = Feed(graph(role("ps", kind="service"), role("trainer", max_replicas=2), nodes=2))
+    assert "  trainer  2/2  2 running" in status_text(feed.status())
+    told = status_text(feed.status(), state="died")
+    assert "  trainer  0/2  2 were running " in told and "  ps       0/1  1 was running " in told
+    assert "\nnodes  2 of 2 were up  ==\n" in told and "2 of 2 up" not in told
+
+
 def test_names_of_more_nodes_than_can_be_drawn_are_counted() -> None:
     feed = Feed(graph(role("trainer"), nodes=70, cpu=1))
     for number in range(1, 15):

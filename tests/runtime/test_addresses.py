@@ -69,7 +69,7 @@ def test_a_port_is_reserved_once() -> None:
 def test_a_port_that_is_taken_in_one_family_alone_is_refused() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(FlowdistError, match=rf"\[::1?\]:{port} cannot be bound: address already in use"):
+        with pytest.raises(FlowdistError, match=rf"\[::1?\]:{port} cannot be bound: address already in use\n"):
             reserve_all([], port)
         with pytest.raises(FlowdistError, match=rf"\[::1\]:{port} cannot be bound"):
             reserve_all(["127.0.0.1", "::1"], port)

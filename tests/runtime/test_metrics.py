@@ -239,5 +239,5 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(monkeypatch: pyt
 
 
 def test_a_port_in_use_is_an_error_with_help() -> None:
-    with listen(0) as first, pytest.raises(FlowdistError, match=r"--metrics-port \d+: Address already in use"):
+    with listen(0) as first, pytest.raises(FlowdistError, match=r"--metrics-port \d+: address already in use\n"):
         listen(first.getsockname()[1])

@@ -21,7 +21,7 @@ from flowdist.record.journal import Header, encode_line, record
 from flowdist.report.record.summary import summary_text
 from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, run_dirs
 from flowdist.runtime.run_folder.log_reader import LogTail, find_logs, latest_attempts, lines_of, parse_target
-from flowdist.runtime.run_folder.resume import resume_point
+from flowdist.runtime.run_folder.resume import resume_point, run_is_over
 from flowdist.runtime.run_folder.runs import (
     describe,
     environment_of,
@@ -76,6 +76,20 @@ def test_a_run_is_named_by_its_name_or_the_beginning_of_it(base: Path, name: str
 
 def test_a_run_is_named_by_its_folder(base: Path) -> None:
     assert find_run(base / "elsewhere", str(base / "latest"))[0] == base / "gpt-20261121-1-cccc"
+
+
+def test_a_run_may_be_named_by_its_path(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base.parent)
+    for runs in (base, Path(base.name)):
+        assert (
+            find_run(runs, f"{base.name}/gpt")[0] == find_run(runs, f"{base}/gpt-")[0] == base / "gpt-20261121-1-cccc"
+        )
+        with pytest.raises(FlowdistError) as caught:
+            find_run(runs, f"{base.name}/gtp-20261121-1-cccc")
+        assert caught.value.message == f"there is no run 'gtp-20261121-1-cccc' in {runs}"
+        assert caught.value.help == "did you mean 'gpt-20261121-1-cccc'?"
+    with pytest.raises(FlowdistError, match="there is no run 'elsewhere/gpt' in"):
+        find_run(base, "elsewhere/gpt")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +193,30 @@ def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) ->
     journal(run_dir)
     assert has_begun(run_dir)
     resume_point(run_dir)
+
+
+@pytest.mark.parametrize(("outcome", "has_hint"), [("cancelled", True), ("failed", True), ("succeeded", False)])
+def test_a_run_that_is_over_cannot_be_resumed_but_its_checkpoints_can_be_used(
+    base: Path, outcome: str, has_hint: bool
+) -> None:
+    run_dir = new_run(base, GRAPH)
+    saved = run_dir / "checkpoints/trainer"
+    saved.mkdir()
+    start = "start a new run with flowdist run"
+    assert run_is_over(run_dir, outcome).help == start, "an empty folder has no checkpoints"
+    (saved / "latest.json").touch()
+    option = f"--set checkpoint_dir={run_dir}/checkpoints"
+    expected = f"{start}; add {option} to go on from the checkpoints of this one" if has_hint else start
+    assert run_is_over(run_dir, outcome).help == expected
+
+
+def test_the_error_of_resume_names_the_checkpoints_of_a_cancelled_run(base: Path) -> None:
+    run_dir = new_run(base, GRAPH)
+    journal(run_dir, ev.NodeGone("node0"), ev.CancelRequested("enough"))
+    (run_dir / "checkpoints/step-3.pt").touch()
+    with pytest.raises(FlowdistError, match="is over: it was cancelled") as caught:
+        resume_point(run_dir)
+    assert f"checkpoint_dir={run_dir}/checkpoints" in caught.value.help
 
 
 def test_a_request_to_a_run_that_is_over_is_answered_with_its_end(base: Path) -> None:

@@ -89,7 +89,8 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
         assert "trainer  2/2  2 running" in verb(job, "status", name[:-2])
         assert "scale trainer=9 is refused: trainer has replicas=2:3" in verb(job, "scale", "trainer=9", code=1)
         assert "did you mean 'trainer'?" in verb(job, "scale", "trianer=2", code=1)
-        assert "did you mean" not in verb(job, "scale", "node=2", code=1)
+        assert "help: known: trainer\n" in verb(job, "scale", "node=2", code=1)
+        assert "help: the nodes are node0, node1, node2\n" in verb(job, "drain", "node7", code=1)
 
         assert "node1 is drained by the operator" in verb(job, "drain", "node1", "--wait")
         follow.until("leaves in order")

@@ -105,6 +105,17 @@ def test_a_command_line_is_read_as_torchrun_reads_it(torch_parser: Any, line: st
     [
         (["--nproc-per-node", "2"], "no script is given", "write flowdist torchrun"),
         (["--nproc_per_nod=2", "--stand", "--nodes", "x.py"], "torchrun has no option --nodes", '"--nnodes"'),
+        (["--nprocs", "2", "x.py"], "torchrun has no option --nprocs", 'did you mean "--nproc-per-node"?'),
+        (["--num_processes=2", "x.py"], "torchrun has no option --num_processes", 'did you mean "--nproc-per-node"?'),
+        (["--nodes", "2", "x.py"], "torchrun has no option --nodes", 'did you mean "--nnodes"?'),
+        (
+            ["--standalone", "--set", "default.hang_after=5s", "x.py", "--set", "a"],
+            "torchrun has no option --set",
+            "flowdist run has it: flowdist run x.py --set trainer.hang_after=5s",
+        ),
+        (["--set=hang_after=5s", "x"], "torchrun has no option --set=", "flowdist run train.py --set hang_after=5s"),
+        (["--fail", "default/0@5s", "x.py"], "torchrun has no option --fail", "flowdist run x.py --fail trainer/0@5s"),
+        (["--quiet", "x.py"], "torchrun has no option --quiet", "flowdist run x.py --quiet"),
         (["--blub", "x.py"], "torchrun has no option --blub", "flowdist torchrun --help"),
         (["--rdzv", "x", "x.py"], "ambiguous option: --rdzv", "flowdist torchrun --help"),
         (["--tee"], "argument -t/--tee: expected one argument", "flowdist torchrun --help"),
@@ -112,7 +123,7 @@ def test_a_command_line_is_read_as_torchrun_reads_it(torch_parser: Any, line: st
 )
 def test_a_command_line_that_cannot_be_read_is_refused(words: list[str], message: str, help: str) -> None:
     with pytest.raises(TopologyProblems, match="1 error on the command line") as caught:
-        read_options(words, {})
+        read_options(words, {}, {"--set": True, "--fail": True, "--nodes": True, "--quiet": False})
     (problem,) = caught.value.problems
     assert problem.code == "FD152" and message in problem.message and help in problem.help
 

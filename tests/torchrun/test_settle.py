@@ -297,7 +297,7 @@ def test_the_stores_listen_at_the_port_that_torchruns_store_would_have() -> None
 def test_a_port_that_is_taken_is_refused_before_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(FlowdistError, match="cannot be bound: address already in use"):
+        with pytest.raises(FlowdistError, match=r"cannot be bound: address already in use\n"):
             check_store_port(endpoint)
     check_store_port(endpoint)
 

@@ -31,7 +31,7 @@ from flowdist.cli.shared.options import (
 )
 from flowdist.cli.shared.played import problems_of_job
 from flowdist.cli.shared.workloads import workload_option
-from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
+from flowdist.dsl.load import DEFAULT_FILE, Loaded, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 
@@ -49,6 +49,20 @@ class _Run(click.Command):
 
             return COMMANDS[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. For an unknown option, the error says what to write instead, if that can be said."""
+        words = list(args)  # click empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from flowdist.cli.shared.unknown_options import (  # not needed otherwise
+                help_for_unknown,
+                options_with_values,
+            )
+
+            help = help_for_unknown(error.option_name, words, options_with_values(self))
+            raise click.UsageError("\nhelp: ".join(filter(None, (error.format_message(), help))), ctx) from None
 
 
 class ScriptOptions(NamedTuple):
@@ -275,6 +289,8 @@ def _load(named: TopologyOptions, script: ScriptOptions) -> Loaded:
     path = Path((named.target or DEFAULT_FILE).partition(":")[0])
     if (script.replicas or script.max_restarts is not None) and not path.is_file():
         raise FlowdistError(f"no script {str(path)!r}", help="--replicas and --max-restarts go with a script")
+    if named.target is not None:
+        check_runnable(path)
     if named.target is None or not path.is_file() or looks_like_topology(path):
         _refuse_options_of_scripts(path, script)
         return load(named, silent=["FD303"])  # a secret without a value is refused later, when all else is checked

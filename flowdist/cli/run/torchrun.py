@@ -20,6 +20,7 @@ from flowdist.cli.run.execution import (
 from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import show_problems, verb
 from flowdist.cli.shared.terminal import paint
+from flowdist.cli.shared.unknown_options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
 from flowdist.torchrun.options import HelpAsked, help_text, read_options
@@ -59,7 +60,7 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
     preloaded. --interface eth1: the network interface at which other hosts reach this one.
     """
     try:
-        given = read_options(words, os.environ)
+        given = read_options(words, os.environ, _options_of_run(ctx.command))
     except HelpAsked:
         click.echo(ctx.get_help())
         return
@@ -97,6 +98,14 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
         raise FlowdistError("--interface does not go with --local-addr", help="leave one of the two out")
     place = launch.rendezvous._replace(interface=interface)
     meet(graph, place, settings, lambda theirs: as_here(theirs, graph), gpus)
+
+
+def _options_of_run(here: click.Command) -> dict[str, bool]:
+    """Return the options of `flowdist run` that this command does not have, each with whether it takes a value."""
+    from flowdist.cli.run.run import command as run  # its options are for messages alone
+
+    of_torchrun = options_with_values(here)
+    return {name: value for name, value in options_with_values(run).items() if name not in of_torchrun}
 
 
 def _check_log_dir(folder: str) -> None:

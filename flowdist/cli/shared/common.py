@@ -148,12 +148,13 @@ def until_ns(text: str | None) -> int | None:
     Raises:
         FlowdistError: The text is not a duration.
     """
-    from flowdist.graph import parse_duration  # msgspec: not needed by --help
+    from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
 
     try:
         return parse_duration(text) if text is not None else None
     except ValueError:
-        raise FlowdistError(f"--until {text} is not a duration", help="write 30s, 1m30s or 2h") from None
+        help = duration_help(text, "write 30s, 1m30s or 2h")
+        raise FlowdistError(f"--until {text} is not a duration", help=help) from None
 
 
 def format_of(file: str, suffixes: Mapping[str, str]) -> str:

@@ -55,7 +55,7 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
         job.notify(f"scale {event.role}={event.replicas} is refused: {why}", "refused")
         return
     role.target = event.replicas
-    job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")
+    job.notify(f"{event.role}: scaled to {event.replicas} replica{'s' * (event.replicas != 1)} by the operator")
     if role.spec.gang:
         _scale_gang(job, job.worlds[role.worlds[0]], role)
         return

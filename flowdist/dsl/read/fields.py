@@ -24,6 +24,7 @@ from flowdist.graph import (
     Resources,
     RoleGraph,
     RoleSpec,
+    duration_help,
     format_duration,
     format_memory,
     parse_duration,
@@ -190,7 +191,7 @@ class Fields:
         if isinstance(value, int | float) and value < 0:
             self.error("FD105", name, f"{name}={value!r} must not be negative", 'write a duration such as "30s"')
             return default
-        help = 'write a duration such as "30s", "1m30s" or "400ms"'
+        help = duration_help(value, 'write a duration such as "30s", "1m30s" or "400ms"')
         ns = self._parse("FD106", name, value, parse_duration, help, readings_of_duration)
         if ns is None:
             return default

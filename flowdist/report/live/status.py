@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from flowdist.control.job.phases import LIVE_PHASES
 from flowdist.graph import format_duration
 from flowdist.record.status import Decision, NodePhase, NodeStatus, ReplicaStatus, RoleStatus, Status, VersionStatus
 from flowdist.report.record.trace import stamp
@@ -18,6 +19,7 @@ from flowdist.text.printable import joined
 STRIP_MAX = 64  # with more nodes, the strip with a character each is left out
 OVERDUE_S = 2.0  # without a heartbeat; agents send two a second by default
 NAMES_MAX = 6  # replicas or nodes in one list
+LIVE = ("starting", "running", "ready", "stopping")  # phases of replicas that have processes
 MARKS: dict[NodePhase, str] = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
 STYLES = {
     **dict.fromkeys(("running", "succeeded"), "green"),
@@ -84,9 +86,10 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
     lines = [_head(status, state or status.state)]
     if status.reason:
         lines.append([Span(status.reason)])
-    lines += [[], *_roles(status.roles, limits.roles), *_versions(status.versions)]
+    is_dead = state == "died"
+    lines += [[], *_roles(status.roles, limits.roles, is_dead), *_versions(status.versions)]
     unusual = [*_unusual_replicas(status), *_unusual_nodes(status.nodes), *_open_incidents(status)]
-    nodes = _nodes(status.nodes)
+    nodes = _nodes(status.nodes, is_dead)
     lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
     if status.held_up_by and limits.held_up:
         waits: list[Line] = [[Span(f"  {text}")] for text in status.held_up_by]
@@ -122,9 +125,10 @@ def _head(status: Status, state: str) -> Line:
     return [*line, Span(f"  {', '.join(words)}")]
 
 
-def _roles(roles: Sequence[RoleStatus], most: int) -> list[Line]:
+def _roles(roles: Sequence[RoleStatus], most: int, is_dead: bool) -> list[Line]:
+    """Return a row for each of the first `most` roles; if the run is dead, a row says what ran then."""
     heading = ("role", "up", "replicas", "gen", "workers", "step", "steps/s", "restarts", "charged")
-    rows = [heading, *(_role(role) for role in roles[:most])]
+    rows = [heading, *(_role(role, is_dead) for role in roles[:most])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines: list[Line] = []
     for number, row in enumerate(rows):
@@ -132,17 +136,17 @@ def _roles(roles: Sequence[RoleStatus], most: int) -> list[Line]:
         if number == 0:
             lines.append([Span("  " + "  ".join(cells), "bold")])
         else:
-            start = Span("  ".join(cells[:2]), _role_style(roles[number - 1]))
+            start = Span("  ".join(cells[:2]), _role_style(roles[number - 1], is_dead))
             lines.append([Span("  "), start, Span("  " + "  ".join(cells[2:]))])
     if len(roles) > most:
         lines.append([Span(f"  and {len(roles) - most} more roles")])
     return lines
 
 
-def _role(role: RoleStatus) -> tuple[str, ...]:
-    up = _up(role)
-    live = up or role.phases.get("starting") or role.phases.get("stopping")
-    phases = ", ".join(f"{count} {phase}" for phase, count in _shown(role))
+def _role(role: RoleStatus, is_dead: bool) -> tuple[str, ...]:
+    live = any(count for phase, count in role.phases.items() if phase in LIVE_PHASES)
+    up = _up(role) if not is_dead else 0
+    phases = ", ".join(f"{count} {_in_words(phase, count, is_dead)}" for phase, count in _shown(role))
     is_over = role.outcome is not None and not live
     return (
         role.name,
@@ -155,6 +159,11 @@ def _role(role: RoleStatus) -> tuple[str, ...]:
         str(role.restarts),
         f"{role.charged} of {role.budget}" if role.budget is not None else "-",
     )
+
+
+def _in_words(phase: str, count: int, is_dead: bool) -> str:
+    """Return the phase of so many replicas; of a dead run, those that were live are not any more."""
+    return f"{'was' if count == 1 else 'were'} {phase}" if is_dead and phase in LIVE_PHASES else phase
 
 
 def _shown(role: RoleStatus) -> list[tuple[str, int]]:
@@ -172,12 +181,12 @@ def _up(role: RoleStatus) -> int:
     return role.phases.get("running", 0) + role.phases.get("ready", 0)
 
 
-def _role_style(role: RoleStatus) -> str:
+def _role_style(role: RoleStatus, is_dead: bool) -> str:
     """Return the colour of a role's row: green for all wanted replicas, yellow for the minimum.
 
     Below the minimum it is red, and without a colour before the first start. A role that is over is red if it failed.
     """
-    up = _up(role)
+    up = _up(role) if not is_dead else 0
     if role.outcome is not None or up >= role.target:
         return "red" if role.outcome == "failed" else "green"
     return "yellow" if up >= role.min_replicas else "red" if role.generation else ""
@@ -239,14 +248,14 @@ def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
     return ""
 
 
-def _nodes(nodes: Sequence[NodeStatus]) -> Line:
-    """Return the line about nodes: how many are up, and a sign for each unless there are too many."""
+def _nodes(nodes: Sequence[NodeStatus], is_dead: bool) -> Line:
+    """Return the line about nodes: how many are up, or were when the run died, and a sign for each if they are few."""
     if not nodes:
         return []
     up = sum(node.phase == "up" for node in nodes)
-    line = [Span("nodes", "bold"), Span(f"  {up} of {len(nodes)} up  ")]
+    line = [Span("nodes", "bold"), Span(f"  {up} of {len(nodes)} {'were ' * is_dead}up  ")]
     if len(nodes) <= STRIP_MAX:
-        line += [Span(MARKS[node.phase], _node_style(node)) for node in nodes]
+        line += [Span(MARKS[node.phase], _node_style(node) if not is_dead else "dim") for node in nodes]
     return line
 
 

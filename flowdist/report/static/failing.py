@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
-from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration, parse_duration
+from flowdist.graph import FailureKind, RoleGraph, RoleSpec, duration_help, format_duration, parse_duration
 from flowdist.graph.signals import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
@@ -133,7 +133,8 @@ def _notice(text: str, target: str, argument: str) -> int:
     try:
         return parse_duration(argument)
     except ValueError:
-        raise _wrong(text, f"{argument!r} is no duration", f"write {target}:preempt=30s") from None
+        help = duration_help(argument, f"write {target}:preempt=30s")
+        raise _wrong(text, f"{argument!r} is no duration", help) from None
 
 
 def _index(text: str, spec: RoleSpec, number: str) -> int:

@@ -21,6 +21,7 @@ from flowdist.record.status import NodePhase, Status
 from flowdist.runtime.controller.host_registry import address_of
 from flowdist.runtime.controller.limits import SCRAPES_MAX, Connections
 from flowdist.runtime.controller.refusals import Refusals
+from flowdist.runtime.wire.addresses import why_unbound
 from flowdist.text.printable import printable
 
 REQUEST_S = 5.0  # seconds for a client to send its request and read the answer
@@ -159,7 +160,7 @@ def listen(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         help = "name another port; 0 selects a free one"
-        raise FlowdistError(f"--metrics-port {port}: {error.strerror}", help=help) from None
+        raise FlowdistError(f"--metrics-port {port}: {why_unbound(error)}", help=help) from None
 
 
 async def serve_metrics(listening: int, status: Callable[[], Status], refusals: Refusals) -> asyncio.Server:

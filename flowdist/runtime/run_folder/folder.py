@@ -24,6 +24,7 @@ from flowdist.runtime.umask import umask_of
 
 GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
+CHECKPOINTS = "checkpoints"  # for jobs without checkpoint_dir=
 CONTROL = "control.sock"
 SUMMARY = "summary.json"  # written when the run is over
 PREDICTION = "prediction.json"  # only of a run with --predict
@@ -85,7 +86,7 @@ def _fill(run_dir: Path, graph: RoleGraph) -> None:
     """Make in a new folder of a run what it has from the beginning: the graph, and a folder for checkpoints."""
     with umask_of(run_dir):
         (run_dir / GRAPH).write_bytes(encode_graph(graph))
-        (run_dir / "checkpoints").mkdir()
+        (run_dir / CHECKPOINTS).mkdir()
 
 
 def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
@@ -147,12 +148,15 @@ def run_by_prefix(base: Path, name: str, help: str = "name the folder of all run
 
     Args:
         base: The folder of all runs.
-        name: The beginning of the run's name, or `latest`.
+        name: The beginning of the run's name, also as a path below `base`, or `latest`.
         help: What to do if there are no runs at all.
 
     Raises:
         FlowdistError: if there is none or more than one; the help names a similar run, or the newest ones.
     """
+    path = Path(name)
+    if path.name != name and path.parent.resolve() == base.resolve():
+        name = path.name  # `runs/gpt`, as a shell completes it
     if (folder := run_of_prefix(base, name)) is not None:
         return folder
     for path in private_runs(base):

@@ -22,7 +22,7 @@ from flowdist.record.reader import BadLine, read_whole_lines
 from flowdist.record.replay import Replay
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.processes.reaper import kill_log_writers
-from flowdist.runtime.run_folder.folder import ENGINE, GRAPH, JOURNAL, SUMMARY, lock_run
+from flowdist.runtime.run_folder.folder import CHECKPOINTS, ENGINE, GRAPH, JOURNAL, SUMMARY, lock_run
 from flowdist.runtime.saved_files import DAMAGED, SummaryEnd, read_saved
 from flowdist.runtime.wire.addresses import endpoint_of
 from flowdist.runtime.wire.endpoint import INCARNATIONS
@@ -235,10 +235,26 @@ def end_in_summary(run_dir: Path) -> End | None:
     return None if end is None else End(end["outcome"], end["reason"], round(end["lasted_s"] * 1e9))
 
 
-def run_is_over(run_dir: Path, outcome: str, help: str = "start a new run with flowdist run") -> FlowdistError:
-    """Make an error which says that the run is over and which outcome its job had, and return it."""
+def run_is_over(run_dir: Path, outcome: str, help: str = "") -> FlowdistError:
+    """Make an error which says that the run is over and which outcome its job had, and return it.
+
+    Args:
+        run_dir: The folder of the run.
+        outcome: How the job has ended.
+        help: What to do; empty: start a new run, and how that goes on from this run's checkpoints if it has any.
+    """
     how = "was cancelled" if outcome == "cancelled" else f"has {outcome}"
-    return FlowdistError(f"run {run_dir.name} is over: it {how}", help=help)
+    return FlowdistError(f"run {run_dir.name} is over: it {how}", help=help or _new_run_help(run_dir, outcome))
+
+
+def _new_run_help(run_dir: Path, outcome: str) -> str:
+    """Return the help text that says how a new run is started instead of one that is over."""
+    help = "start a new run with flowdist run"
+    checkpoints = run_dir.resolve() / CHECKPOINTS  # a folder that the topology names has the new run anyway
+    if outcome == "succeeded" or not any(path.is_file() for path in checkpoints.rglob("*")):
+        return help
+    option = shlex.join(["--set", f"checkpoint_dir={checkpoints}"])
+    return f"{help}; add {option} to go on from the checkpoints of this one"
 
 
 def kill_remaining_workers(run_dir: Path) -> int:

@@ -20,7 +20,7 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.spawn_protocol import Ended, ForkServerSpec, Spawned, SpawnRefused, StartedCold
 from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
-from flowdist.runtime.wire.addresses import Endpoint, family_of
+from flowdist.runtime.wire.addresses import Endpoint, family_of, why_unbound
 from flowdist.runtime.wire.line_buffer import LineBuffer
 
 BACKLOG = 1024
@@ -80,7 +80,7 @@ class Stores:
                 again = self._loop.call_later(REBIND_PAUSE_S, self._try_to_bind, key, eager, until)
                 self._binding[key] = again
             else:
-                self._handle(io.StoreExited(*key, f"its port cannot be bound: {error.strerror}"))
+                self._handle(io.StoreExited(*key, f"its port cannot be bound: {why_unbound(error)}"))
             return
         port: int = listening.getsockname()[1]
         if not self.has_torch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Sequence
@@ -91,9 +92,15 @@ def reserve(address: str, port: int) -> socket.socket | None:
             if not address and each == "::" and error.errno != errno.EADDRINUSE:
                 continue  # a machine without IPv6
             lock.close()
-            message = f"{Endpoint(each, port)} cannot be bound: {(error.strerror or str(error)).lower()}"
+            message = f"{Endpoint(each, port)} cannot be bound: {why_unbound(error)}"
             raise FlowdistError(message, help="use another port, on every host") from None
     return lock
+
+
+def why_unbound(error: OSError) -> str:
+    """Return why `socket.create_server` has failed, without the address, which Python's own text has as well."""
+    number = error.errno or 0
+    return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()  # a name look-up has -2
 
 
 def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | None:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 
 from flowdist.errors import FlowdistError
-from flowdist.runtime.wire.addresses import Endpoint, family_of
+from flowdist.runtime.wire.addresses import Endpoint, family_of, why_unbound
 
 BACKLOG = 4096  # connections of other hosts that wait to be accepted, as after a time without a controller
 ALL = ("0.0.0.0", "::")
@@ -37,6 +37,6 @@ def open_doors(addresses: Sequence[str], port: int) -> list[socket.socket]:
                 continue
             for door in doors:
                 door.close()
-            message = f"{Endpoint(address, port)} cannot be bound: {(error.strerror or str(error)).lower()}"
+            message = f"{Endpoint(address, port)} cannot be bound: {why_unbound(error)}"
             raise FlowdistError(message, help="use another port, on every host") from None
     return doors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import format_duration, parse_duration
+from flowdist.graph import duration_help, format_duration, parse_duration
 from flowdist.record.accounts import goodput_of
 from flowdist.sim.result import SimResult
 
@@ -73,7 +73,7 @@ def _ns(name: str, text: str | None) -> int | None:
     try:
         return parse_duration(text) if text is not None else None
     except ValueError:
-        raise FlowdistError(f"{name} {text}: no duration", help="write 30s, 1m30s or 2h") from None
+        raise FlowdistError(f"{name} {text}: no duration", help=duration_help(text, "write 30s, 1m30s or 2h")) from None
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:
