@@ -47,6 +47,8 @@ if (found := worker.latest()) is not None:
     weight = torch.tensor(weight)
 print("rank", rank, "of", size, "begins at step", step, flush=True)
 while step < int(sys.argv[2]):
+    while step + 1 == int(sys.argv[2]) and os.path.exists("hold"):  # a test still waits for what comes before the end
+        time.sleep(0.05)
     part = ((numbers[rank::size] * (step + 1) + weight) % P).sum()
     dist.all_reduce(part)
     weight = (weight * 31 + part) % P

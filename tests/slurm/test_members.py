@@ -130,11 +130,13 @@ def test_a_job_on_four_nodes_survives_what_slurm_does_to_its_members(cluster: Cl
 )  # a member lives for two minutes: with less, a loaded machine takes no step between two notices
 def test_the_time_limit_drains_a_member_and_its_successor_goes_on(cluster: Cluster) -> None:
     steps = 1900
+    (cluster.work / "hold").touch()
     options = ["-o", "cpus=4", "-o", "time=2", "-o", "notice=30s", "-p", f"steps={steps}", "-p", "replicas=1"]
     run = Followed(cluster.start("run", "--on", "slurm", "-p", "nodes=1", *options))
     run.until("is taken away in 30s", seconds=180)
     run.until("m2 is submitted")
     run.until("m1 is cancelled", seconds=90)
+    (cluster.work / "hold").unlink()
     assert run.finish(240) == 0, run.job.text
     assert (cluster.work / "result").read_text() == str(undisturbed(steps))
     assert "charged to" not in run.job.text  # a time limit is no failure of the job
