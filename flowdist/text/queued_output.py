@@ -87,9 +87,10 @@ class _QueuedBytes(io.BufferedIOBase):
 
     def __init__(self, fd: int, writer: _Writer) -> None:
         self._fd, self.writer = fd, writer
+        self._is_terminal = os.isatty(fd)  # asked once: each line of a worker's output depends on it
 
     def write(self, data: Any) -> int:
-        content = bytes(data)
+        content = data if type(data) is bytes else bytes(data)
         self.writer.put(self._fd, content)
         return len(content)
 
@@ -104,7 +105,7 @@ class _QueuedBytes(io.BufferedIOBase):
         return self._fd
 
     def isatty(self) -> bool:
-        return os.isatty(self._fd)
+        return self._is_terminal
 
 
 class _Writer:
@@ -133,7 +134,8 @@ class _Writer:
             self._thread = self._thread or thread
             self._queue.append((fd, data))
             self.waiting += len(data)
-            self._changed.notify_all()
+            if len(self._queue) == 1:  # else the thread has been woken already
+                self._changed.notify_all()
 
     def _started(self) -> threading.Thread | None:
         """Start the thread; return None if the limit on processes of this user is reached."""
@@ -157,7 +159,8 @@ class _Writer:
             self._write(fd, data)
             with self._changed:
                 self.waiting -= len(data)
-                self._changed.notify_all()
+                if not self.waiting:
+                    self._changed.notify_all()
 
     def _next(self) -> tuple[int, bytes]:
         """Return what is queued first, with what follows it for the same file descriptor, about PIECE_BYTES at most."""
